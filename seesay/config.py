@@ -1,0 +1,303 @@
+"""What a user may set, frozen and checked where it is built. Wrong values raise `ConfigError` and name the option.
+
+Names and defaults are LMDeploy's, so that a user of it changes the import only. An option that is accepted does
+something; one that is not supported yet is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from seesay.errors import ConfigError
+
+DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
+DTYPES = ("auto", "float16", "bfloat16", "float32")
+
+
+def _require(condition: bool, option: str, value: object, need: str) -> None:
+    if not condition:
+        raise ConfigError(f"{option}={value!r}: {need}")
+
+
+def _refuse_unsupported(config: Any, allowed: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse by name each option in `allowed` whose value is none of those listed."""
+    for name, values in allowed.items():
+        value = getattr(config, name)
+        if not any(value is v or value == v for v in values):
+            raise ConfigError(f"{type(config).__name__}.{name}={value!r} is not supported (only {values[0]!r} is)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """How the language engine runs. Known to users of LMDeploy as `PytorchEngineConfig`.
+
+    dtype: of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
+        checkpoint), float32 on the CPU.
+    session_len: longest prompt + answer in tokens; None is what the model was trained for.
+    max_batch_size: most sequences in one step; None is 256 on a GPU, 32 on the CPU.
+    cache_max_entry_count: share (0, 1] of the memory left free by weights and activations that the KV cache takes.
+    block_size: tokens in a KV block.
+    num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
+    max_prefill_token_num: token budget of a step; longer prompts are computed in chunks.
+    enable_prefix_caching: keep and reuse the KV blocks of equal prompt beginnings, pictures included.
+    device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
+    eager_mode: never capture CUDA graphs.
+    download_dir, revision: where a hub id is stored, and which branch, tag or commit of it is used.
+    hf_overrides: values to change in the checkpoint's config.json, nested by key.
+    disable_vision_encoder: do not load the vision tower; requests with pictures are refused.
+    trust_remote_code: allow code from the checkpoint (tokenizers only). Off unless you trust it.
+    """
+
+    dtype: DTypeName = "auto"
+    tp: int = 1
+    session_len: int | None = None
+    max_batch_size: int | None = None
+    cache_max_entry_count: float = 0.8
+    prefill_interval: int = 16
+    block_size: int = 64
+    num_cpu_blocks: int = 0
+    num_gpu_blocks: int = 0
+    adapters: Mapping[str, str] | None = None
+    max_prefill_token_num: int = 4096
+    thread_safe: bool = True
+    enable_prefix_caching: bool = True
+    device_type: str = "auto"
+    eager_mode: bool = False
+    download_dir: str | None = None
+    revision: str | None = None
+    quant_policy: int = 0
+    hf_overrides: Mapping[str, Any] | None = None
+    disable_vision_encoder: bool = False
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.dtype in DTYPES, "dtype", self.dtype, f"must be one of {', '.join(DTYPES)}")
+        for name in ("session_len", "max_batch_size"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, name, value, "must be at least 1, or None")
+        _require(0 < self.cache_max_entry_count <= 1, "cache_max_entry_count", self.cache_max_entry_count, "must be in (0, 1]")
+        _require(self.block_size >= 1, "block_size", self.block_size, "must be at least 1")
+        _require(self.num_gpu_blocks >= 0, "num_gpu_blocks", self.num_gpu_blocks, "must be at least 0")
+        _require(self.max_prefill_token_num >= 1, "max_prefill_token_num", self.max_prefill_token_num, "must be at least 1")
+        _refuse_unsupported(
+            self,
+            {
+                "tp": (1,),
+                "prefill_interval": (16,),
+                "num_cpu_blocks": (0,),
+                "adapters": (None, {}),
+                "quant_policy": (0,),
+            },
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurbomindEngineConfig:
+    """LMDeploy's other engine configuration; `to_engine_config` translates it."""
+
+    dtype: DTypeName = "auto"
+    model_format: str | None = None
+    tp: int = 1
+    session_len: int | None = None
+    max_batch_size: int | None = None
+    cache_max_entry_count: float = 0.8
+    cache_chunk_size: int = -1
+    cache_block_seq_len: int = 64
+    enable_prefix_caching: bool = True
+    quant_policy: int = 0
+    rope_scaling_factor: float = 0.0
+    use_logn_attn: bool = False
+    download_dir: str | None = None
+    revision: str | None = None
+    max_prefill_token_num: int = 8192
+    num_tokens_per_iter: int = 0
+    max_prefill_iters: int = 1
+    hf_overrides: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_unsupported(
+            self,
+            {
+                "model_format": (None, "hf"),
+                "cache_chunk_size": (-1,),
+                "rope_scaling_factor": (0.0,),
+                "use_logn_attn": (False,),
+                "max_prefill_iters": (1,),
+            },
+        )
+
+    def to_engine_config(self) -> EngineConfig:
+        """The same settings as an `EngineConfig`; an integer `cache_max_entry_count` above 1 is a number of blocks."""
+        entries = self.cache_max_entry_count
+        is_count = isinstance(entries, int) and not isinstance(entries, bool) and entries >= 1
+        return EngineConfig(
+            dtype=self.dtype,
+            tp=self.tp,
+            session_len=self.session_len,
+            max_batch_size=self.max_batch_size,
+            cache_max_entry_count=0.8 if is_count else entries,
+            num_gpu_blocks=int(entries) if is_count else 0,
+            block_size=self.cache_block_seq_len,
+            enable_prefix_caching=self.enable_prefix_caching,
+            quant_policy=self.quant_policy,
+            download_dir=self.download_dir,
+            revision=self.revision,
+            max_prefill_token_num=self.num_tokens_per_iter or self.max_prefill_token_num,
+            hf_overrides=self.hf_overrides,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig:
+    """How media are encoded.
+
+    max_batch_size: most pictures or clips in one call of the vision tower.
+    max_batch_tokens: most tower input patches in one call; one larger item still goes, alone.
+    embedding_cache_bytes: limit of the store that keeps embeddings of pictures seen before; 0 keeps none.
+    thread_num: threads that fetch, decode and preprocess media.
+    """
+
+    max_batch_size: int = 8
+    max_batch_tokens: int = 65536
+    embedding_cache_bytes: int = 1 << 30
+    thread_num: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_size", "max_batch_tokens", "thread_num"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        _require(self.embedding_cache_bytes >= 0, "embedding_cache_bytes", self.embedding_cache_bytes, "must be at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """How an answer is generated.
+
+    Greedy unless `do_sample` is set; then temperature, top-k (0: off), top-p and min-p, in this order, and
+    `random_seed` makes it repeatable. `logprobs` is the number of alternatives to report per token.
+    `output_logits` / `output_last_hidden_state` are None, 'generation' or 'all' (prompt too).
+    `logits_processors` are called as f(token_ids [T], logits [V]) -> logits [V], one sequence at a time.
+    """
+
+    n: int = 1
+    max_new_tokens: int = 512
+    do_sample: bool = False
+    top_p: float = 1.0
+    top_k: int = 50
+    min_p: float = 0.0
+    temperature: float = 0.8
+    repetition_penalty: float = 1.0
+    ignore_eos: bool = False
+    random_seed: int | None = None
+    stop_words: Sequence[str] | None = None
+    bad_words: Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    bad_token_ids: Sequence[int] | None = None
+    min_new_tokens: int | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logprobs: int | None = None
+    response_format: Mapping[str, Any] | None = None
+    logits_processors: Sequence[Callable[[Any, Any], Any]] | None = None
+    output_logits: Literal["all", "generation"] | None = None
+    output_last_hidden_state: Literal["all", "generation"] | None = None
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse_unsupported(self, {"n": (1,), "response_format": (None,)})
+        _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "must be at least 1")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]")
+        _require(self.top_k >= 0, "top_k", self.top_k, "must be at least 0 (0 turns it off)")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "must be in [0, 1]")
+        _require(self.temperature >= 0, "temperature", self.temperature, "must be at least 0 (0 is greedy)")
+        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "must be above 0")
+        for name in ("stop_words", "bad_words"):
+            words = getattr(self, name)
+            is_list = words is None or (not isinstance(words, str) and all(isinstance(w, str) and w for w in words))
+            _require(is_list, name, words, "must be a list of strings, none of them empty")
+        for name in ("stop_token_ids", "bad_token_ids"):
+            ids = getattr(self, name)
+            is_list = ids is None or (not isinstance(ids, str) and all(isinstance(i, int) and i >= 0 for i in ids))
+            _require(is_list, name, ids, "must be a list of token ids")
+        _require(self.min_new_tokens is None or self.min_new_tokens >= 0, "min_new_tokens", self.min_new_tokens, "must be at least 0")
+        _require(self.logprobs is None or 0 <= self.logprobs <= 1024, "logprobs", self.logprobs, "must be in [0, 1024]")
+        for name in ("output_logits", "output_last_hidden_state"):
+            _require(getattr(self, name) in (None, "all", "generation"), name, getattr(self, name), "must be 'all', 'generation' or None")
+
+
+@dataclass(frozen=True)
+class ChatTemplateConfig:
+    """Which chat template to use, and which of its pieces to change.
+
+    `model_name` is a built-in template's name (see `seesay.templates.names()`), or a new name, for which the pieces
+    given here make the template: {system}{meta_instruction}{eosys}{user}{content}{eoh}{assistant}{content}{eoa}
+    {separator}{user}….  A field that is None keeps the built-in value.
+    """
+
+    model_name: str
+    model_path: str | None = None
+    system: str | None = None
+    meta_instruction: str | None = None
+    eosys: str | None = None
+    user: str | None = None
+    eoh: str | None = None
+    assistant: str | None = None
+    eoa: str | None = None
+    tool: str | None = None
+    eotool: str | None = None
+    separator: str | None = None
+    capability: Literal["completion", "infilling", "chat", "python"] | None = None
+    stop_words: Sequence[str] | None = None
+
+    @classmethod
+    def from_json(cls, file_or_string: str | os.PathLike[str]) -> ChatTemplateConfig:
+        """Read the JSON form: a file's path or the JSON text itself. Unknown keys raise `ConfigError`."""
+        text = str(file_or_string)
+        try:
+            if not text.lstrip().startswith("{"):
+                text = Path(text).read_text(encoding="utf-8")
+            data = json.loads(text)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"chat template {str(file_or_string)[:200]!r} is neither a JSON file nor JSON text: {error}") from None
+        known = {f.name for f in fields(cls)}
+        if not isinstance(data, dict) or not set(data) <= known or "model_name" not in data:
+            extra = sorted(set(data) - known) if isinstance(data, dict) else data
+            raise ConfigError(f"a chat template is a JSON object with model_name and any of {sorted(known)}; not {extra!r}")
+        return cls(**data)
+
+    def to_json(self) -> str:
+        """The JSON form that `from_json` reads."""
+        return json.dumps({f.name: getattr(self, f.name) for f in fields(self)}, ensure_ascii=False, indent=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaLimits:
+    """What a picture or clip may cost. Checked before anything is decoded.
+
+    Local paths are read only when `allow_local_paths` is set (scripts); servers turn it off. `allow_private_hosts`
+    permits addresses that are not globally routable. Times are in seconds.
+    """
+
+    max_bytes: int = 256 << 20
+    max_pixels: int = 178_956_970
+    max_frames: int = 768
+    max_duration_s: float = 3600.0
+    timeout_s: float = 30.0
+    max_redirects: int = 3
+    allow_local_paths: bool = True
+    allow_private_hosts: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings that come from environment variables, read once where they are needed."""
+
+    log_level: str = "WARNING"
+
+    @classmethod
+    def from_env(cls) -> Settings:
+        return cls(log_level=os.environ.get("SEESAY_LOG_LEVEL", "WARNING").upper())

@@ -1,0 +1,233 @@
+"""The frozen values that cross folders. Holds data only: no tensors of its own, no behaviour beyond small derivations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from seesay.config import GenerationConfig
+
+FinishReason = Literal["stop", "length", "error", "abort"]
+
+
+class Modality(StrEnum):
+    IMAGE = "image"
+    VIDEO = "video"
+
+
+# --- what the user asked -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart:
+    """A piece of a message's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPart:
+    """A reference to a picture or clip, not loaded yet.
+
+    `source` is whatever `load_image` / `load_video` take: path, URL, data URL, bytes, PIL image, list of frames.
+    `options` are the per-item options of the request: `min_pixels`, `max_pixels`, `fps`, `num_frames`, ….
+    """
+
+    modality: Modality
+    source: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn of a conversation. `extra` holds keys a chat template may read (tool_calls, name, …)."""
+
+    role: str
+    parts: tuple[TextPart | MediaPart, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One prompt and how to answer it.
+
+    `prompt` is a conversation (the chat template is applied), a raw text (no template; `IMAGE_TOKEN` and `VIDEO_TOKEN`
+    mark where `media` go, special tokens are honoured), or token ids. `prompt_logprobs` asks for the log-probability of
+    each prompt token after the first. `template_options` are passed to the chat template.
+    """
+
+    prompt: tuple[Message, ...] | str | tuple[int, ...]
+    gen_config: GenerationConfig
+    media: tuple[MediaPart, ...] = ()
+    prompt_logprobs: bool = False
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedPrompt:
+    """A prompt as text, with its media by offset.
+
+    `markers[i]` is the (start, stop) character span in `text` of the marker that stands for `media[i]`.
+    `literals` are the spans of user text that happen to spell a special token: they are tokenized as plain text,
+    so nothing typed by a user can move an image or end a turn. Spans ascend and do not overlap.
+    """
+
+    text: str
+    media: tuple[MediaPart, ...] = ()
+    markers: tuple[tuple[int, int], ...] = ()
+    literals: tuple[tuple[int, int], ...] = ()
+
+
+# --- media -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedMedia:
+    """Pixels of one picture (N = 1) or of the sampled frames of one clip.
+
+    `frames` is uint8 [N, H, W, 3]; `timestamps_s` has one time per frame (empty for a picture);
+    `digest` is 32 bytes over the pixels and timestamps: equal content has an equal digest, however it was sent.
+    """
+
+    modality: Modality
+    frames: npt.NDArray[np.uint8]
+    timestamps_s: tuple[float, ...] = ()
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """What one media marker becomes in the prompt.
+
+    `token_ids` [S] replaces the marker's tokens; `takes_embedding` bool [S] says which of them hold a row of the
+    encoder's output. The number of true entries is the one count of embedding rows: everybody else asks it.
+    """
+
+    token_ids: npt.NDArray[np.int64]
+    takes_embedding: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaItem:
+    """One picture or clip inside a tokenized prompt.
+
+    `span` is the (start, stop) range of prompt positions it occupies; `slots` int64 [R] are the absolute positions,
+    ascending and inside the span, that take the R rows of the encoder's output. `hash` is 32 bytes over content,
+    preprocessing options and model revision: the key of every cache. `features` is the family's own preprocessed
+    input for its tower, and `num_units` what it costs to encode (patches, tiles × patches, …).
+    """
+
+    modality: Modality
+    span: tuple[int, int]
+    slots: npt.NDArray[np.int64]
+    hash: bytes
+    features: Mapping[str, Any]
+    num_units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultimodalInput:
+    """A tokenized prompt: `token_ids` int64 [T], `positions` int64 [T] or [3, T], media items in order.
+
+    `next_position` is the rotary position of the first generated token; later ones follow by one.
+    """
+
+    token_ids: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    next_position: int
+    items: tuple[MediaItem, ...] = ()
+
+
+# --- one engine step ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """`num_tokens` positions of one sequence, from `start`, to be computed in a step. Decode is `num_tokens == 1`.
+
+    `block_ids` cover positions 0 … start + num_tokens - 1. `samples` is true when the last of these positions is
+    the last known token, so that its logits give the next one.
+    """
+
+    seq_id: int
+    start: int
+    num_tokens: int
+    block_ids: tuple[int, ...]
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeJob:
+    """Ask an encoder for one media item of a sequence."""
+
+    seq_id: int
+    item_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """What the scheduler decided for one step. Holds no tensors, so the same plan goes to every rank."""
+
+    rows: tuple[Row, ...] = ()
+    encode_jobs: tuple[EncodeJob, ...] = ()
+    preempted_ids: tuple[int, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.num_tokens for row in self.rows)
+
+
+# --- answers -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts of one request. `cached_tokens` of the prompt came from the prefix cache, `media_tokens` hold
+    embeddings."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    media_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimings:
+    """Seconds a request spent in each stage. Stages that did not happen are 0."""
+
+    decode_media_s: float = 0.0
+    preprocess_s: float = 0.0
+    encode_queue_s: float = 0.0
+    encode_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    time_to_first_token_s: float = 0.0
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDelta:
+    """New output of one request. Every request ends in exactly one delta whose `finish_reason` is set.
+
+    `logprobs` has one {token_id: logprob} per new token when asked for. `usage`, `timings`, `logits`,
+    `last_hidden_state` and `prompt_logprobs` come with the final delta. `error` is set when `finish_reason` is "error".
+    """
+
+    request_id: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Mapping[int, float], ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    usage: Usage | None = None
+    timings: StageTimings | None = None
+    logits: Any = None
+    last_hidden_state: Any = None
+    prompt_logprobs: tuple[float, ...] | None = None
+    error: Exception | None = None
