@@ -1,0 +1,58 @@
+# make demo: the main job with the built-in checkpoint.   make test: the tests.   make check: all that CI runs.
+# Both make .venv and install what they need on the first run (about 6 GB, mostly PyTorch).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+export PYTHONUNBUFFERED := 1
+
+.PHONY: demo test lint format types imports check clean help
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo     set up .venv and let the built-in model describe pictures"
+	@echo "make test     set up .venv with the test extras and run the tests"
+	@echo "make check    lint, types, import rules and tests: what CI runs"
+	@echo "make format   rewrite the code in the project's format"
+	@echo "make clean    remove .venv and caches"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "seesay needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml | $(BIN)/python
+	@echo "Installing seesay into $(VENV) (the first time takes a few minutes: PyTorch is large)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.base
+	@echo "Installing the test extras into $(VENV)"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.base
+	@$(BIN)/seesay demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+check: lint types imports test
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
