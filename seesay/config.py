@@ -159,18 +159,21 @@ class VisionConfig:
     max_batch_size: most pictures or clips in one call of the vision tower.
     max_batch_tokens: most tower input patches in one call; one larger item still goes, alone.
     embedding_cache_bytes: limit of the store that keeps embeddings of pictures seen before; 0 keeps none.
+    feature_cache_bytes: limit of the cache that keeps preprocessed pictures; 0 keeps none.
     thread_num: threads that fetch, decode and preprocess media.
     """
 
     max_batch_size: int = 8
     max_batch_tokens: int = 65536
     embedding_cache_bytes: int = 1 << 30
+    feature_cache_bytes: int = 256 << 20
     thread_num: int = 4
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_batch_tokens", "thread_num"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        _require(self.embedding_cache_bytes >= 0, "embedding_cache_bytes", self.embedding_cache_bytes, "must be at least 0")
+        for name in ("embedding_cache_bytes", "feature_cache_bytes"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
