@@ -1,0 +1,243 @@
+"""Tiny random checkpoints of every supported kind, written by Transformers with `save_pretrained`.
+
+Weights are spread widely on purpose: with a small spread all outputs are alike and a wrong one would pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    CLIPImageProcessor,
+    CLIPVisionConfig,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    InternVLProcessor,
+    InternVLVideoProcessor,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    MistralConfig,
+    MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
+    Qwen2VLVideoProcessor,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '@image@' }}{% elif part['type'] == 'video' %}{{ '@video@' }}"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+QWEN_TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+}
+
+
+def make_tokenizer(template: str | None, **special: str) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer with ChatML tokens and `special` ones, by the attribute name they get."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {symbol: i for i, symbol in enumerate(alphabet)}
+    merges = [("h", "e"), ("t", "he"), ("Ġ", "the"), ("i", "n"), ("F", "r"), ("a", "m"), ("am", "e"), ("Fr", "ame")]
+    for left, right in merges:
+        vocab[left + right] = len(vocab)
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    split = Regex(r"\p{N}|[^\r\n\p{L}\p{N}]?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(split, behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens={"im_start_token": "<|im_start|>", **special},
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def spread_weights(model: torch.nn.Module, seed: int = 0) -> None:
+    """Random weights of about unit gain, norms and layer scales near 1, biases that matter."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name and name.endswith("weight") or "lambda" in name or "ln_q.weight" in name:
+                parameter.copy_(1 + 0.2 * noise)
+            elif parameter.dim() == 1:
+                parameter.copy_(0.2 * noise)
+            elif "embed" in name and "patch" not in name or "cls_token" in name:
+                parameter.copy_(noise)
+            else:
+                parameter.copy_(noise * 1.2 / parameter[0].numel() ** 0.5)
+
+
+def save_model(model: Any, path: Path) -> None:
+    spread_weights(model)
+    model.tie_weights()
+    model.eval().save_pretrained(path)
+
+
+def _text(config_class: Any, model_class: Any, **extra: Any) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        tokenizer = make_tokenizer(CHATML)
+        config = config_class(
+            vocab_size=288, **QWEN_TEXT, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id, **extra,
+        )  # fmt: skip
+        save_model(model_class(config), path)
+        tokenizer.save_pretrained(path)
+
+    return write
+
+
+def _qwen_parts(path: Path) -> tuple[Any, dict[str, Any], dict[str, Any], dict[str, int]]:
+    template = CHATML.replace("@image@", "<|vision_start|><|image_pad|><|vision_end|>")
+    template = template.replace("@video@", "<|vision_start|><|video_pad|><|vision_end|>")
+    tokenizer = make_tokenizer(
+        template,
+        image_token="<|image_pad|>",
+        video_token="<|video_pad|>",
+        vision_bos_token="<|vision_start|>",
+        vision_eos_token="<|vision_end|>",
+    )
+    sizes = {"patch_size": 4, "temporal_patch_size": 2, "merge_size": 2}
+    processors = {
+        "image_processor": Qwen2VLImageProcessor(size={"shortest_edge": 256, "longest_edge": 6400}, **sizes),
+        "video_processor": Qwen2VLVideoProcessor(size={"shortest_edge": 128, "longest_edge": 2304}, **sizes),
+        "tokenizer": tokenizer,
+        "chat_template": template,
+    }
+    text = {
+        "vocab_size": 288,
+        **QWEN_TEXT,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    ids = {
+        "image_token_id": tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+        "video_token_id": tokenizer.convert_tokens_to_ids("<|video_pad|>"),
+        "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+        "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+    }
+    return tokenizer, processors, text, ids
+
+
+def _qwen2_vl(path: Path) -> None:
+    _, processors, text, ids = _qwen_parts(path)
+    vision = {
+        "depth": 2, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2, "num_heads": 2,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2,
+    }  # fmt: skip
+    config = Qwen2VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
+    save_model(Qwen2VLForConditionalGeneration(config), path)
+    Qwen2VLProcessor(**processors).save_pretrained(path)
+
+
+def _qwen2_5_vl(path: Path) -> None:
+    _, processors, text, ids = _qwen_parts(path)
+    vision = {
+        "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "window_size": 16,
+        "fullatt_block_indexes": [1], "tokens_per_second": 2,
+    }  # fmt: skip
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=False, **ids)
+    save_model(Qwen2_5_VLForConditionalGeneration(config), path)
+    Qwen2_5_VLProcessor(**processors).save_pretrained(path)
+
+
+def _llava(path: Path) -> None:
+    template = CHATML.replace("@image@", "<image>\n")
+    tokenizer = make_tokenizer(template, image_token="<image>")
+    vision = CLIPVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=20, patch_size=4
+    )
+    text = LlamaConfig(
+        vocab_size=288, **QWEN_TEXT, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    config = LlavaConfig(
+        vision_config=vision, text_config=text, image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=25, vision_feature_layer=-2, vision_feature_select_strategy="default",
+    )  # fmt: skip
+    save_model(LlavaForConditionalGeneration(config), path)
+    LlavaProcessor(
+        image_processor=CLIPImageProcessor(size={"shortest_edge": 20}, crop_size={"height": 20, "width": 20}),
+        tokenizer=tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+        chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
+def _internvl(path: Path) -> None:
+    template = CHATML.replace("@image@", "<IMG_CONTEXT>\n").replace("@video@", "<video>\n")
+    tokenizer = make_tokenizer(
+        template,
+        start_image_token="<img>",
+        end_image_token="</img>",
+        context_image_token="<IMG_CONTEXT>",
+        video_token="<video>",
+    )
+    vision = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "attention_bias": True,
+        "image_size": [16, 16], "patch_size": [4, 4],
+    }  # fmt: skip
+    text = Qwen2Config(
+        vocab_size=288, **QWEN_TEXT, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    config = InternVLConfig(
+        vision_config=vision, text_config=text, image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        image_seq_length=4, tie_word_embeddings=False,
+    )  # fmt: skip
+    save_model(InternVLForConditionalGeneration(config), path)
+    size = {"height": 16, "width": 16}
+    InternVLProcessor(
+        image_processor=GotOcr2ImageProcessor(size=size, crop_to_patches=True, min_patches=1, max_patches=6),
+        video_processor=InternVLVideoProcessor(size=size), tokenizer=tokenizer, image_seq_length=4, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
+FACTORIES: dict[str, Callable[[Path], None]] = {
+    "llama": _text(LlamaConfig, LlamaForCausalLM),
+    "qwen2": _text(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
+    "qwen3": _text(Qwen3Config, Qwen3ForCausalLM, head_dim=24),
+    "mistral": _text(MistralConfig, MistralForCausalLM, sliding_window=32),
+    "phi3": _text(Phi3Config, Phi3ForCausalLM),
+    "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "llava": _llava,
+    "internvl": _internvl,
+}
+
+
+def make_checkpoint(name: str, path: Path) -> Path:
+    """Write the tiny checkpoint `name` (a key of `FACTORIES`) into the folder `path` and return it."""
+    FACTORIES[name](path)
+    return path
