@@ -1,0 +1,225 @@
+"""Image transforms that model families share: resize, crop, normalize, patches, tiles.
+
+Frames are uint8 arrays [N, H, W, 3]; every transform equals the torchvision backend of Transformers' processors (resized
+pixels are rounded to uint8 before they are normalized). torch is imported where it is used; torchvision is not needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.errors import ConfigError, ErrorCode, RequestError
+
+if TYPE_CHECKING:
+    import torch
+
+Frames = npt.NDArray[np.uint8]
+Resample = Literal["bilinear", "bicubic", "lanczos"]
+
+_PIL_FILTERS: dict[int, Resample] = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
+_MAX_ASPECT_RATIO = 200
+
+
+def resample_from_config(value: int) -> Resample:
+    """The filter that a preprocessor_config's `resample` number (PIL's numbering) means."""
+    try:
+        return _PIL_FILTERS[value]
+    except KeyError:
+        raise ConfigError(f"resample={value!r} is not supported (1 lanczos, 2 bilinear, 3 bicubic are)") from None
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """(height, width) for Qwen's towers: multiples of `factor`, pixels in [min_pixels, max_pixels], ratio about kept.
+
+    Raises `RequestError` (invalid_media) for pictures more than 200 times longer than wide.
+    """
+    if max(height, width) > _MAX_ASPECT_RATIO * min(height, width):
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA,
+            f"a picture of {width}x{height} pixels is more than {_MAX_ASPECT_RATIO} times longer than wide: crop or pad it",
+        )
+    new_height = round(height / factor) * factor
+    new_width = round(width / factor) * factor
+    if new_height * new_width > max_pixels:
+        shrink = math.sqrt(height * width / max_pixels)
+        new_height = max(factor, math.floor(height / shrink / factor) * factor)
+        new_width = max(factor, math.floor(width / shrink / factor) * factor)
+    elif new_height * new_width < min_pixels:
+        grow = math.sqrt(min_pixels / (height * width))
+        new_height = math.ceil(height * grow / factor) * factor
+        new_width = math.ceil(width * grow / factor) * factor
+    # A side below factor / 2 rounds to 0 although the area is large enough when min_pixels is tiny.
+    return max(factor, new_height), max(factor, new_width)
+
+
+def shortest_edge_size(height: int, width: int, edge: int) -> tuple[int, int]:
+    """(height, width) with the shorter side equal to `edge`; the longer one is rounded down."""
+    if width <= height:
+        return int(edge * height / width), edge
+    return edge, int(edge * width / height)
+
+
+@lru_cache(maxsize=256)
+def tile_grid(size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, max_tiles: int) -> tuple[int, int]:
+    """(rows, columns) of the grid of tiles whose shape is nearest to a picture of `size`; all pairs are (height, width).
+
+    Of grids equally near, a larger one wins while the picture has more than half of the grid's pixels (InternVL's rule).
+    """
+    height, width = size
+    grids = [
+        (rows, columns)
+        for columns in range(1, max_tiles + 1)
+        for rows in range(1, max_tiles // columns + 1)
+        if rows * columns >= min_tiles
+    ]
+    best, best_difference = (1, 1), math.inf
+    for rows, columns in sorted(grids, key=math.prod):
+        difference = abs(width / height - columns / rows)
+        is_filled = height * width > 0.5 * tile[0] * tile[1] * rows * columns
+        if difference < best_difference or (difference == best_difference and is_filled):
+            best, best_difference = (rows, columns), difference
+    return best
+
+
+# --- pixels ----------------------------------------------------------------------------------------------------------
+
+
+def resize(frames: Frames, size: tuple[int, int], *, resample: Resample = "bicubic", antialias: bool = True) -> Frames:
+    """Frames [N, H, W, 3] scaled to `size` (height, width): uint8 [N, height, width, 3]; the same array if it fits."""
+    if frames.shape[1:3] == size:
+        return frames
+    if resample == "lanczos":
+        return _resize_lanczos(frames, size)
+    import torch
+    from torch.nn.functional import interpolate
+
+    # A channels-last view of the array as it is: no copy, and torch's fastest uint8 kernel.
+    pixels = torch.from_numpy(_writable(frames)).permute(0, 3, 1, 2)
+    if resample == "bilinear" and not _has_uint8_bilinear():
+        pixels = pixels.float()
+    scaled = interpolate(pixels, size=size, mode=resample, align_corners=False, antialias=antialias)
+    if scaled.dtype != torch.uint8:
+        scaled = scaled.clamp_(0, 255).round_().to(torch.uint8)
+    result: Frames = scaled.permute(0, 2, 3, 1).contiguous().numpy()
+    return result
+
+
+def _has_uint8_bilinear() -> bool:
+    """Whether torchvision resizes uint8 natively with this filter here; elsewhere it goes through float32."""
+    import platform
+
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") or platform.machine() in ("aarch64", "arm64")
+
+
+def _resize_lanczos(frames: Frames, size: tuple[int, int]) -> Frames:
+    from PIL import Image
+
+    scaled = [Image.fromarray(frame).resize((size[1], size[0]), Image.Resampling.LANCZOS) for frame in frames]
+    return np.stack([np.asarray(image) for image in scaled])
+
+
+def _writable(array: Frames) -> Frames:
+    """The array itself, or a copy where it is read-only (torch warns about sharing such memory)."""
+    return array if array.flags.writeable else array.copy()
+
+
+def center_crop(frames: Frames, size: tuple[int, int]) -> Frames:
+    """The middle of frames [N, H, W, 3]: uint8 [N, height, width, 3]. Smaller frames are padded with black first."""
+    missing_h, missing_w = max(0, size[0] - frames.shape[1]), max(0, size[1] - frames.shape[2])
+    if missing_h or missing_w:
+        before_h, before_w = missing_h // 2, missing_w // 2
+        pads = ((0, 0), (before_h, missing_h - before_h), (before_w, missing_w - before_w), (0, 0))
+        frames = np.pad(frames, pads)
+    top, left = (frames.shape[1] - size[0]) // 2, (frames.shape[2] - size[1]) // 2
+    return frames[:, top : top + size[0], left : left + size[1]]
+
+
+def pad_to_square(frames: Frames, color: Sequence[int]) -> Frames:
+    """Frames [N, H, W, 3] in the middle of a square of side max(H, W) filled with `color` (three values 0 … 255)."""
+    count, height, width, _ = frames.shape
+    if height == width:
+        return frames
+    side = max(height, width)
+    top, left = (side - height) // 2, (side - width) // 2
+    square = np.empty((count, side, side, 3), dtype=np.uint8)
+    square[...] = np.asarray(color, dtype=np.uint8)
+    square[:, top : top + height, left : left + width] = frames
+    return square
+
+
+def normalize(
+    frames: Frames, *, mean: Sequence[float], std: Sequence[float], rescale_factor: float = 1 / 255
+) -> torch.Tensor:
+    """float32 [N, 3, H, W]: (frames · rescale_factor - mean) / std per channel, in the order of rounding of torchvision."""
+    import torch
+
+    pixels = torch.from_numpy(_writable(frames)).permute(0, 3, 1, 2)
+    planes = torch.empty(pixels.shape, dtype=torch.float32).copy_(pixels)
+    scaled_mean = torch.tensor(tuple(mean)).mul_(1.0 / rescale_factor).view(3, 1, 1)
+    scaled_std = torch.tensor(tuple(std)).mul_(1.0 / rescale_factor).view(3, 1, 1)
+    return planes.sub_(scaled_mean).div_(scaled_std)
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def qwen_patchify(
+    frames: torch.Tensor, *, patch_size: int, temporal_patch_size: int, merge_size: int
+) -> tuple[torch.Tensor, tuple[int, int, int]]:
+    """Cut normalized frames [N, 3, H, W] into Qwen's patch vectors.
+
+    Returns patches [t·h·w, 3·temporal_patch_size·patch_size²] and the grid (t, h, w). Vectors are laid out as (channel, time,
+    y, x); patches that one merged token covers (merge_size × merge_size) are neighbours. N is filled up to a multiple of
+    `temporal_patch_size` by repeating the last frame: a picture (N = 1) becomes one time step of equal frames.
+    H and W must be multiples of patch_size · merge_size.
+    """
+    count, channels, height, width = frames.shape
+    side = patch_size * merge_size
+    assert height % side == 0 and width % side == 0, f"{height}x{width} is not a multiple of {side}"
+    missing = -count % temporal_patch_size
+    if count == 1:
+        frames = frames.expand(temporal_patch_size, -1, -1, -1)
+    elif missing:
+        import torch
+
+        frames = torch.cat((frames, frames[-1:].expand(missing, -1, -1, -1)))
+    grid_t, grid_h, grid_w = (count + missing) // temporal_patch_size, height // patch_size, width // patch_size
+    patches = frames.unflatten(0, (grid_t, temporal_patch_size))
+    patches = patches.unflatten(4, (grid_w // merge_size, merge_size, patch_size))
+    patches = patches.unflatten(3, (grid_h // merge_size, merge_size, patch_size))
+    # axes: t, time in patch, channel, h group, h in group, y, w group, w in group, x
+    patches = patches.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    size = channels * temporal_patch_size * patch_size * patch_size
+    return patches.reshape(grid_t * grid_h * grid_w, size), (grid_t, grid_h, grid_w)
+
+
+def split_tiles(
+    frame: Frames,
+    tile: tuple[int, int],
+    *,
+    min_tiles: int,
+    max_tiles: int,
+    with_thumbnail: bool = True,
+    resample: Resample = "bicubic",
+) -> Frames:
+    """InternVL's dynamic tiling of one picture uint8 [1, H, W, 3]: uint8 [tiles, height, width, 3], row by row.
+
+    The picture is stretched over the grid of `tile_grid`. A thumbnail of the whole comes last when there are several tiles.
+    """
+    rows, columns = tile_grid((frame.shape[1], frame.shape[2]), tile, min_tiles=min_tiles, max_tiles=max_tiles)
+    stretched = resize(frame, (tile[0] * rows, tile[1] * columns), resample=resample)
+    tiles = stretched.reshape(rows, tile[0], columns, tile[1], 3).transpose(0, 2, 1, 3, 4).reshape(-1, *tile, 3)
+    if with_thumbnail and len(tiles) > 1:
+        tiles = np.concatenate((tiles, resize(frame, tile, resample=resample)))
+    return tiles
