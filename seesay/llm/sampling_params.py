@@ -1,0 +1,92 @@
+"""How one sequence's tokens are chosen and when it ends, at the level of token ids. Holds data only, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from seesay.config import GenerationConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Token-level sampling options of a sequence.
+
+    greedy: take the most likely token; temperature, top_k (0: off), top_p, min_p and seed then do nothing.
+    eos_token_ids end the sequence unless `ignore_eos`; stop_token_ids always do; neither before `min_new_tokens` others.
+    bad_token_ids are never chosen. max_new_tokens bounds the generated tokens.
+    logprobs: number of alternatives to report per generated token; None reports nothing.
+    prompt_logprobs: report the log-probability of each prompt token after the first.
+    output_logits, output_last_hidden_state: None, 'generation' or 'all' (prompt positions too).
+    logits_processors: called in order as f(token_ids [T], logits [V]) -> logits [V].
+    """
+
+    greedy: bool = True
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    bad_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_new_tokens: int = 0
+    max_new_tokens: int = 512
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    output_logits: Literal["all", "generation"] | None = None
+    output_last_hidden_state: Literal["all", "generation"] | None = None
+    logits_processors: tuple[Callable[[Any, Any], Any], ...] = ()
+
+    @property
+    def needs_prompt_outputs(self) -> bool:
+        """Whether every prompt position must be computed for its output, so that none may come from the prefix cache."""
+        return self.prompt_logprobs or self.output_logits == "all" or self.output_last_hidden_state == "all"
+
+    @property
+    def ending_token_ids(self) -> tuple[int, ...]:
+        """The token ids that end the sequence once it has `min_new_tokens` tokens."""
+        return self.stop_token_ids if self.ignore_eos else (*self.eos_token_ids, *self.stop_token_ids)
+
+    def banned_token_ids(self, num_generated: int) -> tuple[int, ...]:
+        """The token ids that must not come next, after `num_generated` generated tokens."""
+        if num_generated < self.min_new_tokens:
+            return (*self.bad_token_ids, *self.ending_token_ids)
+        return self.bad_token_ids
+
+    @classmethod
+    def from_config(
+        cls,
+        config: GenerationConfig,
+        *,
+        eos_token_ids: Iterable[int] = (),
+        stop_token_ids: Iterable[int] = (),
+        bad_token_ids: Iterable[int] = (),
+        prompt_logprobs: bool = False,
+    ) -> SamplingParams:
+        """The token-level part of `config`. The id arguments come from the tokenizer (end of sequence; `stop_words` and
+        `bad_words` that are one token) and add to the ids in `config`. Temperature 0 is greedy."""
+        return cls(
+            greedy=not config.do_sample or config.temperature == 0,
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            min_p=config.min_p,
+            repetition_penalty=config.repetition_penalty,
+            seed=config.random_seed,
+            eos_token_ids=tuple(dict.fromkeys(eos_token_ids)),
+            stop_token_ids=tuple(dict.fromkeys((*(config.stop_token_ids or ()), *stop_token_ids))),
+            bad_token_ids=tuple(dict.fromkeys((*(config.bad_token_ids or ()), *bad_token_ids))),
+            ignore_eos=config.ignore_eos,
+            min_new_tokens=config.min_new_tokens or 0,
+            max_new_tokens=config.max_new_tokens,
+            logprobs=config.logprobs,
+            prompt_logprobs=prompt_logprobs,
+            output_logits=config.output_logits,
+            output_last_hidden_state=config.output_last_hidden_state,
+            logits_processors=tuple(config.logits_processors or ()),
+        )

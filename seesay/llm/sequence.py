@@ -1,0 +1,236 @@
+"""One prompt and its answer on the way through the language engine: the one mutable value. Changed by the scheduler
+alone; others read it. Holds no tensors.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from seesay.llm.prefix import BlockKey
+    from seesay.llm.sampling_params import SamplingParams
+    from seesay.values import FinishReason, MediaItem, MultimodalInput
+
+
+class SequenceStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class EmbeddingState(Enum):
+    """Where the embedding of one media item of one sequence stands.
+
+    ABSENT → REQUESTED (a job was planned) → READY → DONE (its positions are computed or come from the prefix cache).
+    A preempted sequence's DONE items are ABSENT again.
+    """
+
+    ABSENT = 0
+    REQUESTED = 1
+    READY = 2
+    DONE = 3
+
+
+class Splice(NamedTuple):
+    """Rows `row_start` … `row_stop` - 1 of the embedding of item `item_index` go to positions
+    `items[item_index].slots[row_start:row_stop]`."""
+
+    item_index: int
+    row_start: int
+    row_stop: int
+
+
+class Sequence:
+    """A tokenized prompt, the tokens generated so far, and how far both are computed.
+
+    num_tokens: known tokens, prompt and generated. num_computed: leading tokens whose KV is in `block_ids`;
+    num_scheduled: these plus the ones in plans that are not committed yet. The last known token is never computed:
+    num_computed < num_tokens while the sequence is alive.
+    num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
+    ready_until: positions before it have all embeddings they need.
+    arrival: place in the queue; smaller is older. cache_salt: sequences of different salts share no KV block.
+    """
+
+    __slots__ = (
+        "_positions",
+        "_tokens",
+        "arrival",
+        "block_ids",
+        "block_keys",
+        "cache_salt",
+        "error",
+        "finish_reason",
+        "item_states",
+        "items",
+        "media_end",
+        "next_position",
+        "num_cached_tokens",
+        "num_computed",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_registered_blocks",
+        "num_scheduled",
+        "num_tokens",
+        "params",
+        "ready_until",
+        "seq_id",
+        "status",
+        "was_admitted",
+    )
+
+    def __init__(
+        self, seq_id: int, prompt: MultimodalInput, params: SamplingParams, *, cache_salt: bytes = b""
+    ) -> None:
+        num_prompt = len(prompt.token_ids)
+        _check_prompt(prompt)
+        self.seq_id = seq_id
+        self.params = params
+        self.items: tuple[MediaItem, ...] = prompt.items
+        self.cache_salt = cache_salt
+        self.num_prompt_tokens = num_prompt
+        self.num_tokens = num_prompt
+        self._tokens = np.empty(num_prompt + min(params.max_new_tokens, 512), dtype=np.int64)
+        self._tokens[:num_prompt] = prompt.token_ids
+        self._positions = prompt.positions
+        self.next_position = prompt.next_position
+        self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
+        self.item_states = [EmbeddingState.ABSENT if len(item.slots) else EmbeddingState.DONE for item in self.items]
+        self.ready_until = 0
+        self.update_ready_until(0)
+        self.status = SequenceStatus.WAITING
+        self.arrival = -1
+        self.num_computed = 0
+        self.num_scheduled = 0
+        self.block_ids: tuple[int, ...] = ()
+        self.block_keys: list[BlockKey] = []
+        self.num_registered_blocks = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.was_admitted = False
+        self.finish_reason: FinishReason | None = None
+        self.error: Exception | None = None
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """All known tokens, int64 [num_tokens]. A view: do not write to it."""
+        return self._tokens[: self.num_tokens]
+
+    @property
+    def generated_ids(self) -> npt.NDArray[np.int64]:
+        """The generated tokens, int64 [num_generated]. A view: do not write to it."""
+        return self._tokens[self.num_prompt_tokens : self.num_tokens]
+
+    @property
+    def num_generated(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is SequenceStatus.FINISHED
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a planned row of it is not committed yet."""
+        return self.num_scheduled > self.num_computed
+
+    def positions(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Rotary positions of tokens `start` … `stop` - 1, int64 [n] or [3, n] as in the prompt. They need not be known
+        yet: generated tokens follow `next_position` by one."""
+        prompt = self._positions
+        if stop <= self.num_prompt_tokens:
+            return prompt[..., start:stop]
+        first = max(start, self.num_prompt_tokens)
+        offset = self.next_position - self.num_prompt_tokens
+        generated = np.arange(first + offset, stop + offset, dtype=np.int64)
+        if prompt.ndim == 2:
+            generated = np.broadcast_to(generated, (prompt.shape[0], stop - first))
+        if start >= self.num_prompt_tokens:
+            return generated
+        return np.concatenate((prompt[..., start:], generated), axis=-1)
+
+    def position_of(self, index: int) -> int:
+        """Largest rotary position of token `index`: of a generated token, its only one."""
+        if index >= self.num_prompt_tokens:
+            return self.next_position + index - self.num_prompt_tokens
+        return int(self._positions[..., index].max())
+
+    def splices(self, start: int, stop: int) -> list[Splice]:
+        """Which embedding rows go into positions `start` … `stop` - 1, in order of position."""
+        if start >= self.media_end:
+            return []
+        found = []
+        for index, item in enumerate(self.items):
+            if item.span[0] >= stop:
+                break
+            if item.span[1] > start:
+                first, last = np.searchsorted(item.slots, (start, stop))
+                if last > first:
+                    found.append(Splice(index, int(first), int(last)))
+        return found
+
+    def append(self, token_id: int) -> None:
+        """Add a generated token."""
+        if self.num_tokens == len(self._tokens):
+            grown = np.empty(2 * self.num_tokens, dtype=np.int64)
+            grown[: self.num_tokens] = self._tokens
+            self._tokens = grown
+        self._tokens[self.num_tokens] = token_id
+        self.num_tokens += 1
+
+    def update_ready_until(self, start: int) -> None:
+        """Set `ready_until` to the first position from `start` that waits for an embedding, or to no limit."""
+        self.ready_until = NO_LIMIT
+        if start >= self.media_end:
+            return
+        for item, state in zip(self.items, self.item_states, strict=True):
+            if state in (EmbeddingState.READY, EmbeddingState.DONE) or item.slots[-1] < start:
+                continue
+            self.ready_until = int(item.slots[np.searchsorted(item.slots, start)])
+            return
+
+    def check_integrity(self, *, block_size: int, session_len: int) -> None:
+        """Assert the invariants of a live sequence."""
+        assert 0 <= self.num_computed <= self.num_scheduled <= self.num_tokens <= session_len, self
+        assert self.num_computed < self.num_tokens, self
+        assert self.num_prompt_tokens <= self.num_tokens <= len(self._tokens), self
+        assert len(self.block_ids) * block_size >= self.num_scheduled, self
+        assert (len(self.block_ids) - 1) * block_size < max(self.num_scheduled, 1), self
+        assert self.num_registered_blocks * block_size <= self.num_computed, self
+        if self.status is not SequenceStatus.RUNNING:
+            assert not self.block_ids and self.num_scheduled == 0, self
+        for item, state in zip(self.items, self.item_states, strict=True):
+            if len(item.slots) and item.slots[-1] < self.num_computed:
+                assert state is EmbeddingState.DONE, self
+            if len(item.slots) and item.slots[0] < self.num_scheduled <= item.slots[-1]:
+                assert state is EmbeddingState.READY or item.slots[0] < self.num_cached_tokens, self
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence({self.seq_id}, {self.status}, tokens={self.num_prompt_tokens}+{self.num_generated}, "
+            f"computed={self.num_computed}, scheduled={self.num_scheduled}, blocks={list(self.block_ids)}, "
+            f"items={[state.name for state in self.item_states]})"
+        )
+
+
+NO_LIMIT = 1 << 62
+
+
+def _check_prompt(prompt: MultimodalInput) -> None:
+    """Assert that the parts of a prompt fit together. Who builds prompts reports what is the user's fault."""
+    num_prompt = len(prompt.token_ids)
+    assert num_prompt > 0, "a prompt has at least one token"
+    assert prompt.positions.shape[-1] == num_prompt, (prompt.positions.shape, num_prompt)
+    end = 0
+    for item in prompt.items:
+        start, stop = item.span
+        assert end <= start < stop <= num_prompt, f"media span {item.span} in a prompt of {num_prompt} tokens"
+        if len(item.slots):
+            assert start <= item.slots[0] and item.slots[-1] < stop, f"slots outside of the span {item.span}"
+            assert bool((np.diff(item.slots) > 0).all()), "slots must ascend"
+        end = stop
