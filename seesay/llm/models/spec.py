@@ -1,0 +1,219 @@
+"""What a text backbone looks like, as one frozen value made from a Transformers config.
+
+Every supported backbone is the same decoder with other options; what no option covers is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotarySpec:
+    """Rotary position embedding.
+
+    `dim` leading components of each head are rotated. `sections` split the dim / 2 frequencies among the rows of
+    multimodal positions [3, T]; empty means 1-D positions. `inv_freq` has dim / 2 values. Scalings that depend on
+    the length of a text (longrope, dynamic) have `long_inv_freq` too: it serves texts that may become longer than
+    `short_limit` tokens. `scale` multiplies cosine and sine.
+    """
+
+    dim: int
+    sections: tuple[int, ...]
+    inv_freq: tuple[float, ...]
+    long_inv_freq: tuple[float, ...] | None = None
+    short_limit: int | None = None
+    scale: float = 1.0
+
+    def uses_long(self, longest: int) -> bool:
+        """Whether a sequence that may grow to `longest` tokens is rotated by `long_inv_freq`.
+
+        It is fixed for a sequence's whole life, because cached keys cannot be rotated again. Sequences that differ
+        in it must not share cached blocks.
+        """
+        return self.short_limit is not None and longest > self.short_limit
+
+    def section_of_component(self) -> npt.NDArray[np.int64]:
+        """int64 [dim]: the row of multimodal positions that turns each component."""
+        rows = np.concatenate([np.full(size, i % 3) for i, size in enumerate(self.sections)])
+        return np.concatenate([rows, rows]).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    """Options of the decoder. `windows[i]` is the sliding window of layer i in tokens, None for full attention.
+
+    `fused_checkpoint` says that the checkpoint stores q, k, v as one tensor and gate, up as one.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    max_position_embeddings: int
+    rotary: RotarySpec
+    windows: tuple[int | None, ...]
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tied_embeddings: bool = False
+    fused_checkpoint: bool = False
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.windows)
+
+    @property
+    def scale(self) -> float:
+        """What attention scores are multiplied by."""
+        return float(self.head_dim**-0.5)
+
+    @classmethod
+    def from_hf(
+        cls, config: PretrainedConfig, *, tied_embeddings: bool | None = None, session_len: int | None = None
+    ) -> DecoderConfig:
+        """The decoder that a Transformers text config describes.
+
+        `tied_embeddings` overrides the config's own (VLM configs keep it one level up); `session_len` is the longest
+        text, which dynamic rotary scaling needs. Raises `CheckpointError` naming what is not supported.
+        """
+        kind = _KINDS.get(config.model_type)
+        if kind is None:
+            known = ", ".join(sorted(_KINDS))
+            raise CheckpointError(f"text backbone {config.model_type!r} is not supported (supported: {known})")
+        _refuse_unsupported(config)
+        attention_bias = bool(getattr(config, "attention_bias", False))
+        tied = getattr(config, "tie_word_embeddings", False) if tied_embeddings is None else tied_embeddings
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        num_kv_heads = config.num_key_value_heads or config.num_attention_heads
+        if config.num_attention_heads % num_kv_heads:
+            raise CheckpointError(
+                f"num_attention_heads={config.num_attention_heads} is no multiple of num_key_value_heads={num_kv_heads}"
+            )
+        return cls(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            norm_eps=config.rms_norm_eps,
+            max_position_embeddings=config.max_position_embeddings,
+            rotary=make_rotary(config, head_dim=head_dim, session_len=session_len),
+            windows=_windows(config),
+            qkv_bias=kind.qkv_bias or attention_bias,
+            output_bias=attention_bias,
+            mlp_bias=bool(getattr(config, "mlp_bias", False)),
+            qk_norm=kind.qk_norm,
+            tied_embeddings=bool(tied),
+            fused_checkpoint=kind.fused_checkpoint,
+            attention_soft_cap=getattr(config, "attn_logit_softcapping", None),
+            logit_soft_cap=getattr(config, "final_logit_softcapping", None),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What a model type implies without saying it in its config."""
+
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    fused_checkpoint: bool = False
+
+
+_KINDS = {
+    "llama": _Kind(),
+    "mistral": _Kind(),
+    "phi3": _Kind(fused_checkpoint=True),
+    "qwen2": _Kind(qkv_bias=True),
+    "qwen2_vl_text": _Kind(qkv_bias=True),
+    "qwen2_5_vl_text": _Kind(qkv_bias=True),
+    "qwen3": _Kind(qk_norm=True),
+}
+
+
+def _refuse_unsupported(config: PretrainedConfig) -> None:
+    if config.hidden_act != "silu":
+        raise CheckpointError(f"hidden_act={config.hidden_act!r} is not supported (only 'silu' is)")
+    if getattr(config, "quantization_config", None):
+        raise CheckpointError("quantization_config: quantized checkpoints are not supported")
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointError("is_encoder_decoder=True is not supported")
+
+
+def _windows(config: PretrainedConfig) -> tuple[int | None, ...]:
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds: list[str] | None = getattr(config, "layer_types", None)
+    if kinds is None:
+        return (window,) * int(config.num_hidden_layers)
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise CheckpointError(f"layer_types: {kind!r} is not supported")
+    if "sliding_attention" in kinds and window is None:
+        raise CheckpointError("layer_types has 'sliding_attention' but sliding_window is not set")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def make_rotary(config: PretrainedConfig, *, head_dim: int, session_len: int | None) -> RotarySpec:
+    """The rotary embedding that `config.rope_parameters` describes, frequencies by Transformers' own functions."""
+    parameters: dict[str, Any] = dict(config.rope_parameters or {})
+    kind = parameters.get("rope_type", "default")
+    if "rope_theta" not in parameters:
+        raise CheckpointError(f"rope_parameters={parameters!r} has no rope_theta (one per layer type is not supported)")
+    if parameters.get("mrope_interleaved"):
+        raise CheckpointError("rope_parameters.mrope_interleaved=True is not supported")
+    dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+    sections = tuple(parameters.get("mrope_section") or ())
+    if sections and sum(sections) * 2 != dim:
+        raise CheckpointError(f"rope_parameters.mrope_section={sections}: adds up to {sum(sections)}, not {dim // 2}")
+    inv_freq, scale = _frequencies(config, kind, parameters["rope_theta"], dim, seq_len=None)
+    long_inv_freq = short_limit = None
+    if kind == "longrope":
+        short_limit = int(parameters["original_max_position_embeddings"])
+        long_inv_freq, _ = _frequencies(config, kind, parameters["rope_theta"], dim, seq_len=short_limit + 1)
+    elif kind == "dynamic" and (session_len or 0) > config.max_position_embeddings:
+        short_limit = int(config.max_position_embeddings)
+        long_inv_freq, _ = _frequencies(config, kind, parameters["rope_theta"], dim, seq_len=session_len)
+    return RotarySpec(
+        dim=dim,
+        sections=sections,
+        inv_freq=inv_freq,
+        long_inv_freq=long_inv_freq,
+        short_limit=short_limit,
+        scale=scale,
+    )
+
+
+def _frequencies(
+    config: PretrainedConfig, kind: str, theta: float, dim: int, *, seq_len: int | None
+) -> tuple[tuple[float, ...], float]:
+    import torch
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    if kind == "default":
+        exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+        return tuple((1.0 / (theta**exponents)).tolist()), 1.0
+    if kind not in ("linear", "dynamic", "yarn", "longrope", "llama3"):
+        raise CheckpointError(f"rope_parameters.rope_type={kind!r} is not supported")
+    try:
+        inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=seq_len)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"rope_parameters of rope_type {kind!r} are incomplete or wrong: {error!r}") from None
+    if len(inv_freq) * 2 != dim:
+        raise CheckpointError(f"rope_parameters of rope_type {kind!r} give {len(inv_freq)} frequencies, not {dim // 2}")
+    return tuple(inv_freq.tolist()), float(scale)
