@@ -15,7 +15,7 @@ class SamplingParams:
     """Token-level sampling options of a sequence.
 
     greedy: take the most likely token; temperature, top_k (0: off), top_p, min_p and seed then do nothing.
-    eos_token_ids end the sequence unless `ignore_eos`; stop_token_ids always do; neither before `min_new_tokens` others.
+    eos_token_ids end the sequence unless `ignore_eos`, stop_token_ids always do, both after `min_new_tokens` tokens.
     bad_token_ids are never chosen. max_new_tokens bounds the generated tokens.
     logprobs: number of alternatives to report per generated token; None reports nothing.
     prompt_logprobs: report the log-probability of each prompt token after the first.
@@ -44,7 +44,7 @@ class SamplingParams:
 
     @property
     def needs_prompt_outputs(self) -> bool:
-        """Whether every prompt position must be computed for its output, so that none may come from the prefix cache."""
+        """Whether every prompt position must be computed for its output: none may come from the prefix cache."""
         return self.prompt_logprobs or self.output_logits == "all" or self.output_last_hidden_state == "all"
 
     @property
