@@ -1,4 +1,4 @@
-"""Content hashes, the only keys of the caches. 32 bytes, over length-framed parts, so that parts cannot run together."""
+"""Content hashes, the only keys of the caches: 32 bytes over length-framed parts, which cannot run together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Image transforms that model families share: resize, crop, normalize, patches, tiles.
 
-Frames are uint8 arrays [N, H, W, 3]; every transform equals the torchvision backend of Transformers' processors (resized
-pixels are rounded to uint8 before they are normalized). torch is imported where it is used; torchvision is not needed.
+Frames are uint8 arrays [N, H, W, 3]; every transform equals the torchvision backend of Transformers' processors
+(resized pixels are rounded to uint8 before they are normalized). torch is imported where it is used; torchvision is
+not needed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
     if max(height, width) > _MAX_ASPECT_RATIO * min(height, width):
         raise RequestError(
             ErrorCode.INVALID_MEDIA,
-            f"a picture of {width}x{height} pixels is more than {_MAX_ASPECT_RATIO} times longer than wide: crop or pad it",
+            f"a picture of {width}x{height} pixels is more than {_MAX_ASPECT_RATIO} times longer than wide: "
+            "crop or pad it",
         )
     new_height = round(height / factor) * factor
     new_width = round(width / factor) * factor
@@ -70,9 +72,10 @@ def shortest_edge_size(height: int, width: int, edge: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def tile_grid(size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, max_tiles: int) -> tuple[int, int]:
-    """(rows, columns) of the grid of tiles whose shape is nearest to a picture of `size`; all pairs are (height, width).
+    """(rows, columns) of the grid of tiles whose shape is nearest to a picture of `size`; pairs are (height, width).
 
-    Of grids equally near, a larger one wins while the picture has more than half of the grid's pixels (InternVL's rule).
+    Of grids equally near, a larger one wins while the picture has more than half of the grid's pixels (InternVL's
+    rule).
     """
     height, width = size
     grids = [
@@ -161,7 +164,7 @@ def pad_to_square(frames: Frames, color: Sequence[int]) -> Frames:
 def normalize(
     frames: Frames, *, mean: Sequence[float], std: Sequence[float], rescale_factor: float = 1 / 255
 ) -> torch.Tensor:
-    """float32 [N, 3, H, W]: (frames · rescale_factor - mean) / std per channel, in the order of rounding of torchvision."""
+    """float32 [N, 3, H, W]: (frames · rescale_factor - mean) / std per channel, rounded as torchvision does."""
     import torch
 
     pixels = torch.from_numpy(_writable(frames)).permute(0, 3, 1, 2)
@@ -179,9 +182,9 @@ def qwen_patchify(
 ) -> tuple[torch.Tensor, tuple[int, int, int]]:
     """Cut normalized frames [N, 3, H, W] into Qwen's patch vectors.
 
-    Returns patches [t·h·w, 3·temporal_patch_size·patch_size²] and the grid (t, h, w). Vectors are laid out as (channel, time,
-    y, x); patches that one merged token covers (merge_size × merge_size) are neighbours. N is filled up to a multiple of
-    `temporal_patch_size` by repeating the last frame: a picture (N = 1) becomes one time step of equal frames.
+    Returns patches [t·h·w, 3·temporal_patch_size·patch_size²] and the grid (t, h, w). Vectors are laid out as
+    (channel, time, y, x); the merge_size² patches that one merged token covers are neighbours. N is filled up to a
+    multiple of `temporal_patch_size` by repeating the last frame: a picture is one time step of equal frames.
     H and W must be multiples of patch_size · merge_size.
     """
     count, channels, height, width = frames.shape
@@ -195,9 +198,8 @@ def qwen_patchify(
 
         frames = torch.cat((frames, frames[-1:].expand(missing, -1, -1, -1)))
     grid_t, grid_h, grid_w = (count + missing) // temporal_patch_size, height // patch_size, width // patch_size
-    patches = frames.unflatten(0, (grid_t, temporal_patch_size))
-    patches = patches.unflatten(4, (grid_w // merge_size, merge_size, patch_size))
-    patches = patches.unflatten(3, (grid_h // merge_size, merge_size, patch_size))
+    rows, columns = (grid_h // merge_size, merge_size, patch_size), (grid_w // merge_size, merge_size, patch_size)
+    patches = frames.reshape(grid_t, temporal_patch_size, channels, *rows, *columns)
     # axes: t, time in patch, channel, h group, h in group, y, w group, w in group, x
     patches = patches.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
     size = channels * temporal_patch_size * patch_size * patch_size
@@ -215,7 +217,8 @@ def split_tiles(
 ) -> Frames:
     """InternVL's dynamic tiling of one picture uint8 [1, H, W, 3]: uint8 [tiles, height, width, 3], row by row.
 
-    The picture is stretched over the grid of `tile_grid`. A thumbnail of the whole comes last when there are several tiles.
+    The picture is stretched over the grid of `tile_grid`. A thumbnail of the whole comes last when there are several
+    tiles.
     """
     rows, columns = tile_grid((frame.shape[1], frame.shape[2]), tile, min_tiles=min_tiles, max_tiles=max_tiles)
     stretched = resize(frame, (tile[0] * rows, tile[1] * columns), resample=resample)
