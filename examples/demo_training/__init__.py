@@ -1,0 +1,1 @@
+"""The parts of `train_demo.py`, which trains the built-in checkpoint."""

@@ -1,0 +1,492 @@
+"""Turns conversations into packs: fixed-size arrays that hold many conversations end to end.
+
+A pack has room for `MAX_PATCHES` image patches and `MAX_TOKENS` text tokens. Attention is kept within a window, a
+frame or a conversation by cumulative lengths (`cu_*`), so pictures of any size share a pack and every pack has the
+same shape. Worker processes draw and pack into memory that the trainer reads without copying. No torch here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import mmap
+import multiprocessing as mp
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from tokenizers import Tokenizer
+
+from seesay.demo.drawing import Picture
+from seesay.demo.scenes import CLIP_FPS, TASKS, Example, make_example, training_seed
+from seesay.demo.vocabulary import COLOURS, GLYPHS, SHAPES
+
+PATCH_PX = 14
+MERGE = 2
+CELL_PX = PATCH_PX * MERGE
+WINDOW_CELLS = 4
+TEMPORAL_PATCH = 2
+PATCH_VALUES = 3 * TEMPORAL_PATCH * PATCH_PX**2
+TOKENS_PER_SECOND = 1
+IMAGE_PIXELS = (36 * CELL_PX**2, 81 * CELL_PX**2)
+"""Fewest and most pixels of a picture as the model sees it."""
+CLIP_PIXELS = (16 * CELL_PX**2, 36 * CELL_PX**2)
+"""Fewest and most pixels of a clip's frame."""
+
+MAX_PATCHES = 8192
+MAX_TOKENS = 6144
+MAX_WINDOWS = 640
+MAX_FRAMES = 160
+MAX_CONVERSATIONS = 160
+LONGEST_WINDOW = (WINDOW_CELLS * MERGE) ** 2
+LONGEST_FRAME = IMAGE_PIXELS[1] // PATCH_PX**2
+LONGEST_CONVERSATION = 1024
+
+SYSTEM_PROMPT = "You are a helpful assistant."
+OTHER_SYSTEM_PROMPTS = ("You are a helpful assistant that sees pictures.", "Answer briefly.", "Be kind.", "You see images.")  # fmt: skip
+TASK_SHARES = {
+    "describe": 14, "count": 15, "attribute": 16, "read": 14, "spell": 7, "chart": 13, "motion": 10, "compare": 10,
+    "arithmetic": 5, "chat": 3,
+}  # fmt: skip
+
+COLOUR_IDS = {name: i for i, name in enumerate(COLOURS, start=1)} | {"": 0}
+SHAPE_IDS = {name: i for i, name in enumerate(SHAPES, start=1)} | {"": 0}
+GLYPH_IDS = {glyph: i for i, glyph in enumerate(GLYPHS, start=1)} | {"": 0}
+
+Array = npt.NDArray[Any]
+
+FIELDS: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+    "patches": (np.uint8, (MAX_PATCHES, PATCH_VALUES)),
+    "patch_positions": (np.int32, (MAX_PATCHES, 2)),
+    "patch_labels": (np.int32, (MAX_PATCHES, 3)),
+    "cu_windows": (np.int32, (MAX_WINDOWS,)),
+    "cu_frames": (np.int32, (MAX_FRAMES,)),
+    "cu_conversations": (np.int32, (MAX_CONVERSATIONS,)),
+    "token_ids": (np.int32, (MAX_TOKENS,)),
+    "positions": (np.int32, (MAX_TOKENS, 3)),
+    "vision_rows": (np.int32, (MAX_TOKENS,)),
+    "targets": (np.int32, (MAX_TOKENS,)),
+    "answer_ids": (np.int32, (MAX_TOKENS,)),
+    "answer_tasks": (np.int32, (MAX_CONVERSATIONS,)),
+}
+"""A pack's arrays, type and shape. Patches lie in window order; `patch_positions` is (row, column), `patch_labels` is
+(colour, shape, glyph); `vision_rows` names the merged patch whose embedding replaces a token's, or -1; `targets` is
+the next token where it belongs to an answer, else -1; `answer_ids` numbers the first answer of each conversation,
+-1 elsewhere; `answer_tasks` is the index of its task in `TASKS`, -1 for none."""
+
+ALIGNMENT = 64
+
+
+def _offsets() -> tuple[dict[str, tuple[int, int]], int]:
+    spans, end = {}, 0
+    for name, (dtype, shape) in FIELDS.items():
+        num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        spans[name] = (end, end + num_bytes)
+        end += -(-num_bytes // ALIGNMENT) * ALIGNMENT
+    return spans, end
+
+
+FIELD_SPANS, PACK_BYTES = _offsets()
+"""Where each field lies in a pack's memory (first byte, end), and how large a pack is."""
+
+
+def pack_views(memory: memoryview | bytearray | mmap.mmap, offset: int = 0) -> dict[str, Array]:
+    """The fields of the pack that starts at byte `offset` of `memory`, as arrays over that memory."""
+    views = {}
+    for name, (dtype, shape) in FIELDS.items():
+        start = offset + FIELD_SPANS[name][0]
+        views[name] = np.frombuffer(memory, dtype, math.prod(shape), start).reshape(shape)
+    return views
+
+
+# --- vision -----------------------------------------------------------------------------------------------------
+
+
+def fit_size(width: int, height: int, pixels: tuple[int, int]) -> tuple[int, int]:
+    """The size a picture is resized to: multiples of `CELL_PX`, area within `pixels` (Qwen2-VL's smart resize)."""
+    new_width, new_height = (round(side / CELL_PX) * CELL_PX for side in (width, height))
+    if new_width * new_height > pixels[1]:
+        shrink = math.sqrt(width * height / pixels[1])
+        return (
+            max(CELL_PX, math.floor(width / shrink / CELL_PX) * CELL_PX),
+            max(CELL_PX, math.floor(height / shrink / CELL_PX) * CELL_PX),
+        )
+    if new_width * new_height < pixels[0]:
+        grow = math.sqrt(pixels[0] / (width * height))
+        return math.ceil(width * grow / CELL_PX) * CELL_PX, math.ceil(height * grow / CELL_PX) * CELL_PX
+    return new_width, new_height
+
+
+@functools.lru_cache(maxsize=1024)
+def window_order(rows: int, columns: int) -> tuple[Array, tuple[int, ...]]:
+    """The cells of a grid, window by window, and the number of cells in each window."""
+    cells = np.arange(rows * columns).reshape(rows, columns)
+    windows = [
+        cells[y : y + WINDOW_CELLS, x : x + WINDOW_CELLS].reshape(-1)
+        for y in range(0, rows, WINDOW_CELLS)
+        for x in range(0, columns, WINDOW_CELLS)
+    ]
+    return np.concatenate(windows), tuple(len(window) for window in windows)
+
+
+@functools.lru_cache(maxsize=1024)
+def _patch_positions(rows: int, columns: int) -> Array:
+    """(row, column) of every patch, int32 [cells * 4, 2], in window order."""
+    y, x = np.divmod(np.arange(rows * columns), columns)
+    within = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
+    positions = np.stack([y, x], axis=1)[:, None] * MERGE + within
+    return positions[window_order(rows, columns)[0]].reshape(-1, 2).astype(np.int32)
+
+
+def _cells_of(plane: Array) -> Array:
+    """[rows * 2, columns * 2, …] per patch → [cells, 4, …] in raster order of the cells."""
+    rows, columns = plane.shape[0] // MERGE, plane.shape[1] // MERGE
+    blocks = plane.reshape(rows, MERGE, columns, MERGE, *plane.shape[2:])
+    return blocks.swapaxes(1, 2).reshape(rows * columns, MERGE**2, *plane.shape[2:])
+
+
+def patchify(frames: Array) -> Array:
+    """Two frames uint8 [2, H, W, 3] → patches uint8 [cells * 4, 1176], in window order, channel before time."""
+    _, height, width, _ = frames.shape
+    rows, columns = height // PATCH_PX, width // PATCH_PX
+    blocks = frames.reshape(TEMPORAL_PATCH, rows, PATCH_PX, columns, PATCH_PX, 3).transpose(1, 3, 5, 0, 2, 4)
+    cells = _cells_of(blocks)
+    order, _ = window_order(rows // MERGE, columns // MERGE)
+    return np.ascontiguousarray(cells[order]).reshape(-1, PATCH_VALUES)
+
+
+def label_patches(picture: Picture, size: tuple[int, int]) -> Array:
+    """What covers the centre of each patch once `picture` has `size`: int32 [cells * 4, 3], in window order."""
+    columns, rows = size[0] // PATCH_PX, size[1] // PATCH_PX
+    labels = np.zeros((rows, columns, 3), np.int32)
+    scale_x, scale_y = (size[i] / picture.image.size[i] / PATCH_PX for i in range(2))
+    for mark in picture.marks:
+        x0, x1, y0, y1 = mark.box[0] * scale_x, mark.box[2] * scale_x, mark.box[1] * scale_y, mark.box[3] * scale_y
+        left, right = max(0, math.ceil(x0 - 0.5)), min(columns, math.floor(x1 - 0.5) + 1)
+        top, bottom = max(0, math.ceil(y0 - 0.5)), min(rows, math.floor(y1 - 0.5) + 1)
+        if bottom <= top:
+            top = min(rows - 1, max(0, int((y0 + y1) / 2)))
+            bottom = top + 1
+        if right <= left:
+            left = min(columns - 1, max(0, int((x0 + x1) / 2)))
+            right = left + 1
+        labels[top:bottom, left:right] = (COLOUR_IDS[mark.colour], SHAPE_IDS[mark.shape], GLYPH_IDS.get(mark.glyph, 0))
+    order, _ = window_order(rows // MERGE, columns // MERGE)
+    return _cells_of(labels)[order].reshape(-1, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vision:
+    """One picture or clip: `patches` [t * cells * 4, 1176] in window order, its grid in cells, its token's name."""
+
+    patches: Array
+    labels: Array
+    grid: tuple[int, int, int]
+    modality: str
+    seconds_per_step: float = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        return math.prod(self.grid)
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
+
+
+def see_picture(picture: Picture) -> Vision:
+    """A still picture, resized and cut into patches; both time steps of a patch show the same."""
+    size = fit_size(*picture.image.size, IMAGE_PIXELS)
+    pixels = np.asarray(_resized(picture.image, size))
+    return Vision(
+        patches=patchify(np.broadcast_to(pixels, (TEMPORAL_PATCH, *pixels.shape))),
+        labels=label_patches(picture, size),
+        grid=(1, size[1] // CELL_PX, size[0] // CELL_PX),
+        modality="image",
+    )
+
+
+def see_clip(frames: tuple[Picture, ...], *, fps: float) -> Vision:
+    """A clip, two frames to a patch; a last odd frame is doubled."""
+    size = fit_size(*frames[0].image.size, CLIP_PIXELS)
+    pixels = [np.asarray(_resized(frame.image, size)) for frame in frames]
+    pixels += pixels[-1:] * (len(pixels) % TEMPORAL_PATCH)
+    steps = range(0, len(pixels), TEMPORAL_PATCH)
+    return Vision(
+        patches=np.concatenate([patchify(np.stack(pixels[i : i + TEMPORAL_PATCH])) for i in steps]),
+        labels=np.concatenate([label_patches(frames[i], size) for i in steps]),
+        grid=(len(steps), size[1] // CELL_PX, size[0] // CELL_PX),
+        modality="video",
+        seconds_per_step=TEMPORAL_PATCH / fps,
+    )
+
+
+# --- text -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Tokens of one conversation as they are appended: ids, positions [T, 3], vision rows and targets."""
+
+    token_ids: list[int] = field(default_factory=list)
+    positions: list[tuple[int, int, int]] = field(default_factory=list)
+    vision_rows: list[int] = field(default_factory=list)
+    is_answer: list[bool] = field(default_factory=list)
+    visions: list[Vision] = field(default_factory=list)
+    first_answer: tuple[int, int] = (0, 0)
+    next_position: int = 0
+    num_vision_tokens: int = 0
+
+    def add_text(self, token_ids: tuple[int, ...], *, is_answer: bool = False) -> None:
+        start = self.next_position
+        self.token_ids += token_ids
+        self.positions += [(p, p, p) for p in range(start, start + len(token_ids))]
+        self.vision_rows += [-1] * len(token_ids)
+        self.is_answer += [is_answer] * len(token_ids)
+        self.next_position = start + len(token_ids)
+
+    def add_vision(self, vision: Vision, pad_id: int) -> None:
+        """Placeholders in raster order, pointing at patches in window order; M-RoPE positions as Qwen2.5-VL's."""
+        steps, rows, columns = vision.grid
+        order, _ = window_order(rows, columns)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        interval = vision.seconds_per_step * TOKENS_PER_SECOND
+        start = self.next_position
+        for step in range(steps):
+            time = start + int(step * interval)
+            self.positions += [(time, start + y, start + x) for y in range(rows) for x in range(columns)]
+            first = self.num_vision_tokens + step * rows * columns
+            self.vision_rows += (place + first).tolist()
+        self.token_ids += [pad_id] * vision.num_tokens
+        self.is_answer += [False] * vision.num_tokens
+        self.num_vision_tokens += vision.num_tokens
+        self.visions.append(vision)
+        self.next_position = start + max(rows, columns)
+
+
+class Encoder:
+    """Writes examples in the chat format of the checkpoint's template."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._encode = functools.lru_cache(maxsize=200_000)(self._encode_text)
+        self._special = {
+            name: tokenizer.token_to_id(f"<|{name}|>")
+            for name in ("im_start", "im_end", "vision_start", "vision_end", "image_pad", "video_pad")
+        }
+
+    def _encode_text(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode(self, example: Example, rng: random.Random, *, follow_up: Example | None = None) -> Conversation:
+        """One conversation about `example`, then about `follow_up`; `rng` varies what users vary."""
+        system = SYSTEM_PROMPT if rng.random() < 0.92 else rng.choice(OTHER_SYSTEM_PROMPTS)
+        conversation = Conversation()
+        self._add_message(conversation, "system", system)
+        for part in (example, follow_up) if follow_up else (example,):
+            self._add_turns(conversation, part, rng)
+        return conversation
+
+    def _add_message(self, conversation: Conversation, role: str, text: str) -> None:
+        conversation.add_text((self._special["im_start"], *self._encode(f"{role}\n{text}")))
+        conversation.add_text((self._special["im_end"], *self._encode("\n")))
+
+    def _add_turns(self, conversation: Conversation, example: Example, rng: random.Random) -> None:
+        visions = [see_picture(picture) for picture in example.pictures]
+        if example.frames:
+            fps = CLIP_FPS if rng.random() < 0.7 else rng.choice((1.0, 4.0, 24.0, 30.0))
+            visions.append(see_clip(example.frames, fps=fps))
+        for turn, (question, answer) in enumerate(example.turns):
+            if turn == 0 and visions:
+                self._add_question_with_media(conversation, question, visions, rng)
+            else:
+                self._add_message(conversation, "user", question)
+            conversation.add_text((self._special["im_start"], *self._encode("assistant\n")))
+            start = len(conversation.token_ids)
+            conversation.add_text((*self._encode(answer), self._special["im_end"]), is_answer=True)
+            if conversation.first_answer == (0, 0):
+                conversation.first_answer = (start, len(conversation.token_ids))
+            conversation.add_text(self._encode("\n"))
+
+    def _add_question_with_media(
+        self, conversation: Conversation, question: str, visions: list[Vision], rng: random.Random
+    ) -> None:
+        layout = rng.random()
+        before, between = layout < 0.88, "\n" if layout < 0.12 else ""
+        conversation.add_text((self._special["im_start"], *self._encode("user\n")))
+        if not before:
+            conversation.add_text(self._encode(question))
+        for vision in visions:
+            conversation.add_text((self._special["vision_start"],))
+            conversation.add_vision(vision, self._special[f"{vision.modality}_pad"])
+            conversation.add_text((self._special["vision_end"], *self._encode(between)) if between else (self._special["vision_end"],))  # fmt: skip
+        if before:
+            conversation.add_text(self._encode(question))
+        conversation.add_text((self._special["im_end"], *self._encode("\n")))
+
+
+# --- packs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Packer:
+    """Appends conversations to one pack until the next one does not fit."""
+
+    views: dict[str, Array]
+    num_patches: int = 0
+    num_tokens: int = 0
+    windows: list[int] = field(default_factory=lambda: [0])
+    frames: list[int] = field(default_factory=lambda: [0])
+    conversations: list[int] = field(default_factory=lambda: [0])
+
+    def try_add(self, conversation: Conversation, task: str) -> bool:
+        views, tokens, patches = self.views, self.num_tokens, self.num_patches
+        num_tokens, num_patches = len(conversation.token_ids), conversation.num_vision_tokens * MERGE**2
+        if num_tokens > LONGEST_CONVERSATION:
+            return False
+        full = len(self.conversations) + 4 > MAX_CONVERSATIONS or len(self.windows) + 140 > MAX_WINDOWS
+        full = full or len(self.frames) + 34 > MAX_FRAMES
+        if full or tokens + num_tokens > MAX_TOKENS or patches + num_patches > MAX_PATCHES:
+            return False
+        for vision in conversation.visions:
+            self._add_vision(vision)
+        span = slice(tokens, tokens + num_tokens)
+        ids = np.array(conversation.token_ids, np.int32)
+        rows = np.array(conversation.vision_rows, np.int32)
+        views["token_ids"][span] = ids
+        views["positions"][span] = conversation.positions
+        views["vision_rows"][span] = np.where(rows >= 0, rows + patches // MERGE**2, -1)
+        targets = np.full(num_tokens, -1, np.int32)
+        is_answer = np.array(conversation.is_answer)
+        targets[:-1][is_answer[1:]] = ids[1:][is_answer[1:]]
+        views["targets"][span] = targets
+        start, end = conversation.first_answer
+        number = len(self.conversations) - 1
+        views["answer_ids"][tokens + start - 1 : tokens + end - 1] = number
+        views["answer_tasks"][number] = TASKS.index(task) if task in TASKS else -1
+        self.num_tokens += num_tokens
+        self.conversations.append(self.num_tokens)
+        return True
+
+    def _add_vision(self, vision: Vision) -> None:
+        steps, rows, columns = vision.grid
+        start, end = self.num_patches, self.num_patches + vision.num_tokens * MERGE**2
+        self.views["patches"][start:end] = vision.patches
+        self.views["patch_labels"][start:end] = vision.labels
+        self.views["patch_positions"][start:end] = np.tile(_patch_positions(rows, columns), (steps, 1))
+        _, window_cells = window_order(rows, columns)
+        for _ in range(steps):
+            for num_cells in window_cells:
+                self.windows.append(self.windows[-1] + num_cells * MERGE**2)
+            self.frames.append(self.windows[-1])
+        self.num_patches = end
+
+    def finish(self) -> None:
+        """Fill what is left with inert rows, each within some segment so that attention writes every row."""
+        views, patches, tokens = self.views, self.num_patches, self.num_tokens
+        for name in ("patches", "patch_positions", "patch_labels"):
+            views[name][patches:] = 0
+        for name, value in (("token_ids", 0), ("positions", 0), ("vision_rows", -1), ("targets", -1)):
+            views[name][tokens:] = value
+        _pad_lengths(views["cu_windows"], self.windows, MAX_PATCHES, LONGEST_WINDOW)
+        _pad_lengths(views["cu_frames"], self.frames, MAX_PATCHES, LONGEST_FRAME)
+        _pad_lengths(views["cu_conversations"], self.conversations, MAX_TOKENS, LONGEST_CONVERSATION)
+
+
+def _pad_lengths(out: Array, ends: list[int], total: int, longest: int) -> None:
+    """Write cumulative lengths [0, …, total, total, …], the unused tail cut into segments no longer than `longest`."""
+    while ends[-1] < total:
+        ends.append(min(total, ends[-1] + longest))
+    if len(ends) > len(out):
+        raise ValueError(f"{len(ends)} segment borders do not fit into {len(out)}")
+    out[: len(ends)] = ends
+    out[len(ends) :] = total
+
+
+EXAMPLES_PER_PACK = 1 << 10
+"""Seeds set aside for each pack; more than fit."""
+
+
+def fill_pack(views: dict[str, Array], index: int, encoder: Encoder, seed_of: Callable[[int], int]) -> None:
+    """Draw and write the `index`-th pack. `seed_of` maps the number of an example to its seed."""
+    rng = random.Random(f"seesay-demo/pack/{seed_of(index)}")
+    views["answer_ids"][:] = -1
+    views["answer_tasks"][:] = -1
+    packer = _Packer(views)
+    tasks, shares = tuple(TASK_SHARES), tuple(TASK_SHARES.values())
+    for number in range(0, EXAMPLES_PER_PACK, 2):
+        seed = seed_of(index * EXAMPLES_PER_PACK + number)
+        task, next_task = rng.choices(tasks, shares, k=2)
+        follow_up = None
+        if rng.random() < 0.1:
+            follow_up = make_example(next_task, seed_of(index * EXAMPLES_PER_PACK + number + 1))
+        if not packer.try_add(encoder.encode(make_example(task, seed), rng, follow_up=follow_up), task):
+            break
+    packer.finish()
+
+
+def validation_seed(index: int) -> int:
+    """Seeds from 0 to 999,999 watch the training: neither trained on nor used by the evaluation."""
+    return index % 1_000_000
+
+
+SLOTS_PER_WORKER = 4
+
+
+class PackStream:
+    """Worker processes that draw pack after pack into a ring of slots in shared memory.
+
+    Pack k comes from worker k mod n, so the packs and their order do not depend on the workers' speed.
+    """
+
+    def __init__(self, tokenizer_json: str, *, num_workers: int, first_pack: int = 0) -> None:
+        context = mp.get_context("fork")
+        self.num_workers = num_workers
+        self.memory = mmap.mmap(-1, num_workers * SLOTS_PER_WORKER * PACK_BYTES)
+        self._next = 0
+        self._released = 0
+        self._free = [context.Semaphore(SLOTS_PER_WORKER) for _ in range(num_workers)]
+        self._ready = [context.Semaphore(0) for _ in range(num_workers)]
+        self._workers = [
+            context.Process(target=self._work, args=(i, tokenizer_json, first_pack), daemon=True)
+            for i in range(num_workers)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def _work(self, worker: int, tokenizer_json: str, first_pack: int) -> None:
+        encoder = Encoder(Tokenizer.from_str(tokenizer_json))
+        turn = 0
+        while True:
+            self._free[worker].acquire()
+            views = pack_views(self.memory, self._slot(worker, turn) * PACK_BYTES)
+            fill_pack(views, first_pack + worker + turn * self.num_workers, encoder, training_seed)
+            self._ready[worker].release()
+            turn += 1
+
+    def _slot(self, worker: int, turn: int) -> int:
+        return worker * SLOTS_PER_WORKER + turn % SLOTS_PER_WORKER
+
+    def wait_next(self) -> int:
+        """Wait for the next pack; returns its slot, which stays as it is until `release` is called for it."""
+        turn, worker = divmod(self._next, self.num_workers)
+        while not self._ready[worker].acquire(timeout=60.0):
+            if not self._workers[worker].is_alive():
+                raise RuntimeError(f"drawing worker {worker} died")
+        self._next += 1
+        return self._slot(worker, turn)
+
+    def release(self) -> None:
+        """Give the oldest pack that was not yet released back to its worker."""
+        self._free[self._released % self.num_workers].release()
+        self._released += 1
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.terminate()
+            worker.join()

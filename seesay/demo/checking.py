@@ -1,0 +1,100 @@
+"""Tells right answers from wrong ones by the facts in them, so that other wording of the same facts is right too."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from seesay.demo.scenes import Example
+from seesay.demo.vocabulary import COLOURS, COUNT_WORDS, LABEL_SETS, SHAPES, plural
+
+_NUMBERS = {word: number for number, word in enumerate(COUNT_WORDS)} | {"zero": 0}
+_SHAPE_WORDS = {shape: shape for shape in SHAPES} | {plural(shape): shape for shape in SHAPES}
+_LABELS = {label.casefold() for labels in LABEL_SETS for label in labels if len(label) > 1}
+_SPELLINGS = {"centre": "center", "middle": "center", "grey": "gray", "upper": "top", "lower": "bottom"}
+_FACT_WORDS = (
+    set(COLOURS)
+    | set(_SHAPE_WORDS)
+    | _LABELS
+    | {"yes", "no", "left", "right", "top", "bottom", "center", "up", "down", "still", "first", "second", "both", "same"}
+)
+_QUOTED = re.compile(r"[\"“”']([^\"“”]*)[\"“”']")
+
+
+def is_right(example: Example, answer: str, turn: int = 0) -> bool:
+    """Whether `answer` says what the `turn`-th question of `example` asks for, and nothing that is false.
+
+    A description is right if it names every object's colour and shape and invents none; other answers if they
+    state the same facts as the expected one.
+    """
+    question, expected = example.turns[turn]
+    if expected.startswith("The picture shows ") and example.task in ("describe", "count", "attribute"):
+        return _named_things(answer) == _named_things(expected) != Counter()
+    if expected.startswith("There "):
+        return _first_number(answer) == _first_number(expected)
+    if example.task == "arithmetic":
+        return re.findall(r"\d+", answer)[-1:] == re.findall(r"\d+", expected)[-1:]
+    if example.task == "chat":
+        return answer.strip() == expected
+    if '"' in expected:
+        return _written(answer) == _written(expected)
+    bar_letters = example.task == "chart"
+    facts, expected_facts = (_new_facts(text, question, bar_letters=bar_letters) for text in (answer, expected))
+    return facts == expected_facts != ()
+
+
+def _words(text: str) -> list[str]:
+    words = re.findall(r"[A-Za-z]+|\d+", text)
+    return [_SPELLINGS.get(word.casefold(), word) for word in words]
+
+
+def _named_things(text: str) -> Counter[tuple[str, str]]:
+    """How often each (colour, shape) pair is named; a colour or shape outside of a pair counts as a thing too."""
+    words = [word.casefold() for word in _words(text)]
+    things: Counter[tuple[str, str]] = Counter()
+    used: set[int] = set()
+    for i, word in enumerate(words[1:], start=1):
+        if word in _SHAPE_WORDS and words[i - 1] in COLOURS:
+            number = words[i - 2] if i >= 2 else ""
+            things[words[i - 1], _SHAPE_WORDS[word]] += int(number) if number.isdigit() else _NUMBERS.get(number, 1)
+            used |= {i - 1, i}
+    for i, word in enumerate(words):
+        if i not in used and (word in _SHAPE_WORDS or word in COLOURS):
+            things["", word] += 1
+    return +things
+
+
+def _first_number(text: str) -> int | None:
+    for word in _words(text):
+        if word.isdigit():
+            return int(word)
+        if (number := _NUMBERS.get(word.casefold())) is not None:
+            return number
+    return None
+
+
+def _written(text: str) -> str:
+    """The quoted part, else the whole, without regard to case."""
+    quoted = _QUOTED.search(text)
+    return (quoted.group(1) if quoted else text).strip(" .").casefold()
+
+
+def _facts(text: str, *, bar_letters: bool) -> list[str]:
+    facts = []
+    for word in _words(text):
+        folded = word.casefold()
+        if folded in _SHAPE_WORDS:
+            facts.append(_SHAPE_WORDS[folded])
+        elif folded in _NUMBERS and folded not in ("no", "one"):
+            facts.append(str(_NUMBERS[folded]))
+        elif folded in _FACT_WORDS or word.isdigit():
+            facts.append(folded)
+        elif bar_letters and word in LABEL_SETS[0]:
+            facts.append(word)
+    return facts
+
+
+def _new_facts(answer: str, question: str, *, bar_letters: bool) -> tuple[str, ...]:
+    """The facts of an answer, in order, without those that the question already gave."""
+    given = {fact for fact in _facts(question, bar_letters=bar_letters) if fact not in ("yes", "no")}
+    return tuple(fact for fact in _facts(answer, bar_letters=bar_letters) if fact not in given)

@@ -1,0 +1,206 @@
+"""Draws shapes, text and bar charts with Pillow, and keeps a record of what it drew where. Knows no questions."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from dataclasses import dataclass
+
+from PIL import Image, ImageDraw, ImageFont
+
+from seesay.demo.vocabulary import COLOURS, RGB
+
+Size = tuple[int, int]
+Point = tuple[float, float]
+SUPERSAMPLING = 2
+"""Shapes are drawn this many times too large and then averaged down, which smooths their edges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thing:
+    """One shape; `x`, `y` (centre) and `radius` in pixels of the finished picture, `tilt` in radians."""
+
+    colour: str
+    shape: str
+    x: float
+    y: float
+    radius: float
+    rgb: RGB
+    tilt: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.colour} {self.shape}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What covers the rectangle `box` (left, top, right, bottom, in pixels): a shape or one written character."""
+
+    box: tuple[float, float, float, float]
+    colour: str
+    shape: str = ""
+    glyph: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A finished RGB image, and what is where in it."""
+
+    image: Image.Image
+    marks: tuple[Mark, ...]
+
+
+def pick_rgb(rng: random.Random, colour: str) -> RGB:
+    """One of the colour's shades, a little jittered."""
+    red, green, blue = rng.choice(COLOURS[colour])
+
+    def jittered(level: int) -> int:
+        return min(255, max(0, level + rng.randint(-12, 12)))
+
+    return jittered(red), jittered(green), jittered(blue)
+
+
+def pick_background(rng: random.Random) -> RGB:
+    """White, or a light tint."""
+    if rng.random() < 0.3:
+        return (255, 255, 255)
+    return rng.randint(228, 255), rng.randint(228, 255), rng.randint(228, 255)
+
+
+@functools.cache
+def _unit_outline(shape: str) -> tuple[Point, ...]:
+    """Corners of a shape within the unit circle, y downwards."""
+
+    def on_circle(turns: float, radius: float = 1.0) -> Point:
+        angle = 2 * math.pi * turns - math.pi / 2
+        return radius * math.cos(angle), radius * math.sin(angle)
+
+    match shape:
+        case "square":
+            return ((-0.8, -0.8), (0.8, -0.8), (0.8, 0.8), (-0.8, 0.8))
+        case "triangle":
+            return tuple((x * 1.1, y * 1.1 + 0.2) for x, y in map(on_circle, (0, 1 / 3, 2 / 3)))
+        case "diamond":
+            return ((0, -1), (0.7, 0), (0, 1), (-0.7, 0))
+        case "star":
+            return tuple(on_circle(i / 10, 1.05 if i % 2 == 0 else 0.45) for i in range(10))
+        case "cross":
+            arm = 0.32
+            return tuple(
+                (sx * a, sy * b)
+                for sx, sy, a, b in (
+                    (-1, -1, arm, 1), (1, -1, arm, 1), (1, -1, arm, arm), (1, -1, 1, arm), (1, 1, 1, arm),
+                    (1, 1, arm, arm), (1, 1, arm, 1), (-1, 1, arm, 1), (-1, 1, arm, arm), (-1, 1, 1, arm),
+                    (-1, -1, 1, arm), (-1, -1, arm, arm),
+                )
+            )  # fmt: skip
+        case "heart":
+            steps = [2 * math.pi * i / 28 for i in range(28)]
+            return tuple(
+                (
+                    math.sin(t) ** 3,
+                    -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)) / 16,
+                )
+                for t in steps
+            )
+        case _:
+            raise ValueError(f"no outline is known for {shape!r}")
+
+
+def _draw_thing(draw: ImageDraw.ImageDraw, thing: Thing, *, outline: RGB | None) -> None:
+    """Draw onto a supersampled canvas."""
+    x, y, radius = (value * SUPERSAMPLING for value in (thing.x, thing.y, thing.radius))
+    line_width = max(2, round(radius * 0.07)) if outline else 0
+    if thing.shape in ("circle", "ring"):
+        box = (x - radius, y - radius, x + radius, y + radius)
+        if thing.shape == "ring":
+            draw.ellipse(box, outline=thing.rgb, width=max(3, round(radius * 0.36)))
+        else:
+            draw.ellipse(box, fill=thing.rgb, outline=outline, width=line_width)
+        return
+    cos, sin = math.cos(thing.tilt) * radius, math.sin(thing.tilt) * radius
+    corners = [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in _unit_outline(thing.shape)]
+    draw.polygon(corners, fill=thing.rgb, outline=outline, width=max(1, line_width))
+
+
+def draw_things(size: Size, background: RGB, things: list[Thing], *, outline: RGB | None = None) -> Picture:
+    """Draw `things` on an empty background of `size` (width, height) pixels."""
+    canvas = Image.new("RGB", (size[0] * SUPERSAMPLING, size[1] * SUPERSAMPLING), background)
+    draw = ImageDraw.Draw(canvas)
+    for thing in things:
+        _draw_thing(draw, thing, outline=outline)
+    marks = tuple(
+        Mark(
+            box=(t.x - t.radius, t.y - t.radius, t.x + t.radius, t.y + t.radius),
+            colour=t.colour,
+            shape=t.shape,
+        )
+        for t in things
+    )
+    return Picture(image=canvas.reduce(SUPERSAMPLING), marks=marks)
+
+
+@functools.lru_cache(maxsize=128)
+def _font(size_px: int) -> ImageFont.FreeTypeFont:
+    font = ImageFont.load_default(size_px)
+    if not isinstance(font, ImageFont.FreeTypeFont):
+        raise RuntimeError("Pillow was built without FreeType, so it cannot scale its font")
+    return font
+
+
+@functools.lru_cache(maxsize=65536)
+def text_size(text: str, size_px: int) -> tuple[float, float]:
+    """Width and height in pixels of `text` set in the built-in font."""
+    left, top, right, bottom = _font(size_px).getbbox(text)
+    return right - left, bottom - top
+
+
+def draw_text(
+    image: Image.Image, centre: Point, text: str, *, size_px: int, rgb: RGB, colour: str
+) -> tuple[Mark, ...]:
+    """Write `text` centred at `centre` into `image`; returns a mark per character."""
+    font = _font(size_px)
+    left, top, right, bottom = font.getbbox(text)
+    x, y = centre[0] - (left + right) / 2, centre[1] - (top + bottom) / 2
+    ImageDraw.Draw(image).text((x, y), text, font=font, fill=rgb)
+    marks = []
+    for i, glyph in enumerate(text):
+        start, end = x + font.getlength(text[:i]), x + font.getlength(text[: i + 1])
+        marks.append(Mark(box=(start, y + top, end, y + bottom), colour=colour, glyph=glyph))
+    return tuple(marks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One labelled bar of a chart."""
+
+    label: str
+    value: int
+    colour: str
+    rgb: RGB
+
+
+def draw_bar_chart(
+    size: Size, background: RGB, bars: list[Bar], *, text_px: int, ink: RGB, top_value: int
+) -> Picture:
+    """Draw `bars` left to right, each with its value above it and its label below it."""
+    width, height = size
+    image = Image.new("RGB", size, background)
+    draw = ImageDraw.Draw(image)
+    line_height = text_px + 5
+    left, right = 0.04 * width, 0.96 * width
+    floor, ceiling = height - line_height - 4, line_height + 4
+    slot = (right - left) / len(bars)
+    marks: list[Mark] = []
+    for i, bar in enumerate(bars):
+        centre = left + (i + 0.5) * slot
+        top = floor - (floor - ceiling) * bar.value / top_value
+        box = (round(centre - 0.32 * slot), round(top), round(centre + 0.32 * slot), round(floor))
+        draw.rectangle(box, fill=bar.rgb)
+        marks.append(Mark(box=box, colour=bar.colour))
+        for y, text in ((top - line_height / 2, str(bar.value)), (floor + 3 + line_height / 2, bar.label)):
+            marks += draw_text(image, (centre, y), text, size_px=text_px, rgb=ink, colour="black")
+    draw.line((left, floor + 1, right, floor + 1), fill=ink, width=2)
+    return Picture(image=image, marks=tuple(marks))
