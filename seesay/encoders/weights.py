@@ -1,0 +1,46 @@
+"""Fills a tower's parameters from a checkpoint, strictly: every tensor has its place and every place its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
+
+
+def load_weights(
+    module: nn.Module,
+    checkpoint: Checkpoint,
+    name_of: Callable[[str], str | None],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Move `module`, built on the meta device, to `device` and read its parameters there.
+
+    `name_of` maps a checkpoint tensor's name to the parameter's, or to None for those of somebody else. A convolution
+    kernel whose stride is its size fills a linear layer's weight: it is flattened. Raises `CheckpointError` naming a
+    tensor that is missing, unexpected or misshapen.
+    """
+    stored = {parameter: name for name in checkpoint.tensor_names() if (parameter := name_of(name)) is not None}
+    module.to(dtype=dtype).to_empty(device=device).requires_grad_(False).eval()
+    parameters = dict(module.named_parameters())
+    if missing := sorted(parameters.keys() - stored.keys()):
+        raise CheckpointError(f"{checkpoint.path}: the tensor for the vision tower's {missing[0]!r} is missing")
+    if unexpected := sorted(stored.keys() - parameters.keys()):
+        raise CheckpointError(f"{checkpoint.path}: tensor {stored[unexpected[0]]!r} has no place in the vision tower")
+    owner = {name: parameter for parameter, name in stored.items()}
+    with torch.no_grad():
+        for name, tensor in checkpoint.tensors(owner, device):
+            parameter = parameters[owner[name]]
+            if parameter.dim() == 2 and tensor.dim() > 2:
+                tensor = tensor.flatten(1)
+            if tensor.shape != parameter.shape:
+                raise CheckpointError(
+                    f"{checkpoint.path}: tensor {name!r} has shape {list(tensor.shape)}; "
+                    f"config.json asks for {list(parameter.shape)}"
+                )
+            parameter.copy_(tensor)

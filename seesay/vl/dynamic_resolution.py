@@ -1,0 +1,201 @@
+"""How families work whose towers take pictures and clips at about their own size, cut into patches, with positions in
+time, height and width.
+
+Pixels stay uint8 until they are on the tower's device: a quarter of the memory to cache and to move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.images import qwen_patchify, resize, smart_resize
+from seesay.processors.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Expansion, MediaItem, Modality
+from seesay.vl.family import Family, Features, make_expansion
+from seesay.vl.pixels import PixelSettings, read_processor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchSettings:
+    """Sizes of one modality. `total_pixels`, when set, is shared evenly by the frames of a clip."""
+
+    pixels: PixelSettings
+    min_pixels: int
+    max_pixels: int
+    total_pixels: int | None
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+
+    @property
+    def factor(self) -> int:
+        """Height and width are multiples of this many pixels: the side of one merged token."""
+        return self.patch_size * self.merge_size
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], where: object, default_size: Mapping[str, int]) -> PatchSettings:
+        """From the processor's JSON; `min_pixels` and `max_pixels` go before `size`, as in Transformers."""
+        size = {**default_size, **(settings.get("size") or {})}
+        factor = settings.get("patch_size", 14) * settings.get("merge_size", 2)
+        budget = int(settings.get("max_video_tokens", 128000) * factor * factor * 0.9)
+        return cls(
+            pixels=PixelSettings.read(settings, where),
+            min_pixels=settings.get("min_pixels") or size["shortest_edge"],
+            max_pixels=settings.get("max_pixels") or size["longest_edge"],
+            total_pixels=budget if settings.get("cap_pixels_per_frame") else None,
+            patch_size=settings.get("patch_size", 14),
+            temporal_patch_size=settings.get("temporal_patch_size", 2),
+            merge_size=settings.get("merge_size", 2),
+        )
+
+    def fit(self, media: DecodedMedia, options: Mapping[str, int]) -> tuple[int, int]:
+        """(height, width) the frames are resized to. Raises `RequestError` for options that contradict each other."""
+        min_pixels = options.get("min_pixels", self.min_pixels)
+        max_pixels = options.get("max_pixels", max(self.max_pixels, min_pixels))
+        if "min_pixels" not in options:
+            min_pixels = min(min_pixels, max_pixels)
+        if min_pixels > max_pixels:
+            message = f"min_pixels={min_pixels} is above max_pixels={max_pixels}"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
+        count, height, width, _ = media.frames.shape
+        if self.total_pixels is not None:
+            share = self.total_pixels * self.temporal_patch_size // count
+            max_pixels = max(min(max_pixels, share), int(min_pixels * 1.05))
+        return smart_resize(height, width, factor=self.factor, min_pixels=min_pixels, max_pixels=max_pixels)
+
+
+class DynamicResolutionFamily(Family):
+    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, `grid` (t, h, w) in patches, and for a clip
+    `seconds_per_grid`, the time between two steps of t."""
+
+    modalities = (Modality.IMAGE, Modality.VIDEO)
+    options = {
+        Modality.IMAGE: ("min_pixels", "max_pixels"),
+        Modality.VIDEO: ("min_pixels", "max_pixels"),
+    }
+    decode_defaults = {Modality.VIDEO: {"fps": 2.0, "min_frames": 4, "max_frames": 768}}
+    default_sizes: ClassVar[Mapping[Modality, Mapping[str, int]]] = {
+        Modality.IMAGE: {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+        Modality.VIDEO: {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
+    }
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        config = checkpoint.hf_config()
+        image, video = read_processor(checkpoint, "image_processor"), read_processor(checkpoint, "video_processor")
+        self.settings = {
+            Modality.IMAGE: PatchSettings.read(image, checkpoint.path, self.default_sizes[Modality.IMAGE]),
+            Modality.VIDEO: PatchSettings.read(video, checkpoint.path, self.default_sizes[Modality.VIDEO]),
+        }
+        vision = config.vision_config
+        expected = (vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size)
+        for modality, settings in self.settings.items():
+            given = (settings.patch_size, settings.temporal_patch_size, settings.merge_size)
+            if given != expected:
+                raise CheckpointError(
+                    f"{checkpoint.path}: the {modality.value} processor makes patches of (size, frames, merge) {given}, "
+                    f"config.json's vision_config says {expected}"
+                )
+        if self.settings[Modality.IMAGE].pixels.statistics != self.settings[Modality.VIDEO].pixels.statistics:
+            raise CheckpointError(f"{checkpoint.path}: pictures and clips are normalized differently: not supported")
+        self.merge_size: int = vision.spatial_merge_size
+        self._start, self._end = config.vision_start_token_id, config.vision_end_token_id
+        self._pads = {Modality.IMAGE: config.image_token_id, Modality.VIDEO: config.video_token_id}
+        start, end = self.token_text(self._start), self.token_text(self._end)
+        self._markers = {modality: start + self.token_text(pad) + end for modality, pad in self._pads.items()}
+
+    @property
+    def markers(self) -> Mapping[Modality, str]:
+        return self._markers
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        return {
+            modality.value: {
+                "pixels": settings.pixels.as_json(),
+                "sizes": [settings.min_pixels, settings.max_pixels, settings.total_pixels, settings.factor],
+                "patch": [settings.patch_size, settings.temporal_patch_size],
+            }
+            for modality, settings in self.settings.items()
+        }
+
+    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
+        import torch
+
+        settings = self.settings[media.modality]
+        size = settings.fit(media, self.check_options(media.modality, options))
+        frames = resize(media.frames, size, resample=settings.pixels.resample)
+        if not frames.flags.writeable:
+            frames = frames.copy()
+        patches, grid = qwen_patchify(
+            torch.from_numpy(frames).permute(0, 3, 1, 2),
+            patch_size=settings.patch_size,
+            temporal_patch_size=settings.temporal_patch_size,
+            merge_size=settings.merge_size,
+        )
+        features: dict[str, Any] = {"pixels": patches.numpy(), "grid": grid}
+        if media.modality is Modality.VIDEO:
+            features["seconds_per_grid"] = _frame_interval_s(media.timestamps_s) * settings.temporal_patch_size
+        return features
+
+    def expand(self, modality: Modality, features: Features) -> Expansion:
+        num_rows = math.prod(features["grid"]) // self.merge_size**2
+        return make_expansion(([self._start], False), ([self._pads[modality]] * num_rows, True), ([self._end], False))
+
+    def num_units(self, features: Features) -> int:
+        return math.prod(features["grid"])
+
+    def time_interval(self, features: Features) -> float:
+        """Rotary positions between two time steps of an item."""
+        return 1.0
+
+    def positions(
+        self, token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...]
+    ) -> tuple[npt.NDArray[np.int64], int]:
+        """int64 [3, T] of (time, height, width): text counts up in all three; a picture's rows form a grid that starts
+        at the next position and takes as many positions as its longer side (M-RoPE, arXiv 2409.12191 section 2.1)."""
+        positions = np.empty((3, len(token_ids)), dtype=np.int64)
+        done, next_position = 0, 0
+        highest = -1
+        for item in items:
+            if not len(item.slots):
+                continue
+            first, stop = int(item.slots[0]), int(item.slots[-1]) + 1
+            next_position += _fill_text(positions, done, first, next_position)
+            grid_t, grid_h, grid_w = item.features["grid"]
+            shape = (grid_t, grid_h // self.merge_size, grid_w // self.merge_size)
+            assert math.prod(shape) == stop - first, "a grid must fill neighbouring positions"
+            grid = np.indices(shape, dtype=np.int64).reshape(3, -1)
+            # float32, as torch multiplies: 0.1 s · 10 / s must truncate to the same whole number.
+            grid[0] = (grid[0].astype(np.float32) * np.float32(self.time_interval(item.features))).astype(np.int64)
+            positions[:, first:stop] = grid + next_position
+            highest = max(highest, int(positions[:, first:stop].max()))
+            next_position += max(shape[1:])
+            done = stop
+        next_position += _fill_text(positions, done, len(token_ids), next_position)
+        return positions, max(next_position, highest + 1)
+
+    def largest_size(self) -> tuple[int, int] | None:
+        settings = self.settings[Modality.IMAGE]
+        side = math.isqrt(settings.max_pixels) // settings.factor * settings.factor
+        return max(side, settings.factor), max(settings.max_pixels // max(side, 1) // settings.factor, 1) * settings.factor
+
+
+def _fill_text(positions: npt.NDArray[np.int64], start: int, stop: int, first: int) -> int:
+    positions[:, start:stop] = np.arange(first, first + stop - start)
+    return stop - start
+
+
+def _frame_interval_s(timestamps_s: tuple[float, ...]) -> float:
+    """Mean time between neighbouring frames; one second where there are no two."""
+    if len(timestamps_s) < 2 or timestamps_s[-1] <= timestamps_s[0]:
+        return 1.0
+    return (timestamps_s[-1] - timestamps_s[0]) / (len(timestamps_s) - 1)

@@ -1,0 +1,206 @@
+"""What a model family must say about itself, and the parts that are the same for all of them.
+
+A family knows its markers, preprocessing, placeholder tokens, positions, weights and tower. It computes nothing on
+a device: torch is imported inside `build_encoder` only.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.values import DecodedMedia, Expansion, MediaItem, Modality
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+    from seesay.encoders.encoder import Encoder
+    from seesay.processors.tokenizer import Tokenizer
+
+Features = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightMap:
+    """Whose tensor is whose, by prefix of its name in the checkpoint; the longest prefix that fits decides.
+
+    `decoder` and `tower` give what the prefix becomes in the decoder's (`layers.0.self_attn.q_proj.weight`,
+    `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and the tower's names. Prefixes in `ignored` are not used
+    by us. `inv_freq` buffers of old checkpoints are ignored everywhere.
+    """
+
+    decoder: Mapping[str, str]
+    tower: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+    def decoder_name(self, name: str) -> str | None:
+        """The decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
+        return self._rename(name, self.decoder)
+
+    def tower_name(self, name: str) -> str | None:
+        """The tower's name of checkpoint tensor `name`; None when it is not the tower's."""
+        return self._rename(name, self.tower)
+
+    def is_known(self, name: str) -> bool:
+        """Whether somebody owns the tensor, or it is ignored on purpose."""
+        return self._prefix(name) is not None or name.endswith(".inv_freq")
+
+    def _prefix(self, name: str) -> str | None:
+        fitting = (p for p in (*self.decoder, *self.tower, *self.ignored) if name.startswith(p))
+        return max(fitting, key=len, default=None)
+
+    def _rename(self, name: str, owner: Mapping[str, str]) -> str | None:
+        prefix = self._prefix(name)
+        if prefix is None or prefix not in owner or name.endswith(".inv_freq"):
+            return None
+        return owner[prefix] + name[len(prefix) :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backbone:
+    """The text decoder of a checkpoint.
+
+    `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
+    `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
+    """
+
+    text_config: PretrainedConfig
+    decoder_name: Callable[[str], str | None]
+    tie_word_embeddings: bool
+
+
+class Family(ABC):
+    """One kind of model. An instance belongs to one loaded checkpoint; its methods are thread-safe.
+
+    options: names of the per-item options `preprocess` knows, by modality; their values are positive integers.
+    decode_defaults: how a clip is sampled when the request does not say (`fps`, `num_frames`, …).
+    """
+
+    architectures: ClassVar[tuple[str, ...]]
+    modalities: ClassVar[tuple[Modality, ...]] = ()
+    options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
+    decode_defaults: ClassVar[Mapping[Modality, Mapping[str, Any]]] = {}
+    weights: ClassVar[WeightMap]
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        """Read the processor settings. Raises `CheckpointError` for a tensor that belongs to nobody."""
+        self.checkpoint = checkpoint
+        self.tokenizer = tokenizer
+        unknown = sorted(name for name in checkpoint.tensor_names() if not self.weights.is_known(name))
+        if unknown:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor {unknown[0]!r} ({len(unknown)} such) is not part of a {checkpoint.architecture}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The family's name: that of its file."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @property
+    @abstractmethod
+    def markers(self) -> Mapping[Modality, str]:
+        """The text that stands for one picture or clip in a rendered prompt."""
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        """The settings that decide what `preprocess` returns (JSON values): part of every cache key."""
+        return {}
+
+    @abstractmethod
+    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
+        """The tower's input for one picture or clip. Raises `RequestError` for an option it does not know."""
+
+    @abstractmethod
+    def expand(self, modality: Modality, features: Features) -> Expansion:
+        """The tokens that replace the marker's. As many take embeddings as the tower makes rows."""
+
+    @abstractmethod
+    def num_units(self, features: Features) -> int:
+        """Patches that go through the tower: what encoding costs."""
+
+    def positions(
+        self, token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...]
+    ) -> tuple[npt.NDArray[np.int64], int]:
+        """Rotary positions int64 [T] or [3, T] of a prompt, and the position of the first generated token.
+
+        Media are found by the items' spans and slots, never by token ids.
+        """
+        return np.arange(len(token_ids), dtype=np.int64), len(token_ids)
+
+    def largest_input(self) -> Features | None:
+        """Features of the costliest picture with default options, for memory planning; None without a tower."""
+        size = self.largest_size()
+        if size is None:
+            return None
+        frames = np.zeros((1, *size, 3), dtype=np.uint8)
+        return self.preprocess(DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32)), {})
+
+    def largest_size(self) -> tuple[int, int] | None:
+        """(height, width) in pixels of the picture that costs most; None without a tower."""
+        return None
+
+    def backbone(self) -> Backbone:
+        """The text decoder: its config and which tensors are its own."""
+        config = self.checkpoint.hf_config()
+        text_config = config.get_text_config(decoder=True)
+        names = {self.weights.decoder_name(name) for name in self.checkpoint.tensor_names()}
+        is_tied = bool(config.tie_word_embeddings or getattr(text_config, "tie_word_embeddings", False))
+        return Backbone(
+            text_config=text_config,
+            decoder_name=self.weights.decoder_name,
+            tie_word_embeddings=is_tied and "lm_head.weight" not in names,
+        )
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
+        """The tower with its weights on `device`. Raises `CheckpointError` naming a tensor that does not fit."""
+        raise CheckpointError(f"{self.checkpoint.architecture} has no vision tower")
+
+    def media_key(self, modality: Modality, options: Mapping[str, Any]) -> bytes:
+        """What, besides the decoded pixels, decides the features: part of a media item's hash."""
+        chosen = self.check_options(modality, options)
+        parts = [self.name, modality.value, dict(self.preprocessing), dict(chosen)]
+        return json.dumps(parts, sort_keys=True).encode()
+
+    def check_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
+        """`options` when all are known and positive integers, else `RequestError` naming the first bad one."""
+        known = self.options.get(modality, ())
+        for name, value in options.items():
+            if name not in known:
+                listed = ", ".join((*known, *self.decode_defaults.get(modality, ()))) or "none"
+                message = f"{modality.value} option {name!r} is unknown to this model; known are: {listed}"
+                raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                message = f"{modality.value} option {name}={value!r} must be a positive integer"
+                raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
+        return options
+
+    def token_id(self, text: str) -> int:
+        """Id of the special token spelled `text`; `CheckpointError` when the tokenizer has none."""
+        token = self.tokenizer.token_id(text)
+        if token is None:
+            raise CheckpointError(f"{self.checkpoint.path}: the tokenizer has no token {text!r}")
+        return token
+
+    def token_text(self, token_id: int) -> str:
+        """Spelling of the special token `token_id`; `CheckpointError` when the tokenizer has none."""
+        text = self.tokenizer.hf.convert_ids_to_tokens(token_id)
+        if not isinstance(text, str):
+            raise CheckpointError(f"{self.checkpoint.path}: config.json names token {token_id}, the tokenizer has none")
+        return text
+
+
+def make_expansion(*pieces: tuple[list[int], bool]) -> Expansion:
+    """Join pieces of (token ids, whether they take embeddings)."""
+    ids = np.concatenate([np.asarray(piece, dtype=np.int64) for piece, _ in pieces])
+    takes = np.concatenate([np.full(len(piece), flag, dtype=np.bool_) for piece, flag in pieces])
+    return Expansion(token_ids=ids, takes_embedding=takes)

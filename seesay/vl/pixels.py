@@ -1,0 +1,76 @@
+"""How a checkpoint wants pictures and frames turned into numbers, read from its processor files of any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
+from seesay.processors.images import Resample, resample_from_config
+
+# What Transformers fills in when a processor file leaves these out: CLIP's statistics.
+_DEFAULT_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_DEFAULT_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+def read_processor(checkpoint: Checkpoint, kind: Literal["image_processor", "video_processor"]) -> dict[str, Any]:
+    """The settings of one processor; {} when the checkpoint has none.
+
+    Newer checkpoints nest them in processor_config.json; older ones have preprocessor_config.json and
+    video_preprocessor_config.json, and clips follow the pictures' settings where the latter is missing.
+    """
+    nested = (checkpoint.read_json("processor_config.json") or {}).get(kind)
+    if isinstance(nested, dict):
+        return nested
+    if kind == "video_processor":
+        own = checkpoint.read_json("video_preprocessor_config.json")
+        if own is not None:
+            return own
+    return checkpoint.read_json("preprocessor_config.json") or {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PixelSettings:
+    """Resizing filter, and the statistics of (pixel · rescale_factor - mean) / std per channel."""
+
+    resample: Resample
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    rescale_factor: float
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], where: object) -> PixelSettings:
+        """Raises `CheckpointError` naming a setting that is not supported; `where` is the checkpoint's folder."""
+        if not settings.get("do_resize", True):
+            raise CheckpointError(f"{where}: processor setting do_resize=false is not supported")
+        does_normalize = settings.get("do_normalize", True)
+        mean = settings.get("image_mean", _DEFAULT_MEAN) if does_normalize else (0.0, 0.0, 0.0)
+        std = settings.get("image_std", _DEFAULT_STD) if does_normalize else (1.0, 1.0, 1.0)
+        if len(mean) != 3 or len(std) != 3:
+            raise CheckpointError(f"{where}: image_mean and image_std must have three values each")
+        return cls(
+            resample=resample_from_config(settings.get("resample", 3)),
+            mean=tuple(float(v) for v in mean),
+            std=tuple(float(v) for v in std),
+            rescale_factor=float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings as JSON values, for cache keys."""
+        return asdict(self)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """mean, std and rescale_factor: what a tower needs to normalize uint8 pixels itself."""
+        return {"mean": self.mean, "std": self.std, "rescale_factor": self.rescale_factor}
+
+
+def read_square(size: Mapping[str, Any] | int, where: object, name: str) -> tuple[int, int]:
+    """(height, width) of a size setting that fixes both; `CheckpointError` naming it otherwise."""
+    if isinstance(size, int):
+        return size, size
+    if not isinstance(size.get("height"), int) or not isinstance(size.get("width"), int):
+        raise CheckpointError(f"{where}: processor setting {name}={dict(size)!r} must give height and width")
+    return size["height"], size["width"]

@@ -1,0 +1,55 @@
+"""Finds the family of an architecture. Walks the `families` folder and stops at start-up when one of them is broken."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from seesay.errors import CheckpointError
+from seesay.vl import families
+from seesay.vl.family import Family
+
+
+def find_family(architecture: str) -> type[Family]:
+    """The family that claims `architecture` (an entry of config.json's `architectures`).
+
+    Raises `CheckpointError` that lists what is supported.
+    """
+    known = list_families()
+    if architecture not in known:
+        raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {', '.join(sorted(known))}")
+    return known[architecture]
+
+
+@cache
+def list_families() -> Mapping[str, type[Family]]:
+    """All families by the architectures they claim."""
+    return collect_families(families.__path__, families.__name__)
+
+
+def collect_families(folders: Iterable[str], package: str) -> dict[str, type[Family]]:
+    """Import every module of `package` in `folders`. Raises `RuntimeError` naming the module that fails to import,
+    declares no family, or claims an architecture that another one has."""
+    found: dict[str, type[Family]] = {}
+    for info in sorted(pkgutil.iter_modules(list(folders)), key=lambda info: info.name):
+        module_name = f"{package}.{info.name}"
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:
+            raise RuntimeError(f"family {module_name} cannot be imported: {error}") from error
+        own = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and issubclass(value, Family) and value.__module__ == module_name
+        ]
+        if not own:
+            raise RuntimeError(f"family {module_name} declares no Family")
+        for family in own:
+            for architecture in family.architectures:
+                if architecture in found:
+                    other = found[architecture].__module__
+                    raise RuntimeError(f"architecture {architecture} is claimed by both {other} and {module_name}")
+                found[architecture] = family
+    return found
