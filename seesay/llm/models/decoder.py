@@ -1,0 +1,190 @@
+"""The one decoder of all text backbones: what differs between them is in `DecoderConfig`.
+
+Input is packed: the tokens of all rows of a step after one another, no batch axis and no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from seesay.checkpoint import Checkpoint
+from seesay.llm.layers.linear import Linear, make_linear
+from seesay.llm.layers.parameter import Parameter, load_parameters, plain_parameter
+from seesay.llm.models.rotary import Rotary
+from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.ops import Ops, RowLayout, pick_ops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInput:
+    """One step's input, T packed tokens.
+
+    input_ids int64 [T]; positions int64 [T] or [3, T]; is_long bool [T] or None (see `RotarySpec.uses_long`);
+    slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows, on the host;
+    splice_rows int64 [R] and splice_embeddings [R, hidden]: which tokens take an embedding instead of their id's.
+    """
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+    layout: RowLayout
+    is_long: torch.Tensor | None = None
+    splice_rows: torch.Tensor | None = None
+    splice_embeddings: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What all layers share in a step."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    slots: torch.Tensor
+    attention: Any
+
+
+class _Layer:
+    """Attention and MLP with their norms before them. Works on the residual stream in place."""
+
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
+        self._ops = ops
+        self._eps = config.norm_eps
+        self._num_heads, self._num_kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self._scale, self._soft_cap, self._window = config.scale, config.attention_soft_cap, config.windows[index]
+        hidden, name = config.hidden_size, f"layers.{index}"
+        self._input_norm = plain_parameter(f"{name}.input_layernorm.weight", hidden)
+        self._mlp_norm = plain_parameter(f"{name}.post_attention_layernorm.weight", hidden)
+        self._qkv = make_linear(_qkv_sources(config, name), in_features=hidden, bias=config.qkv_bias)
+        self._out = make_linear(
+            [(f"{name}.self_attn.o_proj", hidden)],
+            in_features=config.num_heads * config.head_dim,
+            bias=config.output_bias,
+        )
+        self._gate_up = make_linear(_gate_up_sources(config, name), in_features=hidden, bias=config.mlp_bias)
+        self._down = make_linear(
+            [(f"{name}.mlp.down_proj", hidden)], in_features=config.intermediate_size, bias=config.mlp_bias
+        )
+        self._qk_norms: tuple[Parameter, ...] = ()
+        if config.qk_norm:
+            self._qk_norms = (
+                plain_parameter(f"{name}.self_attn.q_norm.weight", config.head_dim),
+                plain_parameter(f"{name}.self_attn.k_norm.weight", config.head_dim),
+            )
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        linears: tuple[Linear, ...] = (self._qkv, self._out, self._gate_up, self._down)
+        own = [self._input_norm, self._mlp_norm, *self._qk_norms]
+        return own + [parameter for linear in linears for parameter in linear.parameters]
+
+    def run(self, delta: torch.Tensor | None, residual: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
+        """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds."""
+        ops = self._ops
+        if delta is None:
+            x = ops.rms_norm(residual, self._input_norm.data, self._eps)
+        else:
+            x = ops.add_rms_norm(delta, residual, self._input_norm.data, self._eps)
+        x = ops.add_rms_norm(self._attend(x, cache, step), residual, self._mlp_norm.data, self._eps)
+        return self._down(ops.silu_and_mul(self._gate_up(x)))
+
+    def _attend(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
+        ops, num_heads = self._ops, self._num_heads
+        qkv = self._qkv(x).view(x.shape[0], -1, self._head_dim)
+        num_qk = num_heads + self._num_kv_heads
+        qk, value = qkv[:, :num_qk], qkv[:, num_qk:]
+        if self._qk_norms:
+            q_norm, k_norm = self._qk_norms
+            query = ops.rms_norm(qk[:, :num_heads], q_norm.data, self._eps)
+            qk = torch.cat((query, ops.rms_norm(qk[:, num_heads:], k_norm.data, self._eps)), dim=1)
+        qk = ops.rotate(qk, step.cos, step.sin)
+        query = qk[:, :num_heads]
+        ops.write_kv(cache, step.slots, qk[:, num_heads:], value)
+        output = ops.attend(
+            query, cache, step.attention, scale=self._scale, window=self._window, soft_cap=self._soft_cap
+        )
+        return self._out(output.reshape(x.shape[0], -1))
+
+
+def _qkv_sources(config: DecoderConfig, name: str) -> list[tuple[str, int]]:
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    if config.fused_checkpoint:
+        return [(f"{name}.self_attn.qkv_proj", q + 2 * kv)]
+    return [(f"{name}.self_attn.{part}_proj", size) for part, size in (("q", q), ("k", kv), ("v", kv))]
+
+
+def _gate_up_sources(config: DecoderConfig, name: str) -> list[tuple[str, int]]:
+    if config.fused_checkpoint:
+        return [(f"{name}.mlp.gate_up_proj", 2 * config.intermediate_size)]
+    return [(f"{name}.mlp.{part}_proj", config.intermediate_size) for part in ("gate", "up")]
+
+
+class Decoder:
+    """A loaded text backbone."""
+
+    def __init__(self, config: DecoderConfig, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        self._ops = pick_ops(device)
+        self._embed = plain_parameter("embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self._layers = [_Layer(config, index, self._ops) for index in range(config.num_layers)]
+        self._norm = plain_parameter("norm.weight", config.hidden_size)
+        self._head = self._embed
+        if not config.tied_embeddings:
+            self._head = plain_parameter("lm_head.weight", config.vocab_size, config.hidden_size)
+        self._rotary = Rotary(config.rotary, device=device, dtype=dtype)
+        self._windows = frozenset(config.windows)
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        config: DecoderConfig,
+        *,
+        decoder_name: Callable[[str], str | None],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Decoder:
+        """The decoder with its weights from `checkpoint`.
+
+        `decoder_name` maps a checkpoint tensor's name to ours (`embed_tokens.weight`, `norm.weight`, `lm_head.weight`,
+        `layers.0.self_attn.q_proj.weight`, …), or to None when it belongs to another part. Raises `CheckpointError`
+        naming the tensor that is missing, unexpected or of a wrong shape.
+        """
+        decoder = cls(config, device=device, dtype=dtype)
+        ignored = frozenset(["lm_head.weight"]) if config.tied_embeddings else frozenset()
+        load_parameters(
+            decoder.parameters, checkpoint, model_name=decoder_name, device=device, dtype=dtype, ignored=ignored
+        )
+        return decoder
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        head = [] if self._head is self._embed else [self._head]
+        return [self._embed, self._norm, *head, *(p for layer in self._layers for p in layer.parameters)]
+
+    def forward(self, inputs: ModelInput, caches: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Hidden states [T, hidden] after the last norm. Writes the tokens' keys and values to `caches`, one per layer."""
+        ops = self._ops
+        residual = F.embedding(inputs.input_ids, self._embed.data)
+        if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
+            ops.splice(residual, inputs.splice_rows, inputs.splice_embeddings)
+        cos, sin = self._rotary.tables(inputs.positions, inputs.is_long)
+        plan = ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
+        step = _Step(cos, sin, inputs.slot_mapping, plan)
+        delta = None
+        for layer, cache in zip(self._layers, caches, strict=True):
+            delta = layer.run(delta, residual, cache, step)
+        assert delta is not None
+        return ops.add_rms_norm(delta, residual, self._norm.data, self.config.norm_eps)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""
+        logits = F.linear(hidden, self._head.data)
+        cap = self.config.logit_soft_cap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

@@ -1,0 +1,80 @@
+"""What an implementation of the decoder's operations must provide. Tokens of all rows are packed: no batch axis.
+
+A *row* is a run of new tokens of one sequence. Rows with one token come first; they are the decode rows.
+Shapes: T tokens, B rows, M blocks per row, H query heads, G key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLayout:
+    """Where the rows of one step lie, on the host.
+
+    cu_seqlens_q: int64 [B + 1], row b has the tokens cu_seqlens_q[b] … cu_seqlens_q[b + 1] - 1.
+    kv_lens: int64 [B], tokens of the row's sequence after this step; its new tokens are the last of these.
+    block_table: int64 [B, M], KV blocks of each row, padded with 0.
+    num_decode: the first rows, which have one token each.
+    """
+
+    cu_seqlens_q: npt.NDArray[np.int64]
+    kv_lens: npt.NDArray[np.int64]
+    block_table: npt.NDArray[np.int64]
+    block_size: int
+    num_decode: int
+
+
+class Ops(Protocol):
+    """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """x / sqrt(mean(x²) + eps) · weight over the last axis (Zhang & Sennrich 2019)."""
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Add x to `residual` in place and return the norm of the sum."""
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Rotate the first R of the D components of x [T, H, D] (Su et al. 2021, halves paired).
+
+        cos and sin are [T, 1, R]; the first half of sin is negated already.
+        """
+
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        """silu(first half) · second half of the last axis."""
+
+    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Write key and value [T, G, D] to `slots` int64 [T] of one layer's cache [num_blocks, block_size, 2, G, D].
+
+        What is not finite is written as 0: a sequence gone wrong must not reach others through a reused block.
+        """
+
+    def plan_attention(
+        self, layout: RowLayout, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+    ) -> Any:
+        """Index tensors and masks of a step, for layers with any of these sliding windows."""
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        cache: torch.Tensor,
+        plan: Any,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float | None,
+    ) -> torch.Tensor:
+        """Causal attention of query [T, H, D] over the cached keys and values of each token's own sequence → [T, H, D].
+
+        The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i.
+        Scores s become soft_cap · tanh(s / soft_cap) when a cap is given.
+        """
+
+    def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
+        """Write embeddings [R, hidden] over the rows `rows` int64 [R] of hidden [T, hidden], in place."""

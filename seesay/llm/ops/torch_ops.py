@@ -1,0 +1,236 @@
+"""The operations in plain torch, complete on the CPU and on CUDA: the oracle of every other implementation.
+
+Attention gathers a row's blocks into one padded tensor and calls scaled_dot_product_attention: decode rows together,
+longer rows one by one in pieces whose mask stays small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
+
+from seesay.llm.ops.interface import RowLayout
+
+MAX_GATHER_TOKENS = 1 << 18
+"""Most padded cache slots gathered at once for decode rows: more rows are taken in several groups."""
+MAX_MASK_ELEMENTS = 1 << 24
+"""Most elements of one attention mask: longer prefills are taken in several pieces."""
+MAX_KEPT_MASK_ELEMENTS = 1 << 20
+"""Most elements of a mask that is kept for the next layer; larger ones are made again, which costs them little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeGroup:
+    """Decode rows start … stop - 1, gathered from `blocks` [rows · M].
+
+    `masks`, by window, are additive: [rows, 1, 1, M · block_size].
+    """
+
+    start: int
+    stop: int
+    blocks: torch.Tensor
+    masks: dict[int | None, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Tokens start … stop - 1 of the packed query are the last of `kv_len` tokens that lie in `blocks` [M].
+
+    `masks`, by window, keeps the small masks from layer to layer.
+    """
+
+    start: int
+    stop: int
+    kv_len: int
+    blocks: torch.Tensor
+    masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionPlan:
+    groups: tuple[DecodeGroup, ...]
+    pieces: tuple[Piece, ...]
+
+
+class TorchOps:
+    """See `Ops` for what each does."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.rms_norm(x, weight.shape, weight, eps)
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.rms_norm(residual.add_(x), weight.shape, weight, eps)
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        dim = cos.shape[-1]
+        if dim == x.shape[-1]:
+            return torch.addcmul(x * cos, x.roll(dim // 2, -1), sin)
+        rotated = x[..., :dim]
+        rotated = torch.addcmul(rotated * cos, rotated.roll(dim // 2, -1), sin)
+        return torch.cat((rotated, x[..., dim:]), dim=-1)
+
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        flat = cache.flatten(0, 1)
+        pair = torch.stack((key, value), dim=1)
+        flat.index_copy_(0, slots, torch.nan_to_num_(pair, nan=0.0, posinf=0.0, neginf=0.0))
+
+    def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
+        hidden.index_copy_(0, rows, embeddings.to(hidden.dtype))
+
+    def plan_attention(
+        self, layout: RowLayout, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+    ) -> AttentionPlan:
+        groups = []
+        start = 0
+        while start < layout.num_decode:
+            stop = _end_of_group(layout, start)
+            groups.append(_make_group(layout, start, stop, windows=windows, device=device, dtype=dtype))
+            start = stop
+        pieces: list[Piece] = []
+        for row in range(layout.num_decode, len(layout.kv_lens)):
+            pieces.extend(_make_pieces(layout, row, device=device))
+        return AttentionPlan(groups=tuple(groups), pieces=tuple(pieces))
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        cache: torch.Tensor,
+        plan: AttentionPlan,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float | None,
+    ) -> torch.Tensor:
+        outputs = [_attend_group(query, cache, g, scale=scale, window=window, soft_cap=soft_cap) for g in plan.groups]
+        outputs += [_attend_piece(query, cache, p, scale=scale, window=window, soft_cap=soft_cap) for p in plan.pieces]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _end_of_group(layout: RowLayout, start: int) -> int:
+    """The row after the last one that can be gathered together with row `start`."""
+    longest = np.maximum.accumulate(layout.kv_lens[start : layout.num_decode])
+    padded = -(-longest // layout.block_size) * layout.block_size * np.arange(1, len(longest) + 1)
+    return start + max(1, int(np.searchsorted(padded, MAX_GATHER_TOKENS, side="right")))
+
+
+def _make_group(
+    layout: RowLayout,
+    start: int,
+    stop: int,
+    *,
+    windows: frozenset[int | None],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> DecodeGroup:
+    kv_lens = layout.kv_lens[start:stop, None]
+    num_blocks = -(-int(kv_lens.max()) // layout.block_size)
+    slots = np.arange(num_blocks * layout.block_size)[None]
+    masks = {}
+    for window in windows:
+        visible = slots < kv_lens
+        if window is not None:
+            visible &= slots >= kv_lens - window
+        mask = np.where(visible, np.float32(0), np.float32(-np.inf))[:, None, None]
+        masks[window] = torch.from_numpy(mask).to(device, dtype, non_blocking=True)
+    blocks = np.ascontiguousarray(layout.block_table[start:stop, :num_blocks]).reshape(-1)
+    return DecodeGroup(start=start, stop=stop, blocks=torch.from_numpy(blocks).to(device), masks=masks)
+
+
+def _make_pieces(layout: RowLayout, row: int, *, device: torch.device) -> list[Piece]:
+    start, stop = int(layout.cu_seqlens_q[row]), int(layout.cu_seqlens_q[row + 1])
+    kv_len = int(layout.kv_lens[row])
+    used = layout.block_table[row, : -(-kv_len // layout.block_size)]
+    blocks = torch.from_numpy(np.ascontiguousarray(used)).to(device)
+    step = max(1, MAX_MASK_ELEMENTS // kv_len)
+    pieces = []
+    for first in range(start, stop, step):
+        last = min(first + step, stop)
+        seen = kv_len - (stop - last)
+        pieces.append(Piece(start=first, stop=last, kv_len=seen, blocks=blocks[: -(-seen // layout.block_size)]))
+    return pieces
+
+
+def _attend_group(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    group: DecodeGroup,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    """Decode rows: the query heads of one key-value head stand in for query positions, so nothing is repeated."""
+    num_rows, (num_kv_heads, head_dim) = group.stop - group.start, cache.shape[3:]
+    pairs = cache.index_select(0, group.blocks).view(num_rows, -1, 2, num_kv_heads, head_dim)
+    key, value = pairs[:, :, 0].transpose(1, 2), pairs[:, :, 1].transpose(1, 2)
+    grouped = query[group.start : group.stop].reshape(num_rows, num_kv_heads, -1, head_dim)
+    output = _attend(grouped, key, value, group.masks[window], scale=scale, soft_cap=soft_cap)
+    return output.reshape(num_rows, -1, head_dim)
+
+
+def _attend_piece(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    piece: Piece,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    num_kv_heads, head_dim = cache.shape[3:]
+    pairs = cache.index_select(0, piece.blocks).view(-1, 2, num_kv_heads, head_dim)[: piece.kv_len]
+    key, value = pairs[:, 0].transpose(0, 1)[None], pairs[:, 1].transpose(0, 1)[None]
+    part = query[piece.start : piece.stop].transpose(0, 1)[None]
+    num_tokens, is_windowed = part.shape[2], window is not None and piece.kv_len > window
+    if soft_cap is None and not is_windowed:
+        is_gqa = part.shape[1] != num_kv_heads
+        if num_tokens == piece.kv_len:
+            output = F.scaled_dot_product_attention(part, key, value, is_causal=True, scale=scale, enable_gqa=is_gqa)
+            return output[0].transpose(0, 1)
+        if query.is_cuda:
+            bias = causal_lower_right(num_tokens, piece.kv_len)
+            output = F.scaled_dot_product_attention(part, key, value, attn_mask=bias, scale=scale, enable_gqa=is_gqa)
+            return output[0].transpose(0, 1)
+    mask = _mask_of(piece, window if is_windowed else None, query)
+    group = part.shape[1] // num_kv_heads
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    return _attend(part, key, value, mask, scale=scale, soft_cap=soft_cap)[0].transpose(0, 1)
+
+
+def _mask_of(piece: Piece, window: int | None, query: torch.Tensor) -> torch.Tensor:
+    """[num_tokens, kv_len] additive mask of a piece."""
+    if window in piece.masks:
+        return piece.masks[window]
+    num_tokens = piece.stop - piece.start
+    seen = torch.arange(piece.kv_len, device=query.device)[None]
+    own = torch.arange(piece.kv_len - num_tokens, piece.kv_len, device=query.device)[:, None]
+    hidden = seen > own
+    if window is not None:
+        hidden |= seen <= own - window
+    mask = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device).masked_fill_(hidden, float("-inf"))
+    if mask.numel() <= MAX_KEPT_MASK_ELEMENTS:
+        piece.masks[window] = mask
+    return mask
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    scale: float,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    if soft_cap is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    scores = torch.matmul(query, key.transpose(-1, -2)).float().mul_(scale / soft_cap).tanh_().mul_(soft_cap)
+    return torch.matmul(torch.softmax(scores + mask, dim=-1).to(value.dtype), value)
