@@ -1,0 +1,11 @@
+"""Chat templates: the conversation of a request as the text that a model was trained on."""
+
+from __future__ import annotations
+
+from seesay.templates.builtin import names, register
+from seesay.templates.chat import ChatTemplate
+from seesay.templates.jinja import JinjaTemplate
+from seesay.templates.pick import pick_template
+from seesay.templates.pieces import Pieces, PiecesTemplate
+
+__all__ = ["ChatTemplate", "JinjaTemplate", "Pieces", "PiecesTemplate", "names", "pick_template", "register"]

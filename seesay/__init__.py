@@ -1,0 +1,79 @@
+"""seesay serves vision-language models: see images and video, say text.
+
+    from seesay import load_image, pipeline
+
+    with pipeline() as pipe:
+        print(pipe(("describe this image", load_image("tiger.jpeg"))).text)
+
+Public names are loaded when they are first used, so that `import seesay` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from seesay.version import __version__
+
+if TYPE_CHECKING:
+    from seesay import errors
+    from seesay.api import Pipeline, pipeline
+    from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, TurbomindEngineConfig, VisionConfig
+    from seesay.config import EngineConfig as PytorchEngineConfig
+    from seesay.engine import AsyncEngine
+    from seesay.processors.media import load_image, load_video
+    from seesay.response import Response
+    from seesay.session import Session
+    from seesay.vl.constants import IMAGE_TOKEN
+
+__all__ = [
+    "AsyncEngine",
+    "ChatTemplateConfig",
+    "EngineConfig",
+    "GenerationConfig",
+    "IMAGE_TOKEN",
+    "Pipeline",
+    "PytorchEngineConfig",
+    "Response",
+    "Session",
+    "TurbomindEngineConfig",
+    "VisionConfig",
+    "__version__",
+    "errors",
+    "load_image",
+    "load_video",
+    "pipeline",
+]
+
+# Where each public name lives: (module, name in it); no name is the module itself.
+_HOMES: dict[str, tuple[str, str | None]] = {
+    "AsyncEngine": ("seesay.engine", "AsyncEngine"),
+    "ChatTemplateConfig": ("seesay.config", "ChatTemplateConfig"),
+    "EngineConfig": ("seesay.config", "EngineConfig"),
+    "GenerationConfig": ("seesay.config", "GenerationConfig"),
+    "IMAGE_TOKEN": ("seesay.vl.constants", "IMAGE_TOKEN"),
+    "Pipeline": ("seesay.api", "Pipeline"),
+    "PytorchEngineConfig": ("seesay.config", "EngineConfig"),
+    "Response": ("seesay.response", "Response"),
+    "Session": ("seesay.session", "Session"),
+    "TurbomindEngineConfig": ("seesay.config", "TurbomindEngineConfig"),
+    "VisionConfig": ("seesay.config", "VisionConfig"),
+    "errors": ("seesay.errors", None),
+    "load_image": ("seesay.processors.media", "load_image"),
+    "load_video": ("seesay.processors.media", "load_video"),
+    "pipeline": ("seesay.api", "pipeline"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'seesay' has no attribute {name!r}")
+    module_name, attribute = _HOMES[name]
+    module = importlib.import_module(module_name)
+    value = module if attribute is None else getattr(module, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,210 @@
+"""A checkpoint's own jinja chat template, rendered as Transformers' `apply_chat_template` does.
+
+The template is code from the internet: it runs in `sandbox.py`'s environment and sees plain JSON values only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from seesay.errors import CheckpointError, RequestError
+from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
+from seesay.templates.sandbox import BoundedTemplate, TemplateLimitError
+from seesay.templates.shield import Shield
+from seesay.values import MediaPart, Message, Modality, TextPart
+
+_RESERVED = ("messages", "tools", "add_generation_prompt")
+
+
+class _TemplateDefault:
+    """Stands for the system message that the template itself brings."""
+
+    def __repr__(self) -> str:
+        return "<the template's own>"
+
+
+class JinjaTemplate(ChatTemplate):
+    """A template from the checkpoint.
+
+    `meta_instruction` starts as whatever the template does by itself. A string becomes the system message of
+    conversations without one; None takes away the instruction that a template brings by default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        *,
+        special_tokens: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+        stop_words: Sequence[str] = (),
+    ) -> None:
+        """`variables` are bos_token and its like. Raises CheckpointError when `source` is not a jinja template."""
+        try:
+            template = BoundedTemplate(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise CheckpointError(f"the chat template of {name!r} is not valid jinja: {error}") from None
+        self.name = name
+        self.stop_words = list(stop_words)
+        self._template = template
+        self._source = source
+        self._special_tokens = tuple(special_tokens)
+        self._variables = dict(variables or {})
+        self._meta: str | _TemplateDefault | None = _TemplateDefault()
+        self._takes_lists, self._takes_strings = self._probe_content()
+        self._has_default_system: bool | None = None
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        known = {"name", "stop_words", "meta_instruction"}
+        if attribute not in known and not attribute.startswith("_"):
+            raise AttributeError(
+                f"{attribute!r} cannot be set: this is the checkpoint's own chat template, of which meta_instruction "
+                "and stop_words can be changed; to change pieces, choose a built-in one with "
+                "ChatTemplateConfig(model_name=…)"
+            )
+        object.__setattr__(self, attribute, value)
+
+    @property
+    def source(self) -> str:
+        """The jinja text."""
+        return self._source
+
+    @property
+    def meta_instruction(self) -> str | None:
+        """The system message of conversations without one; None also while the template's own default holds."""
+        return None if isinstance(self._meta, _TemplateDefault) else self._meta
+
+    @meta_instruction.setter
+    def meta_instruction(self, value: str | None) -> None:
+        self._meta = value
+
+    def _render_text(
+        self,
+        messages: Sequence[Message],
+        *,
+        shield: Shield,
+        markers: Markers,
+        add_generation_prompt: bool,
+        continue_final: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+    ) -> str:
+        for name in options:
+            if name in _RESERVED or name in self._variables:
+                fail(f"the chat template option {name!r} cannot be set", name)
+        messages = self._with_system(messages)
+        chat = [self._as_json(message, shield, markers) for message in messages]
+        if continue_final:
+            _append_to_final(chat, shield.tail + " ")
+        text = self._run(
+            **{**self._variables, **shield.cover_all({k: v for k, v in options.items() if k != "documents"})},
+            messages=chat,
+            tools=None if tools is None else shield.cover_all(tools),
+            documents=shield.cover_all(options.get("documents")),
+            add_generation_prompt=add_generation_prompt,
+        )
+        return _cut_at_tail(text, shield.tail) if continue_final else text
+
+    def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
+        if isinstance(self._meta, _TemplateDefault) or any(m.role in ("system", "developer") for m in messages):
+            return messages
+        if self._meta is None and not self._brings_system():
+            return messages
+        return [Message(role="system", parts=(TextPart(text=self._meta or ""),)), *messages]
+
+    def _as_json(self, message: Message, shield: Shield, markers: Markers) -> dict[str, Any]:
+        """A message as Transformers' callers write it, with its texts covered."""
+        has_media = any(isinstance(part, MediaPart) for part in message.parts)
+        as_list = self._takes_lists and (has_media or not self._takes_strings or len(message.parts) > 1)
+        content: Any = None
+        if as_list:
+            content = [_part_as_json(part, shield) for part in message.parts]
+        elif message.parts or not message.extra.get("tool_calls"):
+            content = flatten(message, markers=markers, shield=shield)
+        return {"role": message.role, "content": content, **shield.cover_all(message.extra)}
+
+    def _run(self, **context: Any) -> str:
+        try:
+            return self._template.render(context)
+        except TemplateLimitError as error:
+            raise CheckpointError(f"the chat template of {self.name!r} was stopped: {error}") from None
+        except jinja2.exceptions.SecurityError as error:
+            raise CheckpointError(f"the chat template of {self.name!r} is not safe: {error}") from None
+        except jinja2.TemplateError as error:
+            # What a template raises on purpose: roles must alternate, no system message, ….
+            fail(f"the model's chat template refuses this conversation: {error}")
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+            fail(f"the model's chat template failed on this conversation ({type(error).__name__}: {error})")
+
+    def _probe_content(self) -> tuple[bool, bool]:
+        """Whether content may be a list of parts, and whether it may be a string."""
+        probe = "probe 1d7f"
+        as_list = self._try([{"role": "user", "content": [{"type": "text", "text": probe}]}])
+        as_string = self._try([{"role": "user", "content": probe}])
+        takes_lists = as_list is not None and probe in as_list and "'type'" not in as_list and '"type"' not in as_list
+        takes_strings = as_string is not None and probe in as_string
+        return takes_lists, takes_strings or not takes_lists
+
+    def _brings_system(self) -> bool:
+        """Whether the template writes an instruction of its own that a system message takes the place of."""
+        if self._has_default_system is None:
+            probe = "probe 1d7f"
+            user, system = self._plain("user", "a"), self._plain("system", probe)
+            alone, given = self._try([user]), self._try([system, user])
+            if alone is None or given is None or probe not in given:
+                self._has_default_system = False
+            else:
+                before, after = given.split(probe, 1)
+                shared = min(len(before), _common_prefix(alone, before))
+                # Without a default, the prompt alone is the given one with a whole block cut out: its end, from the
+                # user's header on, follows what comes before the block.
+                self._has_default_system = shared == len(before) and alone.endswith(after) and alone != before + after
+        return self._has_default_system
+
+    def _plain(self, role: str, text: str) -> dict[str, Any]:
+        return {"role": role, "content": text if self._takes_strings else [{"type": "text", "text": text}]}
+
+    def _try(self, messages: list[dict[str, Any]]) -> str | None:
+        try:
+            return self._run(**self._variables, messages=messages, tools=None, add_generation_prompt=False)
+        except RequestError:
+            return None
+
+
+def _part_as_json(part: TextPart | MediaPart, shield: Shield) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": shield.cover(part.text)}
+    # Templates ask for the type or for the key; none reads the value.
+    kind = "image" if part.modality is Modality.IMAGE else "video"
+    return {"type": kind, kind: f"<{kind}>"}
+
+
+def _append_to_final(chat: list[dict[str, Any]], tail: str) -> None:
+    final = chat[-1]
+    if isinstance(final["content"], str):
+        final["content"] += tail
+        return
+    texts = [part for part in final["content"] or [] if part["type"] == "text"]
+    if not texts:
+        fail("the last message has no text to continue")
+    texts[-1]["text"] += tail
+
+
+def _cut_at_tail(text: str, tail: str) -> str:
+    at = text.rfind(tail)
+    if at < 0:
+        fail("the chat template drops the message that is to be continued")
+    # When the template kept the blank after the tail it strips nothing; else it would have stripped our text's end too.
+    return text[:at] if text[at + 1 : at + 2] == " " else text[:at].rstrip()
+
+
+def _common_prefix(a: str, b: str) -> int:
+    size = 0
+    for x, y in zip(a, b):
+        if x != y:
+            break
+        size += 1
+    return size

@@ -1,0 +1,119 @@
+"""Chooses the chat template of a model: what the user asked for, else the checkpoint's own, else a guess by name."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from seesay.config import ChatTemplateConfig
+from seesay.errors import CheckpointError, ConfigError
+from seesay.templates import builtin
+from seesay.templates.chat import ChatTemplate, PromptTokenizer
+from seesay.templates.jinja import JinjaTemplate
+from seesay.templates.pieces import Pieces, PiecesTemplate
+
+logger = logging.getLogger("seesay")
+
+_PIECES = tuple(field.name for field in fields(ChatTemplateConfig) if field.name in {f.name for f in fields(Pieces)})
+
+
+def pick_template(
+    model_name: str,
+    tokenizer: PromptTokenizer,
+    config: ChatTemplateConfig | None = None,
+    *,
+    adds_bos: bool | None = None,
+) -> ChatTemplate:
+    """The template for a model.
+
+    model_name: its path or hub id. adds_bos: whether prompts begin with the tokenizer's bos token; None asks the
+    tokenizer. It concerns built-in templates only, since a jinja template writes bos itself.
+    """
+    if config is not None:
+        return _from_config(config, tokenizer, adds_bos)
+    if tokenizer.chat_template:
+        return _from_jinja(model_name, tokenizer.chat_template, tokenizer)
+    name = builtin.guess(model_name)
+    if name is None:
+        logger.warning(
+            "%s brings no chat template and its name tells none: prompts go to the model as they are ('base'). "
+            "If it is a chat model, choose one with chat_template_config=ChatTemplateConfig(model_name=…), one of: %s",
+            model_name,
+            ", ".join(builtin.names()),
+        )
+        name = "base"
+    pieces = builtin.find(name)
+    assert pieces is not None
+    return _from_pieces(name, pieces, tokenizer, adds_bos)
+
+
+def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer, adds_bos: bool | None) -> ChatTemplate:
+    changes = {name: value for name in _PIECES if (value := getattr(config, name)) is not None}
+    if config.capability in ("infilling", "python"):
+        raise ConfigError(f"capability={config.capability!r} is not supported (only 'chat' and 'completion' are)")
+    if config.model_path is not None:
+        return _from_file(config, changes, tokenizer)
+    pieces = builtin.find(config.model_name)
+    if pieces is None:
+        if not changes and config.capability != "completion":
+            raise ConfigError(
+                f"model_name={config.model_name!r}: there is no chat template of this name (there are: "
+                f"{', '.join(builtin.names())}); for a new one, give its pieces too (system=…, user=…, assistant=…)"
+            )
+        pieces = Pieces()
+    if config.capability is not None:
+        changes["is_completion"] = config.capability == "completion"
+    return _from_pieces(config.model_name, pieces.with_changes(changes), tokenizer, adds_bos)
+
+
+def _from_file(config: ChatTemplateConfig, changes: dict[str, Any], tokenizer: PromptTokenizer) -> ChatTemplate:
+    """The jinja template of another model's folder, or of a .jinja file."""
+    other = sorted(set(changes) - {"meta_instruction", "stop_words"})
+    if other or config.capability == "completion":
+        what = ", ".join(other) or "capability"
+        raise ConfigError(f"{what}: cannot be changed in the jinja template of model_path={config.model_path!r}")
+    template = _from_jinja(config.model_name, _read_jinja(Path(str(config.model_path))), tokenizer)
+    if "meta_instruction" in changes:
+        template.meta_instruction = changes["meta_instruction"]
+    template.stop_words = list(changes.get("stop_words", ()))
+    return template
+
+
+def _read_jinja(path: Path) -> str:
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        if (path / "chat_template.jinja").is_file():
+            return (path / "chat_template.jinja").read_text(encoding="utf-8")
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            if (path / name).is_file():
+                template = json.loads((path / name).read_text(encoding="utf-8")).get("chat_template")
+                if isinstance(template, str):
+                    return template
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"cannot read the chat template of {str(path)!r}: {error}") from None
+    raise ConfigError(f"model_path={str(path)!r}: neither a jinja file nor a folder with a chat template")
+
+
+def _from_jinja(name: str, source: str, tokenizer: PromptTokenizer) -> JinjaTemplate:
+    return JinjaTemplate(
+        name, source, special_tokens=tuple(tokenizer.special_tokens), variables=tokenizer.template_variables
+    )
+
+
+def _from_pieces(name: str, pieces: Pieces, tokenizer: PromptTokenizer, adds_bos: bool | None) -> PiecesTemplate:
+    bos = tokenizer.template_variables.get("bos_token", "")
+    if adds_bos is None:
+        adds_bos = tokenizer.bos_token_id is not None and tokenizer.bos_token_id in tokenizer.encode(
+            "a", add_special_tokens=True
+        )
+    return PiecesTemplate(name, pieces, bos=bos if adds_bos else "", special_tokens=tuple(tokenizer.special_tokens))
+
+
+def pieces_of(template: PiecesTemplate) -> Pieces:
+    """The pieces of a template as they stand now."""
+    values = {field.name: getattr(template, field.name) for field in fields(Pieces)}
+    return Pieces(**{**values, "stop_words": tuple(template.stop_words)})

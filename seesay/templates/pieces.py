@@ -1,0 +1,149 @@
+"""LMDeploy-style templates: a conversation is glued together from a few pieces that one may change.
+
+{system}{meta_instruction}{eosys}{user}{content}{eoh}{assistant}{content}{eoa}{separator}{user}…
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
+from seesay.templates.shield import Shield
+from seesay.values import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The texts around the messages.
+
+    is_completion: no template at all, the contents stand alone.
+    generation_prompt: what stands before the answer that is to be written; None: `assistant`.
+    is_system_in_user: the system message opens the first user turn, in place of the `user` piece.
+    """
+
+    system: str = ""
+    meta_instruction: str | None = None
+    eosys: str = ""
+    user: str = ""
+    eoh: str = ""
+    assistant: str = ""
+    eoa: str = ""
+    tool: str = ""
+    eotool: str = ""
+    separator: str = ""
+    stop_words: tuple[str, ...] = ()
+    is_completion: bool = False
+    generation_prompt: str | None = None
+    is_system_in_user: bool = False
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Pieces:
+        """A copy with some pieces changed; a new `assistant` also is the new generation prompt."""
+        changes = dict(changes)
+        if "assistant" in changes:
+            changes.setdefault("generation_prompt", None)
+        if "stop_words" in changes:
+            changes["stop_words"] = tuple(changes["stop_words"])
+        return replace(self, **changes)
+
+
+class PiecesTemplate(ChatTemplate):
+    """A template made of pieces, each of them an attribute one may set."""
+
+    system: str
+    eosys: str
+    user: str
+    eoh: str
+    assistant: str
+    eoa: str
+    tool: str
+    eotool: str
+    separator: str
+    is_completion: bool
+    generation_prompt: str | None
+    is_system_in_user: bool
+
+    def __init__(self, name: str, pieces: Pieces, *, bos: str = "", special_tokens: Sequence[str] = ()) -> None:
+        """`bos` is the text of the token that opens every prompt, '' for models that have none."""
+        self.name = name
+        self._bos = bos
+        self._special_tokens = tuple(special_tokens)
+        for field in fields(pieces):
+            setattr(self, field.name, getattr(pieces, field.name))
+        self.stop_words = list(pieces.stop_words)
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        known = {field.name for field in fields(Pieces)} | {"name", "_bos", "_special_tokens"}
+        if attribute not in known:
+            raise AttributeError(f"a chat template has no piece {attribute!r}; it has {', '.join(sorted(known))}")
+        object.__setattr__(self, attribute, value)
+
+    def _render_text(
+        self,
+        messages: Sequence[Message],
+        *,
+        shield: Shield,
+        markers: Markers,
+        add_generation_prompt: bool,
+        continue_final: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+    ) -> str:
+        self._refuse(messages, tools, options, continue_final)
+        turns = [(_role(m), flatten(m, markers=markers, shield=shield)) for m in messages]
+        if self.is_completion:
+            return self._open("".join(content for _, content in turns))
+        if self.meta_instruction is not None and not any(role == "system" for role, _ in turns):
+            turns.insert(0, ("system", shield.cover(self.meta_instruction)))
+        text = "".join(self._glue(turns, leave_open=continue_final))
+        if add_generation_prompt:
+            text += self.assistant if self.generation_prompt is None else self.generation_prompt
+        return self._open(text)
+
+    def _open(self, text: str) -> str:
+        return text if self._bos and text.startswith(self._bos) else self._bos + text
+
+    def _glue(self, turns: Sequence[tuple[str, str]], *, leave_open: bool) -> Iterator[str]:
+        is_user_open = False
+        for index, (role, content) in enumerate(turns):
+            is_last = index == len(turns) - 1
+            if role == "system":
+                yield self.system + content + self.eosys
+                is_user_open = self.is_system_in_user
+            elif role == "user":
+                yield ("" if is_user_open else self.user) + content + self.eoh
+                is_user_open = False
+            elif role == "tool":
+                yield self.tool + content + self.eotool
+            elif is_last and leave_open:
+                yield self.assistant + content
+            else:
+                yield self.assistant + content + self.eoa + self.separator
+
+    def _refuse(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+        continue_final: bool,
+    ) -> None:
+        if options:
+            fail(f"the chat template {self.name!r} takes no options, so it cannot use {', '.join(sorted(options))}")
+        if tools:
+            fail(f"the chat template {self.name!r} has no place for tools", "tools")
+        if continue_final and _role(messages[-1]) != "assistant":
+            fail("to continue the last message, it must be the assistant's")
+        for message in messages:
+            if message.extra.get("tool_calls"):
+                fail(f"the chat template {self.name!r} has no place for tool_calls")
+            if message.role == "tool" and not self.tool and not self.is_completion:
+                fail(f"the chat template {self.name!r} has no place for the role 'tool'")
+
+
+def _role(message: Message) -> str:
+    if message.role == "developer":
+        return "system"
+    if message.role not in ("system", "user", "assistant", "tool"):
+        fail(f"the role {message.role!r} is not one of system, user, assistant, tool")
+    return message.role

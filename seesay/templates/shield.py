@@ -1,0 +1,112 @@
+"""Keeps text that users typed apart from text that a template wrote, through any template.
+
+User text that spells a special token or a media marker gets a nonce character after its first character. Templates may
+strip, split and join it; afterwards the nonces are taken out again, and where they were, the spelling is a literal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from seesay.errors import ErrorCode, RequestError
+
+Span = tuple[int, int]
+
+_PRIVATE_USE = range(0xE000, 0xF8FF)
+_ESCAPES = re.compile(r"\\u([ef][0-9a-f]{3})", re.IGNORECASE)
+
+
+class Shield:
+    """One rendering's nonces. Order of use: `choose_nonces`, `cover` user texts, render, `lift`."""
+
+    __slots__ = ("_beginnings", "_longest", "_nonce", "_pattern", "_starts", "tail")
+
+    def __init__(self, spellings: Sequence[str]) -> None:
+        """`spellings` are the texts that a tokenizer or a splicer would take for more than text."""
+        # A blank spelling cannot hold a nonce that survives strip(), and cannot end a turn either.
+        wanted = sorted({s for s in spellings if s.strip()}, key=lambda s: (-len(s), s))
+        alternatives = "|".join(map(re.escape, wanted))
+        self._pattern = re.compile(alternatives) if wanted else None
+        self._starts = re.compile(f"(?={alternatives})") if wanted else None
+        self._beginnings = frozenset(s[:size] for s in wanted for size in range(1, len(s)))
+        self._longest = max(map(len, wanted), default=0)
+        self._nonce = chr(_PRIVATE_USE[0])
+        self.tail = chr(_PRIVATE_USE[1])
+
+    def choose_nonces(self, texts: Iterable[str]) -> None:
+        """Choose two characters that are in none of `texts`, neither as themselves nor as a JSON escape."""
+        taken: set[int] = set()
+        for text in texts:
+            taken.update(code for c in set(text) if (code := ord(c)) in _PRIVATE_USE)
+            taken.update(int(digits, 16) for digits in _ESCAPES.findall(text))
+        free = [code for code in _PRIVATE_USE if code not in taken]
+        if len(free) < 2:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "the text uses every private-use character", "messages")
+        first = secrets.choice(free)
+        free.remove(first)
+        self._nonce, self.tail = chr(first), chr(secrets.choice(free))
+
+    def cover(self, text: str) -> str:
+        """`text` with a nonce in each dangerous spelling, and in an ending that a following text could complete."""
+        if self._starts is None or not text:
+            return text
+        starts = {match.start() for match in self._starts.finditer(text)}
+        first = max(0, len(text) - self._longest + 1)
+        starts.update(at for at in range(first, len(text)) if text[at:] in self._beginnings)
+        if not starts:
+            return text
+        pieces = []
+        done = 0
+        for start in sorted(starts):
+            pieces.append(text[done : start + 1])
+            done = start + 1
+        return self._nonce.join([*pieces, text[done:]])
+
+    def cover_all(self, value: Any) -> Any:
+        """`value` rebuilt from plain JSON types, every string in it covered (templates get no other objects)."""
+        if isinstance(value, str):
+            return self.cover(str.__str__(value))
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Mapping):
+            return {self.cover(str(key)): self.cover_all(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.cover_all(item) for item in value]
+        return f"<{type(value).__name__}>"
+
+    def restore_escapes(self, text: str) -> str:
+        """Undo the JSON escape of the nonce that tojson(ensure_ascii=True) made."""
+        return text.replace(json.dumps(self._nonce)[1:-1], self._nonce)
+
+    def find_open(self, text: str, wanted: Sequence[str]) -> list[Span]:
+        """Spans of `wanted` spellings in a rendered text that are not covered, so that a template wrote them."""
+        if not wanted:
+            return []
+        pattern = "|".join(map(re.escape, sorted(wanted, key=len, reverse=True)))
+        return [match.span() for match in re.finditer(pattern, text)]
+
+    def lift(self, text: str, spans: Sequence[Span]) -> tuple[str, tuple[Span, ...], tuple[Span, ...]]:
+        """Take the nonces out: (text, `spans` moved accordingly, literal spans)."""
+        pieces = text.split(self._nonce)
+        clean = "".join(pieces)
+        cuts: list[int] = []  # where in `clean` a nonce was
+        length = 0
+        for piece in pieces[:-1]:
+            length += len(piece)
+            cuts.append(length)
+        moved = []
+        passed = 0
+        for start, stop in spans:
+            while passed < len(cuts) and cuts[passed] + passed < start:
+                passed += 1
+            moved.append((start - passed, stop - passed))
+        literals: list[Span] = []
+        for cut in cuts:
+            match = self._pattern.match(clean, cut - 1) if self._pattern and cut else None
+            if match and (not literals or match.start() >= literals[-1][1]):
+                literals.append(match.span())
+        return clean, tuple(moved), tuple(literals)

@@ -1,0 +1,126 @@
+"""From a rendered prompt and prepared media to one row of positions. Splices by offset, never by comparing ids."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.errors import ErrorCode, RequestError
+from seesay.processors.hashing import digest
+from seesay.values import MediaItem, MediaPart, Modality, MultimodalInput, RenderedPrompt
+from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+
+if TYPE_CHECKING:
+    from seesay.processors.tokenizer import Tokenizer
+    from seesay.vl.family import Family
+    from seesay.vl.media import PreparedMedia
+
+logger = logging.getLogger("seesay.prompts")
+
+_NEUTRAL = {Modality.IMAGE: IMAGE_TOKEN, Modality.VIDEO: VIDEO_TOKEN}
+
+
+def render_raw(text: str, media: Sequence[MediaPart], markers: Mapping[Modality, str]) -> RenderedPrompt:
+    """A prompt that no chat template touches: its special tokens are honoured.
+
+    Media go where `IMAGE_TOKEN` and `VIDEO_TOKEN` are, or else where the text holds the model's own markers. Raises
+    RequestError when their number differs from that of `media`.
+    """
+    if not media:
+        return RenderedPrompt(text=text)
+    for part in media:
+        if part.modality not in markers:
+            _fail(f"this model takes no {part.modality.value} input")
+    wanted = {modality: spelling for modality, spelling in _NEUTRAL.items() if modality in {p.modality for p in media}}
+    if not any(spelling in text for spelling in wanted.values()):
+        wanted = {modality: markers[modality] for modality in wanted}
+    found = [match.span() for match in re.finditer("|".join(map(re.escape, wanted.values())), text)]
+    queues = {spelling: [part for part in media if part.modality is modality] for modality, spelling in wanted.items()}
+    for modality, spelling in wanted.items():
+        num_spelled = sum(text[start:stop] == spelling for start, stop in found)
+        if num_spelled != len(queues[spelling]):
+            _fail(
+                f"the text has {num_spelled} {spelling} for {len(queues[spelling])} {modality.value} item(s): without "
+                f"a chat template it must contain {_NEUTRAL[modality]} once for each"
+            )
+    pieces: list[str] = []
+    spans: list[tuple[int, int]] = []
+    placed: list[MediaPart] = []
+    length = done = 0
+    for start, stop in found:
+        part = queues[text[start:stop]].pop(0)
+        marker = markers[part.modality]
+        pieces += [text[done:start], marker]
+        length += start - done
+        spans.append((length, length + len(marker)))
+        placed.append(part)
+        length += len(marker)
+        done = stop
+    return RenderedPrompt(text="".join([*pieces, text[done:]]), media=tuple(placed), markers=tuple(spans))
+
+
+def build_input(
+    rendered: RenderedPrompt,
+    media: Sequence[PreparedMedia],
+    *,
+    family: Family,
+    tokenizer: Tokenizer,
+    model_digest: bytes,
+    salt: bytes = b"",
+    add_special_tokens: bool = False,
+) -> MultimodalInput:
+    """Tokenize `rendered` and put each of `media` (in the order of `rendered.media`) in its marker's place.
+
+    model_digest, salt: go into every item's hash, so that caches never mix checkpoints or tenants.
+    add_special_tokens: let the tokenizer put its BOS before the text (raw prompts).
+    """
+    assert len(media) == len(rendered.media) == len(rendered.markers), "one prepared item per marker"
+    logger.info("prompt: %s", rendered.text)
+    token_ids, ranges = tokenizer.encode_prompt(rendered, add_special_tokens=add_special_tokens)
+    assert len(ranges) == len(media), "the tokenizer lost a marker"
+    pieces: list[npt.NDArray[np.int64]] = []
+    items: list[MediaItem] = []
+    length = done = 0
+    for (start, stop), item in zip(ranges, media):
+        expansion = family.expand(item.modality, item.features)
+        assert expansion.token_ids.shape == expansion.takes_embedding.shape, "an expansion flags each of its tokens"
+        pieces += [token_ids[done:start], expansion.token_ids]
+        length += start - done
+        slots = length + np.flatnonzero(expansion.takes_embedding).astype(np.int64)
+        if not len(slots):
+            _fail(f"a {item.modality.value} is too small: it makes no embedding")
+        items.append(
+            MediaItem(
+                modality=item.modality,
+                span=(length, length + len(expansion.token_ids)),
+                slots=slots,
+                hash=digest(b"item", model_digest, item.key, salt),
+                features=item.features,
+                num_units=family.num_units(item.features),
+            )
+        )
+        length += len(expansion.token_ids)
+        done = stop
+    return _with_positions(np.concatenate([*pieces, token_ids[done:]]).astype(np.int64), tuple(items), family)
+
+
+def build_token_input(token_ids: Sequence[int], *, family: Family) -> MultimodalInput:
+    """A prompt that is token ids already. They are not checked against the vocabulary."""
+    return _with_positions(np.asarray(token_ids, dtype=np.int64).reshape(-1), (), family)
+
+
+def _with_positions(token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...], family: Family) -> MultimodalInput:
+    if not len(token_ids):
+        _fail("the prompt is empty: it has no token")
+    positions, next_position = family.positions(token_ids, items)
+    assert positions.shape in ((len(token_ids),), (3, len(token_ids))), f"positions {positions.shape}"
+    return MultimodalInput(token_ids=token_ids, positions=positions, next_position=next_position, items=items)
+
+
+def _fail(text: str) -> NoReturn:
+    raise RequestError(ErrorCode.INVALID_REQUEST, text, "messages")
