@@ -118,7 +118,7 @@ class BlockPool:
                 self._cached[block_id] = None
 
     def check_integrity(self, tables: Iterable[Sequence[int]] | None = None) -> None:
-        """Assert all invariants; with `tables`, the block tables of all holders, also that every reference is theirs."""
+        """Assert all invariants; with `tables`, the block tables of all holders, also that each reference is theirs."""
         used = {block_id for block_id, count in enumerate(self._ref_counts) if count > 0}
         free, cached = set(self._free), set(self._cached)
         assert min(self._ref_counts) >= 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
     from seesay.values import MediaItem
 
-try:
-    from blake3 import blake3
-except ImportError:
-    blake3 = None
-
 
 class BlockKey(NamedTuple):
     """`content` is everything the block's KV depends on (the parent by its hash); `hash` is 32 bytes over it."""
@@ -33,11 +28,16 @@ class BlockKey(NamedTuple):
     content: bytes
 
 
-def digest(data: bytes) -> bytes:
-    """32 bytes over `data`."""
-    if blake3 is not None:
-        return blake3(data).digest()
-    return hashlib.blake2b(data, digest_size=32).digest()
+def _pick_digest() -> Callable[[bytes], bytes]:
+    """A hash function of 32 bytes: BLAKE3 where it is installed."""
+    try:
+        from blake3 import blake3
+    except ImportError:
+        return lambda data: hashlib.blake2b(data, digest_size=32).digest()
+    return lambda data: blake3(data).digest()
+
+
+digest = _pick_digest()
 
 
 def make_root_hash(salt: bytes) -> bytes:

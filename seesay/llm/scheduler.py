@@ -1,0 +1,449 @@
+"""Decides what the language engine computes next. Knows tokens, blocks and the state of embeddings; no tensors.
+
+`plan_step` chooses rows and reserves their blocks, the runner computes them, `commit_step` applies the outcome. There
+is no prefill and no decode: in every step each sequence's computed tokens catch up with its known tokens, those that
+lack one token first, then longer rows, under a token budget, the oldest sequence first. Not thread-safe: one engine
+loop owns a scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.arrival_queue import ArrivalQueue
+from seesay.llm.embedding_needs import EmbeddingNeeds, EmbeddingRef
+from seesay.llm.prefix import extend_block_keys
+from seesay.llm.sequence import Sequence, SequenceStatus
+from seesay.llm.stopping import Stop, check_stop
+from seesay.values import Row, StepPlan
+
+if TYPE_CHECKING:
+    from seesay.llm.block_pool import BlockPool
+    from seesay.values import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of a scheduler.
+
+    max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step.
+    session_len: most tokens of a sequence, prompt and answer.
+    max_encode_ahead_tokens: most embedding rows asked for and not used yet.
+    """
+
+    max_batch_size: int
+    max_prefill_token_num: int
+    session_len: int
+    max_encode_ahead_tokens: int = 32768
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
+            assert getattr(self, name) >= 1, f"{name}={getattr(self, name)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceUpdate:
+    """What happened to a sequence: new tokens, its end, or both.
+
+    `token_ids` include the token that ended it, which `stop_token_id` then names. A sequence whose `finish_reason` is
+    set is no longer the scheduler's.
+    """
+
+    seq: Sequence
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStats:
+    """Counts now, and since the start where the name says total."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_used_blocks: int
+    num_cached_blocks: int
+    num_free_blocks: int
+    num_embedding_rows: int
+    total_prefix_queried_tokens: int
+    total_prefix_hit_tokens: int
+    total_preemptions: int
+
+
+class Scheduler:
+    """First come, first served, over the blocks of `pool`.
+
+    A sequence waits, runs, and may be preempted: it then waits again at its old place and is recomputed. It is
+    admitted when the embeddings of its first chunk are there and the pool has room for all its known tokens. One that
+    waits for embeddings lets others pass; one that waits for blocks or for a place does not, so nobody starves.
+    """
+
+    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
+        self.config = config
+        self._pool = pool
+        self._sequences: dict[int, Sequence] = {}
+        self._running = ArrivalQueue()
+        self._waiting = ArrivalQueue()
+        self._blocked = ArrivalQueue()  # found to wait for an embedding; back in `_waiting` when one arrives
+        self._needs = EmbeddingNeeds(config.max_encode_ahead_tokens)
+        self._num_arrivals = 0
+        self._too_large: tuple[int, int] | None = None  # the waiting head that did not fit, and the blocks there were
+        self._total_prefix_queried_tokens = 0
+        self._total_prefix_hit_tokens = 0
+        self._total_preemptions = 0
+
+    # --- in and out ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence is alive, waiting for an embedding included."""
+        return bool(self._sequences)
+
+    def get(self, seq_id: int) -> Sequence | None:
+        """The live sequence of this id."""
+        return self._sequences.get(seq_id)
+
+    @property
+    def sequences(self) -> Mapping[int, Sequence]:
+        """All live sequences by id; a view."""
+        return self._sequences
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a new sequence. Raises `RequestError` for one that could never be answered."""
+        assert seq.seq_id not in self._sequences, f"sequence {seq.seq_id} is alive already"
+        assert seq.status is SequenceStatus.WAITING and seq.arrival < 0, seq
+        if seq.num_tokens >= self.config.session_len:
+            raise RequestError(
+                ErrorCode.CONTEXT_TOO_LONG,
+                f"the prompt has {seq.num_tokens} tokens, but prompt and answer together may have "
+                f"{self.config.session_len} (session_len): shorten it, or use fewer or smaller pictures",
+                "messages",
+            )
+        if error := self._check_fits(seq):
+            raise error
+        seq.arrival = self._num_arrivals
+        self._num_arrivals += 1
+        self._sequences[seq.seq_id] = seq
+        self._waiting.add(seq)
+        self._needs.track(seq)
+
+    def finish(self, seq_id: int, reason: FinishReason, error: Exception | None = None) -> bool:
+        """End a sequence and give back its blocks. Returns whether it was alive."""
+        seq = self._sequences.get(seq_id)
+        if seq is None:
+            return False
+        self._end(seq, reason, error)
+        return True
+
+    def abort(self, seq_id: int) -> bool:
+        """End a sequence that nobody waits for. Returns whether it was alive."""
+        return self.finish(seq_id, "abort")
+
+    def _end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
+        del self._sequences[seq.seq_id]
+        for queue in (self._running, self._waiting, self._blocked):
+            queue.discard(seq)
+        self._needs.drop(seq)
+        self._pool.release(seq.block_ids)
+        seq.block_ids = ()
+        seq.status = SequenceStatus.FINISHED
+        seq.finish_reason = reason
+        seq.error = error
+
+    def _check_fits(self, seq: Sequence) -> RequestError | None:
+        """The error of a sequence that is larger than the whole pool."""
+        need = self._pool.blocks_for(seq.num_tokens)
+        if need <= self._pool.num_blocks:
+            return None
+        return RequestError(
+            ErrorCode.OUT_OF_MEMORY,
+            f"{seq.num_tokens} tokens need {need} KV blocks of {self._pool.block_size} tokens, but the cache has "
+            f"{self._pool.num_blocks}: shorten the request, or give the cache more memory",
+        )
+
+    # --- embeddings ---------------------------------------------------------------------------------------------------
+
+    def mark_ready(self, item_hash: bytes) -> None:
+        """The embedding of this hash exists, and stays until `take_released` has named all its users."""
+        self._unblock(self._needs.mark_ready(item_hash))
+
+    def mark_failed(self, item_hash: bytes, error: Exception) -> tuple[SequenceUpdate, ...]:
+        """The embedding of this hash cannot be made: ends the sequences that wait for it, and no others."""
+        failed = self._needs.find_waiting(item_hash)
+        for seq in failed:
+            self._end(seq, "error", error)
+        return tuple(SequenceUpdate(seq=seq, finish_reason="error", error=error) for seq in failed)
+
+    def take_released(self) -> tuple[EmbeddingRef, ...]:
+        """The embeddings of planned jobs that their sequence needs no more, each once: computed, covered by the prefix
+        cache in the meantime, or the sequence is over. Call it once per turn of the loop."""
+        return self._needs.take_released()
+
+    def _unblock(self, sequences: Iterable[Sequence]) -> None:
+        for seq in sequences:
+            if seq in self._blocked:
+                self._blocked.discard(seq)
+                self._waiting.add(seq)
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+
+    def plan_step(self) -> StepPlan:
+        """Choose the rows of the next step and the encode jobs to start; reserves the rows' blocks.
+
+        An empty plan means that nothing can be done before an embedding or a new sequence arrives. A plan is followed
+        by `commit_step`, or by `cancel_step` when it was not computed.
+        """
+        rows: list[Row] = []
+        preempted: list[int] = []
+        spare, promised = self._plan_running(rows, preempted)
+        if not preempted:
+            self._plan_admissions(rows, spare, promised)
+        jobs, covered = self._needs.plan_jobs(self._count_cached_tokens, self.config.max_prefill_token_num)
+        self._unblock(covered)
+        return StepPlan(rows=tuple(rows), encode_jobs=tuple(jobs), preempted_ids=tuple(preempted))
+
+    def _plan_running(self, rows: list[Row], preempted: list[int]) -> tuple[int, int]:
+        """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
+        need for their known tokens."""
+        budget = self.config.max_prefill_token_num
+        singles = sum(seq.num_tokens - seq.num_scheduled == 1 for seq in self._running)
+        singles = min(singles, budget)
+        spare = budget - singles
+        promised = 0
+        index = 0
+        while index < len(self._running):  # preemption shortens it, behind this index only
+            seq = self._running[index]
+            index += 1
+            missing = seq.num_tokens - seq.num_scheduled
+            if not missing:
+                continue
+            allowed = min(singles, 1) if missing == 1 else min(missing, spare)
+            num_tokens = self._reserve(seq, min(allowed, seq.ready_until - seq.num_scheduled), preempted)
+            if num_tokens:
+                rows.append(self._make_row(seq, num_tokens))
+                if missing == 1:
+                    singles -= 1
+                else:
+                    spare -= num_tokens
+            if seq.num_scheduled < seq.num_tokens:
+                promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
+        return spare, promised
+
+    def _reserve(self, seq: Sequence, num_tokens: int, preempted: list[int]) -> int:
+        """Give `seq` the blocks for up to `num_tokens` more tokens; returns for how many there are blocks.
+
+        Younger sequences are preempted only when there is no block at all.
+        """
+        if num_tokens <= 0:
+            return 0
+        pool = self._pool
+        held = len(seq.block_ids)
+        need = pool.blocks_for(seq.num_scheduled + num_tokens) - held
+        if need <= 0:
+            return num_tokens
+        if held * pool.block_size == seq.num_scheduled:
+            while not pool.can_allocate(1) and self._try_preempt(seq, preempted):
+                pass
+        need = min(need, pool.num_available)
+        seq.block_ids += pool.allocate(need)
+        return min(num_tokens, (held + need) * pool.block_size - seq.num_scheduled)
+
+    def _try_preempt(self, seq: Sequence, preempted: list[int]) -> bool:
+        """Preempt the youngest sequence that is younger than `seq` and not being computed."""
+        for victim in reversed(self._running):
+            if victim is seq:
+                return False
+            if not victim.is_in_flight:
+                self._preempt(victim)
+                preempted.append(victim.seq_id)
+                return True
+        return False
+
+    def _preempt(self, seq: Sequence) -> None:
+        self._running.discard(seq)
+        self._pool.release(seq.block_ids)
+        seq.block_ids = ()
+        seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
+        seq.num_preemptions += 1
+        self._total_preemptions += 1
+        seq.status = SequenceStatus.PREEMPTED
+        self._needs.assume_computed(seq, 0)
+        self._waiting.add(seq)
+
+    def _plan_admissions(self, rows: list[Row], spare: int, promised: int) -> None:
+        """Start waiting sequences, the oldest first, while there are places, tokens and blocks."""
+        while spare > 0 and self._waiting and len(self._running) < self.config.max_batch_size:
+            seq = self._waiting[0]
+            available = self._pool.num_available - promised
+            if self._running and (available < 1 or self._is_still_too_large(seq, available)):
+                return
+            cached = self._find_cached(seq)
+            start = len(cached) * self._pool.block_size
+            self._needs.assume_computed(seq, start)
+            if seq.ready_until < min(seq.num_tokens, start + self.config.max_prefill_token_num):
+                self._waiting.discard(seq)
+                self._blocked.add(seq)
+                continue
+            need = self._pool.blocks_for(seq.num_tokens) - len(cached) + self._pool.count_cached(cached)
+            if need > available and self._running:
+                self._too_large = (seq.seq_id, available)
+                return
+            self._admit(seq, cached)
+            num_tokens = min(seq.num_tokens - start, spare, seq.ready_until - start)
+            seq.block_ids += self._pool.allocate(self._pool.blocks_for(start + num_tokens) - len(cached))
+            rows.append(self._make_row(seq, num_tokens))
+            spare -= num_tokens
+            promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
+
+    def _is_still_too_large(self, seq: Sequence, available: int) -> bool:
+        """Whether `seq` did not fit before, and no more blocks are available now: it is not worth another look-up."""
+        return self._too_large is not None and self._too_large[0] == seq.seq_id and self._too_large[1] >= available
+
+    def _admit(self, seq: Sequence, cached: tuple[int, ...]) -> None:
+        """Make a waiting sequence run, its first blocks taken from the prefix cache."""
+        start = len(cached) * self._pool.block_size
+        self._pool.acquire(cached)
+        seq.block_ids = cached
+        seq.num_computed = seq.num_scheduled = start
+        seq.num_registered_blocks = len(cached)
+        if not seq.was_admitted:
+            seq.was_admitted = True
+            seq.num_cached_tokens = start
+            self._total_prefix_queried_tokens += seq.num_tokens
+            self._total_prefix_hit_tokens += start
+        seq.status = SequenceStatus.RUNNING
+        self._needs.settle_computed(seq, start)
+        self._waiting.discard(seq)
+        self._running.add(seq)
+
+    def _make_row(self, seq: Sequence, num_tokens: int) -> Row:
+        start = seq.num_scheduled
+        seq.num_scheduled = start + num_tokens
+        return Row(
+            seq_id=seq.seq_id,
+            start=start,
+            num_tokens=num_tokens,
+            block_ids=seq.block_ids,
+            samples=seq.num_scheduled == seq.num_tokens,
+        )
+
+    def _find_cached(self, seq: Sequence) -> tuple[int, ...]:
+        """The blocks of the prefix cache that begin this sequence. At least one token is left to compute: the one
+        whose output gives the next token."""
+        if not self._pool.enable_prefix_caching or seq.params.needs_prompt_outputs:
+            return ()
+        self._extend_keys(seq, (seq.num_tokens - 1) // self._pool.block_size)
+        return self._pool.find(seq.block_keys)
+
+    def _count_cached_tokens(self, seq: Sequence) -> int:
+        return len(self._find_cached(seq)) * self._pool.block_size
+
+    def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
+        extend_block_keys(
+            seq.block_keys,
+            num_blocks,
+            token_ids=seq.token_ids,
+            items=seq.items,
+            salt=seq.cache_salt,
+            block_size=self._pool.block_size,
+        )
+
+    # --- committing ---------------------------------------------------------------------------------------------------
+
+    def commit_step(self, plan: StepPlan, sampled: Mapping[int, Iterable[int]]) -> tuple[SequenceUpdate, ...]:
+        """Apply a computed plan. `sampled` has, for each row that samples, the next tokens of its sequence, by id.
+
+        Rows of sequences that ended in the meantime are ignored. Tokens after the one that ends a sequence are thrown
+        away. Returns an update for each sequence that has new tokens.
+        """
+        updates = []
+        for row in plan.rows:
+            seq = self._sequences.get(row.seq_id)
+            if seq is None:
+                continue
+            assert seq.num_computed == row.start and seq.num_scheduled >= row.start + row.num_tokens, (seq, row)
+            seq.num_computed = row.start + row.num_tokens
+            if row.start < seq.media_end:
+                self._needs.settle_computed(seq, seq.num_computed)
+            self._register_blocks(seq)
+            if row.samples:
+                updates.append(self._append_tokens(seq, sampled[seq.seq_id]))
+        return tuple(updates)
+
+    def cancel_step(self, plan: StepPlan) -> None:
+        """Take back a plan that was not computed. Its rows will be planned again; its encode jobs stand."""
+        for row in plan.rows:
+            seq = self._sequences.get(row.seq_id)
+            if seq is not None and seq.num_scheduled > row.start:
+                seq.num_scheduled = row.start
+                keep = self._pool.blocks_for(row.start)
+                self._pool.release(seq.block_ids[keep:])
+                seq.block_ids = seq.block_ids[:keep]
+
+    def _register_blocks(self, seq: Sequence) -> None:
+        """Let others find the blocks that are full and computed now."""
+        num_full = seq.num_computed // self._pool.block_size
+        if not self._pool.enable_prefix_caching or num_full == seq.num_registered_blocks:
+            return
+        self._extend_keys(seq, num_full)
+        for index in range(seq.num_registered_blocks, num_full):
+            self._pool.register(seq.block_ids[index], seq.block_keys[index])
+        seq.num_registered_blocks = num_full
+
+    def _append_tokens(self, seq: Sequence, token_ids: Iterable[int]) -> SequenceUpdate:
+        """Add sampled tokens up to the one that ends the sequence."""
+        added: list[int] = []
+        stop: Stop | None = None
+        for token_id in token_ids:
+            seq.append(token_id)
+            added.append(int(token_id))
+            stop = check_stop(seq, self.config.session_len)
+            if stop:
+                break
+        assert added, f"no token was sampled for {seq}"
+        error = None if stop else self._check_fits(seq)
+        if error:
+            stop = Stop("error")
+        if stop:
+            self._end(seq, stop.reason, error)
+            return SequenceUpdate(
+                seq=seq,
+                token_ids=tuple(added),
+                finish_reason=stop.reason,
+                stop_token_id=stop.token_id,
+                error=error,
+            )
+        return SequenceUpdate(seq=seq, token_ids=tuple(added))
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> SchedulerStats:
+        pool = self._pool
+        return SchedulerStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting) + len(self._blocked),
+            num_blocks=pool.num_blocks,
+            num_used_blocks=pool.num_used,
+            num_cached_blocks=pool.num_cached,
+            num_free_blocks=pool.num_available - pool.num_cached,
+            num_embedding_rows=self._needs.num_rows,
+            total_prefix_queried_tokens=self._total_prefix_queried_tokens,
+            total_prefix_hit_tokens=self._total_prefix_hit_tokens,
+            total_preemptions=self._total_preemptions,
+        )
+
+    def check_integrity(self) -> None:
+        """Assert all invariants of the scheduler, its sequences and its pool."""
+        self._pool.check_integrity([seq.block_ids for seq in self._sequences.values()])
+        self._needs.check_integrity(self._sequences)
+        queued = [seq.seq_id for queue in (self._running, self._waiting, self._blocked) for seq in queue]
+        assert sorted(queued) == sorted(self._sequences), queued
+        assert len(self._running) <= self.config.max_batch_size
+        for seq in self._sequences.values():
+            assert (seq in self._running) == (seq.status is SequenceStatus.RUNNING), seq
+            seq.check_integrity(block_size=self._pool.block_size, session_len=self.config.session_len)

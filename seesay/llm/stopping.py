@@ -1,0 +1,29 @@
+"""When a generated token ends its sequence. Knows token ids and lengths; stop words are found where text is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from seesay.llm.sequence import Sequence
+    from seesay.values import FinishReason
+
+
+class Stop(NamedTuple):
+    """Why a sequence ends; `token_id` is the token that ended it."""
+
+    reason: FinishReason
+    token_id: int | None = None
+
+
+def check_stop(seq: Sequence, session_len: int) -> Stop | None:
+    """Whether the last generated token ends the sequence: a stop token after `min_new_tokens` others, or a length."""
+    params = seq.params
+    last = int(seq.token_ids[-1])
+    if seq.num_generated > params.min_new_tokens:
+        is_eos = not params.ignore_eos and last in params.eos_token_ids
+        if is_eos or last in params.stop_token_ids:
+            return Stop("stop", last)
+    if seq.num_generated >= params.max_new_tokens or seq.num_tokens >= session_len:
+        return Stop("length")
+    return None
