@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,9 @@ def pick_device(device_type: str) -> torch.device:
     try:
         device = torch.device(device_type)
     except RuntimeError:
-        raise ConfigError(f"device_type={device_type!r} is not a device: use 'auto', 'cuda', 'cuda:N' or 'cpu'") from None
+        raise ConfigError(
+            f"device_type={device_type!r} is not a device: use 'auto', 'cuda', 'cuda:N' or 'cpu'"
+        ) from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device_type={device_type!r} is not supported: use 'auto', 'cuda', 'cuda:N' or 'cpu'")
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -50,6 +53,19 @@ def measure_memory(device: torch.device) -> Memory:
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return Memory(free_bytes=free + idle, total_bytes=total)
     return _measure_host_memory()
+
+
+def measure_peak(device: torch.device, run: Callable[[], None]) -> int:
+    """Bytes of `device`'s memory that `run` needs at its peak beyond what is allocated before it. Not for the CPU."""
+    import torch
+
+    assert device.type == "cuda"
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.max_memory_allocated(device) - before)
 
 
 def _measure_host_memory() -> Memory:

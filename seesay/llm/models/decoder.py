@@ -169,7 +169,7 @@ class Decoder:
         return [self._embed, self._norm, *head, *(p for layer in self._layers for p in layer.parameters)]
 
     def forward(self, inputs: ModelInput, caches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Hidden states [T, hidden] after the last norm. Writes the tokens' keys and values to `caches`, one per layer."""
+        """Hidden states [T, hidden] after the last norm. Writes keys and values to `caches`, one per layer."""
         ops = self._ops
         residual = F.embedding(inputs.input_ids, self._embed.data)
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:

@@ -1,0 +1,183 @@
+"""From a plan to the decoder's input: all index arrays of a step, made on the host, and the rows to splice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.models.decoder import ModelInput
+from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.ops import RowLayout
+from seesay.llm.sequence import Sequence
+from seesay.values import Row, StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInput:
+    """`rows[i]` is row i of `model.layout`: decode rows first. `errors` are the sequences that cannot be computed."""
+
+    rows: tuple[Row, ...]
+    model: ModelInput
+    errors: Mapping[int, RequestError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Splices:
+    """Embedding rows of one sequence's row: target offsets from its first token, and the embeddings in pieces."""
+
+    offsets: list[npt.NDArray[np.int64]]
+    pieces: list[torch.Tensor]
+
+
+def build_step_input(
+    plan: StepPlan,
+    sequences: Mapping[int, Sequence],
+    embeddings: Mapping[bytes, torch.Tensor],
+    *,
+    config: DecoderConfig,
+    block_size: int,
+    device: torch.device,
+) -> StepInput:
+    """The input of a plan's rows. A row whose embeddings are missing or do not fit becomes an error instead."""
+    rows: list[Row] = []
+    splices: dict[int, _Splices] = {}
+    errors: dict[int, RequestError] = {}
+    for row in sorted(plan.rows, key=_is_long_row):
+        sequence = sequences[row.seq_id]
+        assert row.num_tokens > 0 and row.start + row.num_tokens <= sequence.num_tokens, row
+        assert len(row.block_ids) * block_size >= row.start + row.num_tokens, row
+        try:
+            found = _find_splices(row, sequence, embeddings, hidden_size=config.hidden_size)
+        except RequestError as error:
+            errors[row.seq_id] = error
+            continue
+        if found is not None:
+            splices[len(rows)] = found
+        rows.append(row)
+    members = [sequences[row.seq_id] for row in rows]
+    model = _make_model_input(rows, members, splices, config=config, block_size=block_size, device=device)
+    return StepInput(rows=tuple(rows), model=model, errors=errors)
+
+
+def _is_long_row(row: Row) -> bool:
+    return row.num_tokens > 1
+
+
+def _make_model_input(
+    rows: list[Row],
+    sequences: list[Sequence],
+    splices: dict[int, _Splices],
+    *,
+    config: DecoderConfig,
+    block_size: int,
+    device: torch.device,
+) -> ModelInput:
+    layout = _make_layout(rows, block_size)
+    num_tokens = int(layout.cu_seqlens_q[-1])
+    input_ids = np.empty(num_tokens, dtype=np.int64)
+    positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
+    slots = np.empty(num_tokens, dtype=np.int64)
+    for index, (row, sequence) in enumerate(zip(rows, sequences, strict=True)):
+        stop = row.start + row.num_tokens
+        own = slice(layout.cu_seqlens_q[index], layout.cu_seqlens_q[index + 1])
+        input_ids[own] = sequence.token_ids[row.start : stop]
+        positions[..., own] = sequence.positions(row.start, stop)
+        places = np.arange(row.start, stop)
+        slots[own] = layout.block_table[index, places // block_size] * block_size + places % block_size
+    is_long = None
+    if config.rotary.long_inv_freq is not None:
+        long_rows = [config.rotary.uses_long(s.num_prompt_tokens + s.params.max_new_tokens) for s in sequences]
+        is_long = torch.from_numpy(np.repeat(np.array(long_rows, dtype=np.bool_), np.diff(layout.cu_seqlens_q))).to(
+            device
+        )
+    splice_rows = splice_embeddings = None
+    if splices:
+        targets = [layout.cu_seqlens_q[index] + offsets for index, s in splices.items() for offsets in s.offsets]
+        splice_rows = torch.from_numpy(np.concatenate(targets)).to(device)
+        splice_embeddings = torch.cat([piece.to(device) for s in splices.values() for piece in s.pieces])
+    return ModelInput(
+        input_ids=torch.from_numpy(input_ids).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        slot_mapping=torch.from_numpy(slots).to(device),
+        layout=layout,
+        is_long=is_long,
+        splice_rows=splice_rows,
+        splice_embeddings=splice_embeddings,
+    )
+
+
+def _make_layout(rows: list[Row], block_size: int) -> RowLayout:
+    num_blocks = [-(-(row.start + row.num_tokens) // block_size) for row in rows]
+    block_table = np.zeros((len(rows), max(num_blocks, default=0)), dtype=np.int64)
+    for index, (row, used) in enumerate(zip(rows, num_blocks, strict=True)):
+        block_table[index, :used] = row.block_ids[:used]
+    cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([row.num_tokens for row in rows], out=cu_seqlens_q[1:])
+    return RowLayout(
+        cu_seqlens_q=cu_seqlens_q,
+        kv_lens=np.array([row.start + row.num_tokens for row in rows], dtype=np.int64),
+        block_table=block_table,
+        block_size=block_size,
+        num_decode=sum(row.num_tokens == 1 for row in rows),
+    )
+
+
+def _find_splices(
+    row: Row, sequence: Sequence, embeddings: Mapping[bytes, torch.Tensor], *, hidden_size: int
+) -> _Splices | None:
+    """The embedding rows that go into a row's positions, or None when there are none."""
+    found = sequence.splices(row.start, row.start + row.num_tokens)
+    if not found:
+        return None
+    offsets, pieces = [], []
+    for splice in found:
+        item = sequence.items[splice.item_index]
+        embedding = embeddings.get(item.hash)
+        expected = (len(item.slots), hidden_size)
+        if embedding is None or tuple(embedding.shape) != expected:
+            shape = "is missing" if embedding is None else f"has shape {list(embedding.shape)}"
+            raise RequestError(
+                ErrorCode.INTERNAL,
+                f"the embedding of {item.modality.value} {splice.item_index} {shape}; "
+                f"its place in the prompt takes {list(expected)}",
+            )
+        offsets.append(item.slots[splice.row_start : splice.row_stop] - row.start)
+        pieces.append(embedding[splice.row_start : splice.row_stop])
+    return _Splices(offsets=offsets, pieces=pieces)
+
+
+def build_profile_inputs(
+    *,
+    max_tokens: int,
+    max_batch_size: int,
+    session_len: int,
+    block_size: int,
+    device: torch.device,
+) -> Iterator[tuple[ModelInput, int]]:
+    """Inputs that need the most memory, each with the number of rows whose logits are made: the last chunk of the
+    longest prompt, a batch of short prompts, and a full batch of decode rows at the longest length.
+
+    All rows read and write block 0, so a cache of one block is enough.
+    """
+    chunk = min(max_tokens, session_len)
+    many = max(1, min(max_batch_size, max_tokens))
+    for num_new, kv_lens in (
+        ([chunk], [session_len]),
+        ([max_tokens // many] * many, [max_tokens // many] * many),
+        ([1] * max_batch_size, [session_len] * max_batch_size),
+    ):
+        num_tokens = sum(num_new)
+        layout = RowLayout(
+            cu_seqlens_q=np.concatenate(([0], np.cumsum(num_new))).astype(np.int64),
+            kv_lens=np.array(kv_lens, dtype=np.int64),
+            block_table=np.zeros((len(num_new), -(-max(kv_lens) // block_size)), dtype=np.int64),
+            block_size=block_size,
+            num_decode=len(num_new) if num_new[0] == 1 else 0,
+        )
+        zeros = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+        yield ModelInput(input_ids=zeros, positions=zeros, slot_mapping=zeros, layout=layout), len(num_new)
