@@ -9,8 +9,8 @@ from seesay.errors import CheckpointError, RequestError
 from seesay.templates import JinjaTemplate
 from seesay.values import MediaPart, Message, Modality, TextPart
 
-CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' +
-'\n' }}{% endfor %}
+CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] +
+'<|im_end|>' + '\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
 QWEN_VL = """{% set image_count = namespace(value=0) %}
@@ -146,8 +146,7 @@ def test_media_by_offset():
 def test_template_that_moves_pictures_first():
     video = MediaPart(modality=Modality.VIDEO, source="v")
     texts = "{%- for content in message['content'] | selectattr('type', 'equalto', 'text')"
-    videos = texts.replace("'text'", "'video'") + " %}{{ '<video>' }}{% endfor %}
-"
+    videos = texts.replace("'text'", "'video'") + " %}{{ '<video>' }}{% endfor %}\n"
     source = LLAVA.replace(texts, videos + texts)
     parts = (TextPart(text="compare"), video, image("1"), image("2"))
     rendered = make(source).render(

@@ -78,8 +78,8 @@ def test_published_forms(name, expected):
 
 def test_every_name_builds_and_renders():
     assert templates.names() == sorted(templates.names())
-    assert {"base", "chatml", "qwen", "vicuna", "llava-v1", "llama2", "llama3", "llama3_1", "mistral", "phi-3", "internlm2",
-            "internvl2_5", "gemma", "deepseek"} <= set(templates.names())  # fmt: skip
+    assert {"base", "chatml", "qwen", "vicuna", "llava-v1", "llama2", "llama3", "llama3_1", "mistral", "phi-3",
+            "internlm2", "internvl2_5", "gemma", "deepseek"} <= set(templates.names())  # fmt: skip
     for name in templates.names():
         template = build(name)
         assert "A" in template.render([user("A")]).text
