@@ -282,11 +282,13 @@ class MediaLimits:
     """What a picture or clip may cost. Checked before anything is decoded.
 
     Local paths are read only when `allow_local_paths` is set (scripts); servers turn it off. `allow_private_hosts`
-    permits addresses that are not globally routable. Times are in seconds.
+    permits addresses that are not globally routable. Times are in seconds. `max_pixels` is of one picture or frame;
+    the sampled frames of a clip that hold more than `max_clip_pixels` together are scaled down while decoded.
     """
 
     max_bytes: int = 256 << 20
     max_pixels: int = 178_956_970
+    max_clip_pixels: int = 4 * 178_956_970
     max_frames: int = 768
     max_duration_s: float = 3600.0
     timeout_s: float = 30.0
