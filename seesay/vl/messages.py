@@ -1,0 +1,277 @@
+"""Everything that `pipe(...)` accepts, as requests. Nothing is fetched, decoded or rendered here.
+
+A prompt is a text, OpenAI messages (a list of dicts), `(text, media)` or `(media, text)`; a list of those is a batch.
+A bad prompt becomes a `RequestError` in the result, so that its siblings are answered.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, NoReturn
+
+from seesay.config import GenerationConfig
+from seesay.errors import ErrorCode, RequestError
+from seesay.values import GenerationRequest, MediaPart, Message, Modality, TextPart
+from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+
+Part = TextPart | MediaPart
+
+_MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
+_ACCEPTED = "a text, OpenAI messages (a list of dicts), (text, image), or (text, [images])"
+_VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv")
+_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".heic")
+_TOKENS = re.compile(f"{re.escape(IMAGE_TOKEN)}|{re.escape(VIDEO_TOKEN)}")
+_MODALITIES = {IMAGE_TOKEN: Modality.IMAGE, VIDEO_TOKEN: Modality.VIDEO}
+# OpenAI's detail='low' is a picture of 512 x 512.
+_LOW_DETAIL_PIXELS = 512 * 512
+
+
+def parse_prompts(
+    prompts: Any,
+    gen_config: GenerationConfig | Sequence[GenerationConfig] | None = None,
+    *,
+    do_preprocess: bool = True,
+) -> tuple[list[GenerationRequest | RequestError], bool]:
+    """(a request or the reason against it per prompt, whether the answer is a list).
+
+    do_preprocess: apply the chat template. Without it a prompt is a raw text, in which special tokens are honoured and
+    `IMAGE_TOKEN` marks where media go.
+
+    Raises ValueError when there are several `gen_config`, but not one per prompt.
+    """
+    is_list = isinstance(prompts, list) and not (prompts and all(isinstance(p, Mapping) for p in prompts))
+    items = prompts if is_list else [prompts]
+    configs = _one_each(gen_config, len(items))
+    requests: list[GenerationRequest | RequestError] = []
+    for item, config in zip(items, configs):
+        try:
+            requests.append(_parse_item(item, config, do_preprocess=do_preprocess))
+        except RequestError as error:
+            requests.append(error)
+    return requests, is_list
+
+
+def parse_messages(messages: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """OpenAI messages as values. Raises RequestError naming what is wrong and where."""
+    return tuple(_parse_message(message, index) for index, message in enumerate(messages))
+
+
+def parse_turn(prompt: Any) -> tuple[Message, ...]:
+    """One prompt, of whatever form, as the messages that it adds to a conversation."""
+    request = _parse_item(prompt, GenerationConfig(), do_preprocess=True)
+    assert isinstance(request.prompt, tuple)
+    return tuple(message for message in request.prompt if isinstance(message, Message))
+
+
+def _one_each(gen_config: GenerationConfig | Sequence[GenerationConfig] | None, num: int) -> list[GenerationConfig]:
+    if gen_config is None or isinstance(gen_config, GenerationConfig):
+        return [gen_config or GenerationConfig()] * num
+    configs = list(gen_config)
+    if len(configs) != num:
+        raise ValueError(f"gen_config: {len(configs)} for {num} prompts; give one for all or one for each")
+    for config in configs:
+        if not isinstance(config, GenerationConfig):
+            raise TypeError(f"gen_config must be a GenerationConfig or a list of them, not {type(config).__name__}")
+    return configs
+
+
+def _parse_item(item: Any, config: GenerationConfig, *, do_preprocess: bool) -> GenerationRequest:
+    if isinstance(item, str):
+        if not do_preprocess:
+            return GenerationRequest(prompt=item, gen_config=config)
+        return GenerationRequest(prompt=(Message(role="user", parts=(TextPart(text=item),)),), gen_config=config)
+    if isinstance(item, tuple):
+        text, media = _parse_pair(item)
+        if not do_preprocess:
+            return GenerationRequest(prompt=text, media=tuple(media), gen_config=config)
+        parts = _place([*media, TextPart(text=text)])
+        return GenerationRequest(prompt=(Message(role="user", parts=parts),), gen_config=config)
+    if isinstance(item, Mapping):
+        item = [item]
+    if isinstance(item, list) and item and all(isinstance(message, Mapping) for message in item):
+        if not do_preprocess:
+            _fail("with do_preprocess=False a prompt is a text, or (text, media); these are messages")
+        return GenerationRequest(prompt=parse_messages(item), gen_config=config)
+    if isinstance(item, list) and not item:
+        _fail(f"the prompt is an empty list; it must be {_ACCEPTED}")
+    _fail(f"a prompt must be {_ACCEPTED}; this one is {_describe(item)}")
+
+
+# --- (text, media) ---------------------------------------------------------------------------------------------------
+
+
+def _parse_pair(pair: tuple[Any, ...]) -> tuple[str, list[MediaPart]]:
+    if len(pair) != 2:
+        _fail(f"a tuple prompt has two elements, (text, image) or (text, [images]); this one has {len(pair)}")
+    first, second = pair
+    if isinstance(first, str) and not (isinstance(second, str) and _is_media(first) and not _is_media(second)):
+        text, media = first, second
+    elif isinstance(second, str):
+        text, media = second, first
+    else:
+        _fail(f"one element of a tuple prompt must be the text; these are {_describe(first)} and {_describe(second)}")
+    if media is None:
+        _fail("the image of a tuple prompt is None; leave the tuple out to ask without an image")
+    sources = list(media) if isinstance(media, list | tuple) else [media]
+    return text, [_make_media(source) for source in sources]
+
+
+def _is_media(text: str) -> bool:
+    """Whether a string is where media are, rather than what is asked about them."""
+    return bool(re.match(r"(https?|file)://|data:(image|video)/", text)) or text.lower().endswith(
+        _IMAGE_SUFFIXES + _VIDEO_SUFFIXES
+    )
+
+
+def _make_media(source: Any) -> MediaPart:
+    name = str(source) if isinstance(source, str | PurePath) else ""
+    address = name.partition("?")[0].lower() if "://" in name else name.lower()
+    is_video = address.endswith(_VIDEO_SUFFIXES) or name.startswith("data:video/") or _is_loaded_video(source)
+    return MediaPart(modality=Modality.VIDEO if is_video else Modality.IMAGE, source=source)
+
+
+def _is_loaded_video(source: Any) -> bool:
+    # Where the module was never imported, nobody can have loaded a clip; importing it here would cost its decoders.
+    media = sys.modules.get("seesay.processors.media")
+    return media is not None and isinstance(source, media.Video)
+
+
+def _place(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Move media to where the texts of the same message say `IMAGE_TOKEN` or `VIDEO_TOKEN`.
+
+    Without media those are text like any other. For a modality whose token is absent, media stay where they are.
+    Raises RequestError when the numbers differ.
+    """
+    queues: dict[Modality, list[MediaPart]] = {}
+    for part in parts:
+        if isinstance(part, MediaPart):
+            queues.setdefault(part.modality, []).append(part)
+    texts = "".join(part.text for part in parts if isinstance(part, TextPart))
+    placed: set[Modality] = set()
+    for token, modality in _MODALITIES.items():
+        num_tokens, num_media = texts.count(token), len(queues.get(modality, ()))
+        if num_tokens and num_media:
+            if num_tokens != num_media:
+                _fail(
+                    f"the text has {num_tokens} {token} for {num_media} {modality.value}(s); the numbers must be equal"
+                )
+            placed.add(modality)
+    if not placed:
+        return tuple(parts)
+    result: list[Part] = []
+    for part in parts:
+        if isinstance(part, MediaPart):
+            if part.modality not in placed:
+                result.append(part)
+            continue
+        done = 0
+        for match in _TOKENS.finditer(part.text):
+            modality = _MODALITIES[match[0]]
+            if modality in placed:
+                result += [TextPart(text=part.text[done : match.start()]), queues[modality].pop(0)]
+                done = match.end()
+        result.append(TextPart(text=part.text[done:]))
+    return tuple(part for part in result if isinstance(part, MediaPart) or part.text)
+
+
+# --- OpenAI messages ---------------------------------------------------------------------------------------------------
+
+
+def _parse_message(message: Mapping[str, Any], index: int) -> Message:
+    where = f"messages[{index}]"
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        _fail(f"{where} has no role (user, assistant, system or tool)", f"{where}.role")
+    extra: dict[str, Any] = {}
+    for key, value in message.items():
+        if key in ("role", "content") or value is None:
+            continue  # clients send back the empty fields of the answers they got
+        if key not in _MESSAGE_EXTRAS:
+            _fail(
+                f"{where} has the unknown key {key!r}; known are role, content, {', '.join(_MESSAGE_EXTRAS)}",
+                f"{where}.{key}",
+            )
+        extra[key] = value
+    content = message.get("content")
+    parts: list[Part]
+    if content is None:
+        if not extra.get("tool_calls"):
+            _fail(f"{where} has no content", f"{where}.content")
+        parts = []
+    elif isinstance(content, str):
+        parts = [TextPart(text=content)]
+    elif isinstance(content, list | tuple):
+        parts = [_parse_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+    else:
+        _fail(f"{where}.content must be a text or a list of parts, not {_describe(content)}", f"{where}.content")
+    return Message(role=role, parts=_place(parts), extra=extra)
+
+
+def _parse_part(part: Any, where: str) -> Part:
+    if isinstance(part, str):
+        return TextPart(text=part)
+    if not isinstance(part, Mapping):
+        _fail(f"{where} must be an object with a type, not {_describe(part)}", where)
+    kind = part.get("type")
+    if kind == "text":
+        _refuse_unknown(part, ("type", "text"), where)
+        if not isinstance(part.get("text"), str):
+            _fail(f"{where}.text must be a text, not {_describe(part.get('text'))}", f"{where}.text")
+        return TextPart(text=part["text"])
+    if kind in ("image_url", "video_url", "image_data"):
+        _refuse_unknown(part, ("type", kind), where)
+        modality = Modality.VIDEO if kind == "video_url" else Modality.IMAGE
+        return _parse_media_object(
+            part.get(kind), modality, "data" if kind == "image_data" else "url", f"{where}.{kind}"
+        )
+    if kind in ("image", "video"):
+        return _parse_inline_media(part, Modality(kind), where)
+    known = "text, image_url, image, image_data, video_url, video"
+    _fail(f"{where} has the unknown type {kind!r}; known are {known}", f"{where}.type")
+
+
+def _parse_media_object(value: Any, modality: Modality, source_key: str, where: str) -> MediaPart:
+    """`{"url": …, option: …}`, or the source alone."""
+    if not isinstance(value, Mapping):
+        value = {source_key: value}
+    if value.get(source_key) is None:
+        _fail(f"{where} has no {source_key}", f"{where}.{source_key}")
+    options = {key: option for key, option in value.items() if key != source_key}
+    return MediaPart(modality=modality, source=value[source_key], options=_media_options(options, where))
+
+
+def _parse_inline_media(part: Mapping[str, Any], modality: Modality, where: str) -> MediaPart:
+    """`{"type": "image", "image": source, option: …}`, as Qwen and Transformers write it."""
+    keys = [key for key in (modality.value, "url", "path", "base64") if part.get(key) is not None]
+    if len(keys) != 1:
+        _fail(f"{where} must have exactly one of {modality.value}, url, path, base64; it has {keys or 'none'}", where)
+    options = {key: option for key, option in part.items() if key not in ("type", keys[0])}
+    return MediaPart(modality=modality, source=part[keys[0]], options=_media_options(options, where))
+
+
+def _media_options(options: dict[str, Any], where: str) -> dict[str, Any]:
+    """The options that decoding and the model's family know how to check; None is the default of each."""
+    options = {key: value for key, value in options.items() if value is not None}
+    detail = options.pop("detail", "auto")
+    if detail not in ("auto", "high", "low"):
+        _fail(f"{where}.detail must be auto, low or high, not {detail!r}", f"{where}.detail")
+    if detail == "low":
+        options["max_pixels"] = min(_LOW_DETAIL_PIXELS, options.get("max_pixels", _LOW_DETAIL_PIXELS))
+    return options
+
+
+def _refuse_unknown(part: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    unknown = sorted(str(key) for key, value in part.items() if key not in known and value is not None)
+    if unknown:
+        _fail(f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(known)}", f"{where}.{unknown[0]}")
+
+
+def _describe(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _fail(message: str, param: str = "prompts") -> NoReturn:
+    raise RequestError(ErrorCode.INVALID_REQUEST, message, param)

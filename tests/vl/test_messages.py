@@ -1,0 +1,219 @@
+"""Every form of prompt that the pipeline accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from seesay.config import GenerationConfig
+from seesay.errors import RequestError
+from seesay.values import MediaPart, Modality, TextPart
+from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+from seesay.vl.messages import parse_messages, parse_prompts, parse_turn
+
+PICTURE = Image.new("RGB", (4, 4))
+OTHER = Image.new("RGB", (5, 5))
+
+
+def shape(request):
+    """A request's messages as nested tuples."""
+    assert not isinstance(request, RequestError), request
+    return [(m.role, *(p.text if isinstance(p, TextPart) else p.source for p in m.parts)) for m in request.prompt]
+
+
+def only(prompts, **kwargs):
+    requests, is_list = parse_prompts(prompts, **kwargs)
+    assert not is_list
+    return requests[0]
+
+
+def error_of(prompt):
+    error = only(prompt)
+    assert isinstance(error, RequestError)
+    return error
+
+
+def in_messages(*content):
+    return [{"role": "user", "content": list(content)}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "parts"),
+    [
+        ("hi", ("hi",)),
+        (("what?", PICTURE), (PICTURE, "what?")),
+        ((PICTURE, "what?"), (PICTURE, "what?")),
+        (("what?", [PICTURE, OTHER]), (PICTURE, OTHER, "what?")),
+        (([PICTURE, OTHER], "what?"), (PICTURE, OTHER, "what?")),
+        (("what?", []), ("what?",)),
+        (("what?", "http://x/a.jpg"), ("http://x/a.jpg", "what?")),
+        (("http://x/a", "what?"), ("http://x/a", "what?")),
+        (("tiger.jpeg", "what?"), ("tiger.jpeg", "what?")),
+        (("what?", Path("tiger.jpeg")), (Path("tiger.jpeg"), "what?")),
+        (("what?", b"bytes"), (b"bytes", "what?")),
+        ((f"a {IMAGE_TOKEN} b", PICTURE), ("a ", PICTURE, " b")),
+        ((f"{IMAGE_TOKEN}{IMAGE_TOKEN}\nboth", [PICTURE, OTHER]), (PICTURE, OTHER, "\nboth")),
+        (f"what is {IMAGE_TOKEN}?", (f"what is {IMAGE_TOKEN}?",)),
+    ],
+)
+def test_single_prompts(prompt, parts):
+    assert shape(only(prompt)) == [("user", *parts)]
+
+
+def test_openai_messages_are_one_prompt():
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "hi"}]
+    assert shape(only(messages)) == [("system", "S"), ("user", "hi")]
+
+
+def test_batches():
+    mixed = ["a", ("b", PICTURE), [{"role": "user", "content": "c"}], {"role": "user", "content": "d"}]
+    requests, is_list = parse_prompts(mixed)
+    assert is_list
+    assert [shape(r) for r in requests] == [[("user", "a")], [("user", PICTURE, "b")], [("user", "c")], [("user", "d")]]
+    assert parse_prompts([]) == ([], True)
+    requests, is_list = parse_prompts(["a"])
+    assert is_list and len(requests) == 1
+    requests, is_list = parse_prompts([[{"role": "user", "content": "a"}]])
+    assert is_list and len(requests) == 1
+
+
+def test_one_bad_prompt_leaves_the_others():
+    requests, _ = parse_prompts(["a", 7, ("b", PICTURE, 1), None, []])
+    assert isinstance(requests[1], RequestError) and "a int" in str(requests[1])
+    assert "has 3" in str(requests[2])
+    assert "nothing" in str(requests[3])
+    assert "empty list" in str(requests[4])
+    assert shape(requests[0]) == [("user", "a")]
+
+
+def test_order_of_parts_is_kept():
+    part = {"type": "image_url", "image_url": {"url": "u"}}
+    messages = in_messages({"type": "text", "text": "a"}, part, {"type": "text", "text": "b"}, part, "c")
+    assert shape(only(messages)) == [("user", "a", "u", "b", "u", "c")]
+
+
+def test_image_token_in_messages():
+    images = [{"type": "image_url", "image_url": {"url": u, "max_dynamic_patch": 12}} for u in "12"]
+    text = {"type": "text", "text": f"Image-1: {IMAGE_TOKEN}\nImage-2: {IMAGE_TOKEN}\nCompare."}
+    request = only(in_messages(text, *images))
+    assert shape(request) == [("user", "Image-1: ", "1", "\nImage-2: ", "2", "\nCompare.")]
+    assert request.prompt[0].parts[1].options == {"max_dynamic_patch": 12}
+    # A later message without images may mention the token.
+    later = [*in_messages(text, *images), {"role": "user", "content": IMAGE_TOKEN}]
+    assert shape(only(later))[1] == ("user", IMAGE_TOKEN)
+    assert "2 <IMAGE_TOKEN> for 1 image" in str(error_of(in_messages(text, images[0])))
+
+
+def test_images_and_a_video_placed_apart():
+    video = {"type": "video", "video": ["f1", "f2"], "fps": 2.0}
+    image = {"type": "image", "image": PICTURE}
+    text = {"type": "text", "text": f"clip {VIDEO_TOKEN} end {IMAGE_TOKEN}"}
+    parts = only(in_messages(image, video, text)).prompt[0].parts
+    assert [p.text if isinstance(p, TextPart) else p.modality.value for p in parts] == [
+        "clip ",
+        "video",
+        " end ",
+        "image",
+    ]
+    kept = only(in_messages(video, image, {"type": "text", "text": f"see {IMAGE_TOKEN}"})).prompt[0].parts
+    assert [p.text if isinstance(p, TextPart) else p.modality.value for p in kept] == ["video", "see ", "image"]
+
+
+@pytest.mark.parametrize(
+    ("part", "modality", "source", "options"),
+    [
+        ({"type": "image_url", "image_url": "u"}, "image", "u", {}),
+        ({"type": "image_url", "image_url": {"url": "u", "detail": "auto"}}, "image", "u", {}),
+        ({"type": "image_url", "image_url": {"url": "u", "detail": "low"}}, "image", "u", {"max_pixels": 262144}),
+        ({"type": "image_url", "image_url": {"url": "u", "min_pixels": 4, "max_pixels": 8}}, "image", "u",
+         {"min_pixels": 4, "max_pixels": 8}),
+        ({"type": "image", "image": PICTURE, "max_pixels": 8}, "image", PICTURE, {"max_pixels": 8}),
+        ({"type": "image", "url": "u"}, "image", "u", {}),
+        ({"type": "image_data", "image_data": {"data": PICTURE}}, "image", PICTURE, {}),
+        ({"type": "video_url", "video_url": {"url": "u", "fps": 1, "num_frames": None}}, "video", "u", {"fps": 1}),
+        ({"type": "video", "video": "v.mp4", "num_frames": 8}, "video", "v.mp4", {"num_frames": 8}),
+    ],
+)  # fmt: skip
+def test_media_parts(part, modality, source, options):
+    (parsed,) = only(in_messages(part)).prompt[0].parts
+    assert parsed == MediaPart(modality=Modality(modality), source=source, options=options)
+
+
+@pytest.mark.parametrize(
+    ("messages", "message", "param"),
+    [
+        ([{"content": "x"}], "no role", "messages[0].role"),
+        ([{"role": "user"}], "no content", "messages[0].content"),
+        ([{"role": "user", "content": 3}], "a int", "messages[0].content"),
+        ([{"role": "user", "content": "x", "weight": 1}], "'weight'", "messages[0].weight"),
+        (in_messages({"type": "audio"}), "'audio'", "messages[0].content[0].type"),
+        (in_messages({"type": "text", "text": "x", "bold": True}), "'bold'", "messages[0].content[0].bold"),
+        (in_messages({"type": "text"}), "must be a text", "messages[0].content[0].text"),
+        (in_messages({"type": "image_url", "image_url": {}}), "no url", "messages[0].content[0].image_url.url"),
+        (in_messages({"type": "image_url", "image_url": {"url": "u", "detail": "most"}}), "'most'",
+         "messages[0].content[0].image_url.detail"),
+        (in_messages({"type": "image"}), "exactly one", "messages[0].content[0]"),
+        (in_messages({"type": "image", "image": "a", "url": "b"}), "exactly one", "messages[0].content[0]"),
+        (in_messages(4), "object with a type", "messages[0].content[0]"),
+    ],
+)  # fmt: skip
+def test_bad_messages(messages, message, param):
+    error = error_of(messages)
+    assert message in str(error)
+    assert error.param == param
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ((PICTURE, OTHER), "must be the text"),
+        (("what?", None), "None"),
+        ((f"{IMAGE_TOKEN} {IMAGE_TOKEN}", PICTURE), "2 <IMAGE_TOKEN> for 1"),
+    ],
+)
+def test_bad_pairs(pair, message):
+    assert message in str(error_of(pair))
+
+
+def test_tool_messages_and_empty_fields():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = parse_messages(
+        [
+            {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+            {"role": "tool", "tool_call_id": "1", "content": "42"},
+        ]
+    )
+    assert messages[0].parts == () and messages[0].extra == {"tool_calls": [call]}
+    assert messages[1].extra == {"tool_call_id": "1"}
+
+
+def test_video_by_name():
+    for source in ("clip.mp4", "https://x/clip.webm?sig=1.png", "data:video/mp4;base64,AA"):
+        assert only(("what?", source)).prompt[0].parts[0].modality is Modality.VIDEO
+
+
+def test_without_preprocessing():
+    request = only("<s>raw", do_preprocess=False)
+    assert request.prompt == "<s>raw" and request.media == ()
+    request = only((f"raw {IMAGE_TOKEN}", PICTURE), do_preprocess=False)
+    assert request.prompt == f"raw {IMAGE_TOKEN}" and request.media[0].source is PICTURE
+    assert "do_preprocess" in str(only([{"role": "user", "content": "x"}], do_preprocess=False))
+
+
+def test_gen_configs():
+    one, two = GenerationConfig(max_new_tokens=1), GenerationConfig(max_new_tokens=2)
+    requests, _ = parse_prompts(["a", "b"], [one, two])
+    assert [r.gen_config.max_new_tokens for r in requests] == [1, 2]
+    assert only("a", gen_config=[two]).gen_config is two
+    with pytest.raises(ValueError, match="2 for 1"):
+        parse_prompts("a", [one, two])
+    with pytest.raises(TypeError, match="dict"):
+        parse_prompts("a", [{}])
+
+
+def test_turn():
+    assert [m.role for m in parse_turn(("what?", PICTURE))] == ["user"]
+    with pytest.raises(RequestError):
+        parse_turn(3)

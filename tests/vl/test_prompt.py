@@ -1,0 +1,138 @@
+"""Splicing media into prompts, by offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from seesay.errors import RequestError
+from seesay.values import Expansion, MediaPart, Modality, RenderedPrompt
+from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+from seesay.vl.prompt import build_input, build_token_input, render_raw
+
+MARKERS = {Modality.IMAGE: "[I]", Modality.VIDEO: "[V]"}
+
+
+@dataclass
+class Prepared:
+    features: dict
+    key: bytes
+    modality: Modality = Modality.IMAGE
+
+
+class CharTokenizer:
+    """One token per character, and one, 0, for each marker span."""
+
+    def encode_prompt(self, rendered, *, add_special_tokens=False):
+        ids, ranges, done = [1] if add_special_tokens else [], [], 0
+        for start, stop in rendered.markers:
+            ids += map(ord, rendered.text[done:start])
+            ranges.append((len(ids), len(ids) + 1))
+            ids.append(0)
+            done = stop
+        return np.array([*ids, *map(ord, rendered.text[done:])], dtype=np.int64), tuple(ranges)
+
+
+class FakeFamily:
+    """A picture of n rows becomes: begin (2), n rows (3), end (4)."""
+
+    def expand(self, modality, features):
+        n = features["n"]
+        takes = np.array([False, *[True] * n, False])
+        return Expansion(token_ids=np.array([2, *[3] * n, 4], dtype=np.int64), takes_embedding=takes)
+
+    def num_units(self, features):
+        return 4 * features["n"]
+
+    def positions(self, token_ids, items):
+        return np.arange(len(token_ids)), len(token_ids)
+
+
+def media(*modalities):
+    return tuple(MediaPart(modality=Modality(m), source=i) for i, m in enumerate(modalities))
+
+
+def build(rendered, prepared, **kwargs):
+    kwargs = {"model_digest": b"m", **kwargs}
+    return build_input(rendered, prepared, family=FakeFamily(), tokenizer=CharTokenizer(), **kwargs)
+
+
+def test_text_only():
+    built = build(RenderedPrompt(text="ab"), [])
+    assert built.token_ids.tolist() == [97, 98] and built.items == () and built.next_position == 2
+    assert built.token_ids.dtype == np.int64
+
+
+def test_items_stand_in_their_markers_places():
+    rendered = RenderedPrompt(text="a[I]b[I][I]", media=media("image", "image"), markers=((1, 4), (8, 11)))
+    built = build(rendered, [Prepared({"n": 2}, b"x"), Prepared({"n": 1}, b"y")])
+    text = [ord(c) for c in "b[I]"]
+    assert built.token_ids.tolist() == [97, 2, 3, 3, 4, *text, 2, 3, 4]
+    first, second = built.items
+    assert first.span == (1, 5) and first.slots.tolist() == [2, 3] and first.num_units == 8
+    assert second.span == (9, 12) and second.slots.tolist() == [10]
+    for item in built.items:
+        assert (built.token_ids[item.slots] == 3).all()
+
+
+def test_bos_shifts_nothing():
+    rendered = RenderedPrompt(text="[I]b", media=media("image"), markers=((0, 3),))
+    built = build(rendered, [Prepared({"n": 1}, b"x")], add_special_tokens=True)
+    assert built.token_ids.tolist() == [1, 2, 3, 4, 98]
+    assert built.items[0].slots.tolist() == [2]
+
+
+def test_hash_is_of_content_model_and_salt():
+    rendered = RenderedPrompt(text="[I][I]", media=media("image", "image"), markers=((0, 3), (3, 6)))
+
+    def hashes(key="x", **kwargs):
+        built = build(rendered, [Prepared({"n": 1}, b"x"), Prepared({"n": 1}, key.encode())], **kwargs)
+        return [item.hash for item in built.items]
+
+    same, again = hashes()
+    assert same == again and len(same) == 32
+    assert hashes("y")[1] != same
+    assert hashes(model_digest=b"other")[0] != same
+    assert hashes(salt=b"tenant")[0] != same
+
+
+def test_what_cannot_be_built():
+    with pytest.raises(RequestError, match="empty"):
+        build(RenderedPrompt(text=""), [])
+    with pytest.raises(RequestError, match="too small"):
+        build(RenderedPrompt(text="[I]", media=media("image"), markers=((0, 3),)), [Prepared({"n": 0}, b"x")])
+
+
+def test_token_ids():
+    built = build_token_input((5, 6, 7), family=FakeFamily())
+    assert built.token_ids.tolist() == [5, 6, 7] and built.next_position == 3
+    with pytest.raises(RequestError, match="empty"):
+        build_token_input((), family=FakeFamily())
+
+
+def test_raw_text():
+    assert render_raw(f"<s>{IMAGE_TOKEN}", (), MARKERS) == RenderedPrompt(text=f"<s>{IMAGE_TOKEN}")
+    parts = media("image", "video", "image")
+    rendered = render_raw(f"a{VIDEO_TOKEN}b{IMAGE_TOKEN}{IMAGE_TOKEN}[I]", parts, MARKERS)
+    assert rendered.text == "a[V]b[I][I][I]"
+    assert rendered.markers == ((1, 4), (5, 8), (8, 11))
+    assert [p.source for p in rendered.media] == [1, 0, 2]
+    own = render_raw("x [I] y", media("image"), MARKERS)
+    assert own.markers == ((2, 5),)
+
+
+@pytest.mark.parametrize(
+    ("text", "modalities", "message"),
+    [
+        ("no place", ["image"], "0 .I. for 1 image"),
+        (f"{IMAGE_TOKEN}{IMAGE_TOKEN}", ["image"], "2 <IMAGE_TOKEN> for 1"),
+        (f"{IMAGE_TOKEN}", ["image", "video"], "0 <VIDEO_TOKEN> for 1 video"),
+    ],
+)
+def test_raw_text_that_does_not_fit(text, modalities, message):
+    with pytest.raises(RequestError, match=message):
+        render_raw(text, media(*modalities), MARKERS)
+    with pytest.raises(RequestError, match="takes no image"):
+        render_raw(IMAGE_TOKEN, media("image"), {})
