@@ -19,7 +19,7 @@ from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.sampler import Sampled, Sampler, SamplingRow
 from seesay.llm.sequence import Sequence
-from seesay.llm.step_input import StepInput, build_profile_inputs, build_step_input
+from seesay.llm.step_input import Embeddings, StepInput, build_profile_inputs, build_step_input
 from seesay.values import Row, StepPlan
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ class StepResult:
     errors: Mapping[int, RequestError] = field(default_factory=dict)
 
     @property
-    def token_ids(self) -> dict[int, int | None]:
-        """{seq_id: sampled token or None} of the rows that went well: what `Scheduler.commit_step` takes."""
-        return {row.seq_id: row.token_id for row in self.rows}
+    def token_ids(self) -> dict[int, tuple[int, ...]]:
+        """{seq_id: sampled tokens} of the rows that sampled: what `Scheduler.commit_step` takes."""
+        return {row.seq_id: (row.token_id,) for row in self.rows if row.token_id is not None}
 
 
 class ModelRunner:
@@ -177,9 +177,7 @@ class ModelRunner:
         )
 
     @torch.inference_mode()
-    def run(
-        self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Mapping[bytes, torch.Tensor]
-    ) -> StepResult:
+    def run(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> StepResult:
         """Compute the plan's rows.
 
         `sequences` has those of the plan, `embeddings` [R_i, hidden] by media hash those that the rows need. A row

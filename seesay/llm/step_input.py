@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,13 @@ from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
 from seesay.llm.sequence import Sequence
 from seesay.values import Row, StepPlan
+
+
+class Embeddings(Protocol):
+    """Embeddings [R, hidden] by media hash: a dict, or the embedding store."""
+
+    def get(self, key: bytes, /) -> torch.Tensor | None:
+        """The embedding, None when it is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +45,7 @@ class _Splices:
 def build_step_input(
     plan: StepPlan,
     sequences: Mapping[int, Sequence],
-    embeddings: Mapping[bytes, torch.Tensor],
+    embeddings: Embeddings,
     *,
     config: DecoderConfig,
     block_size: int,
@@ -127,9 +135,7 @@ def _make_layout(rows: list[Row], block_size: int) -> RowLayout:
     )
 
 
-def _find_splices(
-    row: Row, sequence: Sequence, embeddings: Mapping[bytes, torch.Tensor], *, hidden_size: int
-) -> _Splices | None:
+def _find_splices(row: Row, sequence: Sequence, embeddings: Embeddings, *, hidden_size: int) -> _Splices | None:
     """The embedding rows that go into a row's positions, or None when there are none."""
     found = sequence.splices(row.start, row.start + row.num_tokens)
     if not found:
