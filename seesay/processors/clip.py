@@ -1,0 +1,145 @@
+"""One encoded clip to sampled upright RGB frames, with decord, else PyAV. Reads the container before decoding frames.
+
+Only containers of known kinds are opened, from bytes in memory or a regular file, so that a playlist in disguise
+cannot make the reader fetch something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.config import MediaLimits
+from seesay.errors import ErrorCode, MissingExtraError, RequestError
+from seesay.processors.sampling import FrameSampling
+
+Frames = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipInfo:
+    """What a container says about its video: upright frame size in pixels, number of frames, frames per second."""
+
+    width: int
+    height: int
+    num_frames: int
+    fps: float
+
+    @property
+    def duration_s(self) -> float:
+        return self.num_frames / self.fps
+
+
+class ClipReader(Protocol):
+    """An opened clip. `read` decodes frames `indices` (ascending) at `size` (height, width) and tells their times."""
+
+    @property
+    def info(self) -> ClipInfo: ...
+
+    def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> tuple[Frames, tuple[float, ...]]: ...
+
+
+# Opens (content, container kind, limits); raises ImportError where its package is missing.
+ClipOpener = Callable[[bytes | Path, str, MediaLimits], ClipReader]
+
+
+def decode_clip(
+    content: bytes | Path, sampling: FrameSampling, limits: MediaLimits, name: str
+) -> tuple[Frames, tuple[float, ...]]:
+    """Frames uint8 [N, H, W, 3] and their times in seconds. `name` is what messages call the clip.
+
+    Raises `RequestError`, or `MissingExtraError` when neither decord nor PyAV is installed.
+    """
+    kind = _container_kind(_head(content))
+    if kind is None:
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA,
+            f"{name} is not a video of a known kind (MP4, MOV, WebM, Matroska, AVI, MPEG, FLV, Ogg, ASF or GIF)",
+        )
+    problem: Exception | None = None
+    for opener in _openers():
+        try:
+            reader = opener(content, kind, limits)
+            check_info(reader.info, limits, name)
+            indices = sampling.indices(reader.info.num_frames, reader.info.fps)
+            return reader.read(indices, _output_size(reader.info, len(indices), limits))
+        except ImportError:
+            continue
+        except RequestError:
+            raise
+        except MemoryError:
+            raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {name}") from None
+        except Exception as error:  # what one package cannot read, the other may
+            problem = error
+    if problem is None:
+        raise MissingExtraError("reading a video", package="av", extra="video")
+    reason = str(problem).strip().split("\n")[0][:120] or type(problem).__name__
+    raise RequestError(
+        ErrorCode.INVALID_MEDIA, f"{name} cannot be decoded, it is damaged or cut off: {reason}"
+    ) from None
+
+
+def check_info(info: ClipInfo, limits: MediaLimits, name: str) -> None:
+    """Raise `RequestError` for a clip that is empty or beyond the limits."""
+    if info.num_frames < 1 or info.width < 1 or info.height < 1:
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} holds no video frames")
+    if info.width * info.height > limits.max_pixels:
+        raise RequestError(
+            ErrorCode.MEDIA_TOO_LARGE,
+            f"{name} has frames of {info.width}x{info.height} pixels, more than {limits.max_pixels}: "
+            "send a smaller clip or raise MediaLimits.max_pixels",
+        )
+    if info.duration_s > limits.max_duration_s:
+        raise RequestError(
+            ErrorCode.MEDIA_TOO_LARGE,
+            f"{name} lasts {info.duration_s:.0f} s, more than {limits.max_duration_s:g} s: "
+            "send a part of it or raise MediaLimits.max_duration_s",
+        )
+
+
+def _openers() -> tuple[ClipOpener, ...]:
+    from seesay.processors.clip_av import open_av
+    from seesay.processors.clip_decord import open_decord
+
+    return open_decord, open_av
+
+
+def _output_size(info: ClipInfo, num_frames: int, limits: MediaLimits) -> tuple[int, int]:
+    """(height, width) of decoded frames: as they are, or smaller where all together were too many pixels."""
+    pixels = info.width * info.height * num_frames
+    if pixels <= limits.max_clip_pixels:
+        return info.height, info.width
+    shrink = math.sqrt(limits.max_clip_pixels / pixels)
+    return max(1, math.floor(info.height * shrink)), max(1, math.floor(info.width * shrink))
+
+
+def _head(content: bytes | Path) -> bytes:
+    if isinstance(content, bytes):
+        return content[:256]
+    with content.open("rb") as file:
+        return file.read(256)
+
+
+def _container_kind(head: bytes) -> str | None:
+    """FFmpeg's name of the container that begins so."""
+    if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"):
+        return "mov"
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return "avi"
+    if head[:1] == b"\x47" and head[188:189] == b"\x47":
+        return "mpegts"
+    beginnings = {
+        b"\x1a\x45\xdf\xa3": "matroska",
+        b"FLV\x01": "flv",
+        b"OggS": "ogg",
+        b"\x00\x00\x01\xba": "mpeg",
+        b"GIF8": "gif",
+        b"\x30\x26\xb2\x75": "asf",
+    }
+    return beginnings.get(head[:4])

@@ -1,0 +1,63 @@
+"""Clips through decord, which is the fastest where it can read a file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.config import MediaLimits
+from seesay.processors.clip import ClipInfo, Frames, check_info
+
+
+def open_decord(content: bytes | Path, kind: str, limits: MediaLimits) -> DecordReader:
+    """A reader of the clip. Raises ImportError without decord, and decord's errors for what it cannot read."""
+    try:
+        import decord
+    except OSError as error:  # a shared library that it needs is missing
+        raise ImportError(str(error)) from None
+    decord.logging.set_level(decord.logging.QUIET)
+    _check_header(content, kind, limits)
+    return DecordReader(content)
+
+
+def _check_header(content: bytes | Path, kind: str, limits: MediaLimits) -> None:
+    """Check frame size and duration from the header where PyAV is there to tell: decord decodes a frame for that."""
+    from seesay.processors.clip_av import read_header
+
+    try:
+        header = read_header(content, kind)
+    except ImportError:
+        return
+    check_info(header, limits, "the clip")
+
+
+class DecordReader:
+    """An open `decord.VideoReader`."""
+
+    def __init__(self, content: bytes | Path) -> None:
+        self._content = content
+        self._reader = self._open()
+        height, width, _ = self._reader[0].shape
+        num_frames, fps = len(self._reader), float(self._reader.get_avg_fps())
+        if not (0 < fps < float("inf")):
+            raise ValueError(f"a frame rate of {fps}")
+        self.info = ClipInfo(width=width, height=height, num_frames=num_frames, fps=fps)
+
+    def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> tuple[Frames, tuple[float, ...]]:
+        reader = self._reader
+        if size != (self.info.height, self.info.width):
+            reader = self._open(width=size[1], height=size[0])
+        frames: Frames = reader.get_batch(indices.tolist()).asnumpy()
+        starts = reader.get_frame_timestamp(np.concatenate(([0], indices)))[:, 0]
+        return frames, tuple(float(start - starts[0]) for start in starts[1:])
+
+    def _open(self, **size: int) -> Any:
+        import decord
+
+        # A resolved path begins with a slash, so it cannot name one of FFmpeg's protocols.
+        source = io.BytesIO(self._content) if isinstance(self._content, bytes) else str(self._content.resolve())
+        return decord.VideoReader(source, ctx=decord.cpu(0), **size)

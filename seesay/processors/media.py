@@ -1,0 +1,125 @@
+"""`load_image` and `load_video`: whatever a user has, as upright RGB pixels within limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.config import MediaLimits
+from seesay.errors import ErrorCode, RequestError
+from seesay.processors.picture import decode_picture, to_rgb
+from seesay.processors.sampling import DEFAULT_FPS, FrameSampling
+from seesay.processors.sources import describe, read_bytes, read_source
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_NO_LIMITS_GIVEN = MediaLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Video:
+    """Sampled frames of a clip: `frames` uint8 [N, H, W, 3] and the second of the clip each was shown at."""
+
+    frames: npt.NDArray[np.uint8]
+    timestamps_s: tuple[float, ...]
+
+
+def load_image(source: Any, *, limits: MediaLimits = _NO_LIMITS_GIVEN) -> Image.Image:
+    """A picture as an RGB `PIL.Image`, upright as its EXIF data says.
+
+    `source` is a path, http(s) URL, data URL, bytes, base64 text, PIL image or uint8 array [H, W], [H, W, 3] or
+    [H, W, 4]. Of an animation the first frame is taken; transparent parts are white; 16-bit grey is scaled to 8 bits.
+    Limits are checked before pixels are decoded. Raises `RequestError` that says what is wrong and what to do.
+    """
+    from PIL import Image
+
+    if isinstance(source, np.ndarray):
+        source = _array_to_image(source)
+    if isinstance(source, Image.Image):
+        return to_rgb(source, limits, "the PIL image")
+    return decode_picture(read_bytes(source, limits), limits, describe(source))
+
+
+def load_video(
+    source: Any,
+    *,
+    fps: float | None = None,
+    num_frames: int | None = None,
+    min_frames: int | None = None,
+    max_frames: int | None = None,
+    limits: MediaLimits = _NO_LIMITS_GIVEN,
+) -> Video:
+    """Frames of a clip, evenly sampled: `num_frames` of them, or `fps` per second (default 2).
+
+    `source` is a path, http(s) URL, data URL, bytes, base64 text, or the frames themselves: a list of what
+    `load_image` takes or a uint8 array [N, H, W, 3]. The number of frames that `fps` gives is even and kept within
+    `min_frames` (4) and `max_frames` (768). Frames that were given are all taken unless `num_frames` is smaller, and
+    `fps` tells how many there are per second of the clip. Frames of a file that together hold more than
+    `limits.max_clip_pixels` are scaled down while they are decoded. Raises `RequestError`, or `MissingExtraError`
+    without a package that reads videos.
+    """
+    sampling = FrameSampling.checked(
+        fps=fps, num_frames=num_frames, min_frames=min_frames, max_frames=max_frames, limit=limits.max_frames
+    )
+    if isinstance(source, Video):
+        source = source.frames
+    if isinstance(source, (list, tuple)) or (isinstance(source, np.ndarray) and source.ndim == 4):
+        return _pick_frames(source, sampling, limits)
+    from seesay.processors.clip import decode_clip
+
+    frames, timestamps_s = decode_clip(read_source(source, limits), sampling, limits, describe(source))
+    return Video(frames=frames, timestamps_s=timestamps_s)
+
+
+def _pick_frames(source: Sequence[Any] | npt.NDArray[Any], sampling: FrameSampling, limits: MediaLimits) -> Video:
+    """Frames that are given one by one, at `sampling.fps` frames per second."""
+    if len(source) == 0:
+        raise RequestError(ErrorCode.INVALID_MEDIA, "the list of frames is empty")
+    indices = sampling.indices_of_given(len(source))
+    pictures: list[Any] = []
+    num_pixels = 0
+    for index in indices:
+        is_source = isinstance(source[index], (str, bytes, bytearray, memoryview, os.PathLike))
+        picture = (
+            load_image(source[index], limits=limits) if is_source or not _is_plain(source[index]) else source[index]
+        )
+        array = np.asarray(picture)
+        if pictures and array.shape != pictures[0].shape:
+            raise RequestError(
+                ErrorCode.INVALID_MEDIA,
+                f"frame {index} is {array.shape[1]}x{array.shape[0]} pixels, the first one "
+                f"{pictures[0].shape[1]}x{pictures[0].shape[0]}: frames of a clip have one size",
+            )
+        num_pixels += array.shape[0] * array.shape[1]
+        if num_pixels > limits.max_clip_pixels:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"the frames hold more than {limits.max_clip_pixels} pixels: send fewer or smaller ones, "
+                "or raise MediaLimits.max_clip_pixels",
+            )
+        pictures.append(array)
+    rate = sampling.fps or DEFAULT_FPS
+    return Video(frames=np.stack(pictures), timestamps_s=tuple(float(index) / rate for index in indices))
+
+
+def _is_plain(frame: Any) -> bool:
+    """Whether a frame needs no conversion."""
+    return isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
+
+
+def _array_to_image(array: npt.NDArray[Any]) -> Image.Image:
+    from PIL import Image
+
+    is_picture = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+    if array.dtype != np.uint8 or not is_picture or 0 in array.shape:
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA,
+            f"an array {array.dtype} {list(array.shape)} is no picture: uint8 [H, W], [H, W, 3] or [H, W, 4] is",
+        )
+    return Image.fromarray(array)

@@ -1,0 +1,181 @@
+"""What a user may pass as a picture or clip, as bytes or as a checked local file. Decodes nothing."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from seesay.config import MediaLimits
+from seesay.errors import ErrorCode, RequestError
+from seesay.processors.fetch import fetch, shorten_url
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]+={0,2}\s*")
+# What decoded base64 text must begin with to be taken for media and not for a path (also read at offset 4: mp4's ftyp).
+_MAGIC_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*", b"\x1a\x45\xdf\xa3")
+_SIGNATURES = _MAGIC_BYTES + tuple(b"P%d" % n + blank for n in range(1, 7) for blank in (b"\n", b" "))
+
+
+def read_source(source: Any, limits: MediaLimits) -> bytes | Path:
+    """The bytes of a path, http(s) URL, data URL, base64 text or bytes; a local file that is there stays a path.
+
+    A path that is returned is that of a regular file no larger than `limits.max_bytes`. Raises `RequestError`.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        _check_size(len(source) if not isinstance(source, memoryview) else source.nbytes, "the content", limits)
+        return bytes(source)
+    if isinstance(source, os.PathLike):
+        return _check_file(Path(source), limits)
+    if not isinstance(source, str):
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA,
+            f"a {type(source).__name__} is no picture or clip: pass a path, URL, data URL, bytes, base64 or PIL image",
+        )
+    if source[:5].lower() == "data:":
+        return _read_data_url(source, limits)
+    scheme = _SCHEME.match(source)
+    if scheme is not None and scheme[1].lower() == "file":
+        raise RequestError(ErrorCode.MEDIA_FORBIDDEN, "file:// URLs are not read: pass the path itself")
+    if scheme is not None:
+        return fetch(source.strip(), limits)
+    return _read_text(source, limits)
+
+
+def read_bytes(source: Any, limits: MediaLimits) -> bytes:
+    """As `read_source`, with local files read. Raises `RequestError`."""
+    content = read_source(source, limits)
+    if isinstance(content, bytes):
+        return content
+    try:
+        # Opening does not wait for a writer, should the file have become a pipe since it was checked.
+        with open(os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _not_a_file(content)
+            data = file.read(limits.max_bytes + 1)
+    except OSError as error:
+        raise _unreadable(content, error) from None
+    _check_size(len(data), _shorten_path(content), limits)
+    return data
+
+
+def describe(source: Any) -> str:
+    """What to call a source in a message; nothing long, no secrets."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return f"content of {len(source)} bytes"
+    if isinstance(source, os.PathLike):
+        return _shorten_path(Path(source))
+    if isinstance(source, str):
+        if source[:5].lower() == "data:":
+            return f"data URL of {len(source)} characters"
+        if _SCHEME.match(source):
+            return shorten_url(source)
+        return _shorten_path(source) if len(source) <= 256 else f"text of {len(source)} characters"
+    return type(source).__name__
+
+
+def _read_text(text: str, limits: MediaLimits) -> bytes | Path:
+    """A string that is a path or base64. Nothing of the file system is told where local paths are not allowed."""
+    if limits.allow_local_paths and len(text) < 4096:
+        path = Path(text)
+        try:
+            path.stat()
+        except (OSError, ValueError) as error:
+            problem = (
+                "it does not exist" if isinstance(error, FileNotFoundError) else f"{getattr(error, 'strerror', error)}"
+            )
+        else:
+            return _check_file(path, limits)
+    else:
+        problem = "too long for a path" if limits.allow_local_paths else ""
+    if _BASE64.fullmatch(text):
+        _check_size(len(text) * 3 // 4 - 2, "the base64 content", limits)
+        try:
+            data = _decode_base64(text)
+        except binascii.Error:
+            data = b""
+        if data.startswith(_SIGNATURES) or data[4:8] == b"ftyp":
+            return data
+    if not limits.allow_local_paths:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{describe(text)} is neither a URL nor the base64 of a picture or clip, and local paths are not read here",
+        )
+    raise RequestError(
+        ErrorCode.INVALID_MEDIA,
+        f"cannot read the file {describe(text)}: {problem}, and it is no URL, data URL or base64",
+    )
+
+
+def _check_file(path: Path, limits: MediaLimits) -> Path:
+    if not limits.allow_local_paths:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN, "local paths are not read here: send the content as a data URL, or a public URL"
+        )
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_a_file(path)
+    _check_size(status.st_size, _shorten_path(path), limits)
+    return path
+
+
+def _read_data_url(url: str, limits: MediaLimits) -> bytes:
+    header, comma, payload = url.partition(",")
+    if not comma:
+        raise RequestError(ErrorCode.INVALID_MEDIA, "a data URL has a comma before its content; this one has none")
+    is_base64 = header.rstrip().lower().endswith(";base64")
+    # Percent signs triple a length, base64 adds a third: what is this long cannot be small enough.
+    _check_size(
+        len(payload) * 3 // 4 - 2 if is_base64 and "%" not in payload else len(payload) // 3, "the data URL", limits
+    )
+    if not is_base64:
+        data = unquote_to_bytes(payload)
+    else:
+        try:
+            data = _decode_base64(unquote_to_bytes(payload).decode("ascii") if "%" in payload else payload)
+        except (binascii.Error, UnicodeError) as error:
+            raise RequestError(
+                ErrorCode.INVALID_MEDIA, f"the data URL of {len(url)} characters is not valid base64: {error}"
+            ) from None
+    _check_size(len(data), "the data URL", limits)
+    return data
+
+
+def _decode_base64(text: str) -> bytes:
+    """Base64 of either alphabet, with or without padding and line breaks. Raises `binascii.Error`."""
+    compact = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+    except ValueError as error:  # also for letters outside ASCII
+        raise binascii.Error(str(error)) from None
+
+
+def _check_size(size: int, what: str, limits: MediaLimits) -> None:
+    if size > limits.max_bytes:
+        raise RequestError(
+            ErrorCode.MEDIA_TOO_LARGE,
+            f"{what} has {size} bytes, more than {limits.max_bytes}: "
+            "send a smaller file or raise MediaLimits.max_bytes",
+        )
+
+
+def _shorten_path(path: str | Path) -> str:
+    text = str(path)
+    return repr(text if len(text) <= 100 else f"...{text[-97:]}")
+
+
+def _not_a_file(path: Path) -> RequestError:
+    return RequestError(ErrorCode.INVALID_MEDIA, f"{_shorten_path(path)} is not a regular file")
+
+
+def _unreadable(path: Path, error: Exception) -> RequestError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return RequestError(ErrorCode.INVALID_MEDIA, f"cannot read the file {_shorten_path(path)}: {reason}")
