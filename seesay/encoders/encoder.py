@@ -1,0 +1,19 @@
+"""What a vision tower looks like to the worker that feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Encoder(Protocol):
+    """Turns preprocessed media into embeddings."""
+
+    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        """Encode items of any sizes in one call. `features[i]` is the family's input for item i; the result has, in the
+        same order, one [R_i, hidden] tensor per item on the language model's device, R_i being the item's slots.
+        Items do not influence each other's rows."""
+        ...

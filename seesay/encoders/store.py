@@ -1,0 +1,152 @@
+"""Embeddings by the hash of what they were made from. Thread-safe; never looks inside a tensor.
+
+An embedding that somebody pins stays. Those that nobody pins are kept up to a limit in bytes, the least recently used
+leave first. Of several that want the same missing embedding at once, one is told to encode it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Lookup(Enum):
+    """Answer of `EmbeddingStore.begin`: it is here; somebody is encoding it; the caller is to encode it."""
+
+    READY = "ready"
+    IN_FLIGHT = "in flight"
+    ENCODE = "encode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStats:
+    """Counts now, and since the start where the name says total. A hit is a `begin` that found the embedding there or
+    being made, a miss one that had it encoded."""
+
+    num_entries: int
+    pinned_bytes: int
+    unpinned_bytes: int
+    total_hits: int
+    total_misses: int
+    total_evictions: int
+
+
+class EmbeddingStore:
+    """Keeps embeddings [R, hidden] by 32-byte hash; `limit_bytes` bounds those that nobody pins (0 keeps none)."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        assert limit_bytes >= 0
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._entries: dict[bytes, Tensor] = {}
+        self._unpinned: OrderedDict[bytes, None] = OrderedDict()  # the least recently used first
+        self._pins: dict[bytes, set[Hashable]] = {}
+        self._in_flight: set[bytes] = set()
+        self._pinned_bytes = 0
+        self._unpinned_bytes = 0
+        self._total_hits = 0
+        self._total_misses = 0
+        self._total_evictions = 0
+
+    def begin(self, key: bytes) -> Lookup:
+        """Ask for an embedding. After ENCODE the caller owes a `put` or a `fail`."""
+        with self._lock:
+            if key in self._entries:
+                self._total_hits += 1
+                self._touch(key)
+                return Lookup.READY
+            if key in self._in_flight:
+                self._total_hits += 1
+                return Lookup.IN_FLIGHT
+            self._total_misses += 1
+            self._in_flight.add(key)
+            return Lookup.ENCODE
+
+    def put(self, key: bytes, embedding: Tensor) -> None:
+        """Store what was encoded. The tensor is the store's from now on and must not share memory with others."""
+        with self._lock:
+            self._in_flight.discard(key)
+            if key in self._entries:
+                return
+            self._entries[key] = embedding
+            if key in self._pins:
+                self._pinned_bytes += embedding.nbytes
+            else:
+                self._unpinned[key] = None
+                self._unpinned_bytes += embedding.nbytes
+                self._evict()
+
+    def fail(self, key: bytes) -> None:
+        """Encoding failed: the next `begin` is told to encode."""
+        with self._lock:
+            self._in_flight.discard(key)
+
+    def get(self, key: bytes) -> Tensor | None:
+        """The embedding, if it is there."""
+        with self._lock:
+            if key in self._entries:
+                self._touch(key)
+            return self._entries.get(key)
+
+    def pin(self, key: bytes, holder: Hashable) -> None:
+        """Keep an embedding, or one that is still to come, until `holder` unpins it. Pinning twice is pinning once."""
+        with self._lock:
+            holders = self._pins.setdefault(key, set())
+            holders.add(holder)
+            if key in self._unpinned:
+                del self._unpinned[key]
+                self._unpinned_bytes -= self._entries[key].nbytes
+                self._pinned_bytes += self._entries[key].nbytes
+
+    def unpin(self, key: bytes, holder: Hashable) -> None:
+        """`holder` needs the embedding no more. Unpinning what it does not hold does nothing."""
+        with self._lock:
+            holders = self._pins.get(key)
+            if holders is None or holder not in holders:
+                return
+            holders.remove(holder)
+            if holders:
+                return
+            del self._pins[key]
+            if key in self._entries:
+                self._unpinned[key] = None
+                self._pinned_bytes -= self._entries[key].nbytes
+                self._unpinned_bytes += self._entries[key].nbytes
+                self._evict()
+
+    def stats(self) -> StoreStats:
+        with self._lock:
+            return StoreStats(
+                num_entries=len(self._entries),
+                pinned_bytes=self._pinned_bytes,
+                unpinned_bytes=self._unpinned_bytes,
+                total_hits=self._total_hits,
+                total_misses=self._total_misses,
+                total_evictions=self._total_evictions,
+            )
+
+    def _touch(self, key: bytes) -> None:
+        if key in self._unpinned:
+            self._unpinned.move_to_end(key)
+
+    def _evict(self) -> None:
+        while self._unpinned_bytes > self.limit_bytes:
+            key, _ = self._unpinned.popitem(last=False)
+            self._unpinned_bytes -= self._entries.pop(key).nbytes
+            self._total_evictions += 1
+
+    def check_integrity(self) -> None:
+        """Assert all invariants."""
+        with self._lock:
+            assert set(self._unpinned) == {key for key in self._entries if key not in self._pins}
+            assert self._unpinned_bytes == sum(self._entries[key].nbytes for key in self._unpinned)
+            assert self._pinned_bytes == sum(t.nbytes for key, t in self._entries.items() if key in self._pins)
+            assert self._unpinned_bytes <= self.limit_bytes
+            assert all(self._pins.values())

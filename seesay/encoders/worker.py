@@ -1,0 +1,267 @@
+"""Runs a vision tower beside the language engine: a thread with a queue that batches items of different requests.
+
+Knows nothing about sequences: items come in, and for each hash exactly one answer goes out, ready or failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from seesay.device import is_out_of_memory, synchronize
+from seesay.encoders.store import Lookup
+from seesay.errors import ErrorCode, RequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from seesay.config import VisionConfig
+    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.store import EmbeddingStore
+    from seesay.values import MediaItem
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeTiming:
+    """Seconds an item waited for its batch, and seconds its batch took. Both 0 for an embedding that was there."""
+
+    queue_s: float = 0.0
+    encode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Queued:
+    item: MediaItem
+    since_s: float
+
+
+class EncoderWorker:
+    """Feeds `encoder` in batches of at most `config.max_batch_size` items and `config.max_batch_tokens` units; a larger
+    item goes alone.
+
+    on_ready(hash, timing): the embedding is in `store`. on_failed(hash, error): it could not be made; `error` is a
+    `RequestError`. Both are called from the worker's thread, or from that of `submit`, and must be quick.
+    is_more_coming(): whether further items are about to be submitted; a batch that is not full then waits for them, at
+    most `max_wait_s` in all.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        store: EmbeddingStore,
+        config: VisionConfig,
+        *,
+        on_ready: Callable[[bytes, EncodeTiming], None],
+        on_failed: Callable[[bytes, RequestError], None],
+        is_more_coming: Callable[[], bool] = lambda: False,
+        max_wait_s: float = 0.2,
+    ) -> None:
+        self._encoder = encoder
+        self._store = store
+        self._config = config
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._is_more_coming = is_more_coming
+        self._max_wait_s = max_wait_s
+        self._changed = threading.Condition()
+        self._queue: deque[_Queued] = deque()
+        self._in_hand: list[_Queued] = []
+        self._is_closing = False
+        self.num_calls = 0
+        self.num_items = 0
+        self.num_restarts = 0
+        self._thread = self._start_thread()
+
+    @property
+    def num_queued(self) -> int:
+        """Items that wait for their batch."""
+        return len(self._queue)
+
+    def submit(self, item: MediaItem) -> None:
+        """Ask for an item's embedding. The answer for its hash comes once: at once and in this thread when the
+        embedding is there, with that of an equal item when one is being encoded."""
+        with self._changed:
+            is_closed = self._is_closing
+            lookup = None if is_closed else self._store.begin(item.hash)
+            if lookup is Lookup.ENCODE:
+                self._queue.append(_Queued(item, time.perf_counter()))
+                self._changed.notify()
+        if is_closed:
+            self._on_failed(item.hash, RequestError(ErrorCode.CLOSED, "the engine is closed"))
+        elif lookup is Lookup.READY:
+            self._on_ready(item.hash, EncodeTiming())
+
+    def close(self) -> None:
+        """Finish the batch in hand, fail what is queued, end the thread. Further items fail."""
+        with self._changed:
+            self._is_closing = True
+            queued = list(self._queue)
+            self._queue.clear()
+            self._changed.notify()
+            thread = self._thread
+        for entry in queued:
+            self._fail(entry, RequestError(ErrorCode.CLOSED, "the engine was closed before the media was encoded"))
+        if thread is not threading.current_thread():
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _start_thread(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="seesay-encoder", daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self) -> None:
+        """Encode batches until closed. What escapes from here is no item's fault: the items in hand fail, and a fresh
+        thread goes on with the rest."""
+        try:
+            while self._take_batch():
+                self._encode(list(self._in_hand))
+        except BaseException as error:
+            logger.exception("the encoder worker died and is started again")
+            self._recover(error)
+
+    def _recover(self, error: BaseException) -> None:
+        """Fail what the dead thread had in hand, or, when it could not even take a batch, what is queued."""
+        with self._changed:
+            if not self._in_hand:
+                self._in_hand = list(self._queue)
+                self._queue.clear()
+        for entry in list(self._in_hand):
+            failure = RequestError(ErrorCode.INTERNAL, f"the vision encoder stopped unexpectedly: {_describe(error)}")
+            try:
+                self._fail(entry, failure)
+            except Exception:
+                logger.exception("an encoder failure could not be reported")
+        self._in_hand.clear()
+        with self._changed:
+            if not self._is_closing:
+                self.num_restarts += 1
+                self._thread = self._start_thread()
+
+    def _take_batch(self) -> bool:
+        """Wait for items and move a batch of them into `_in_hand`. Returns whether there is one: not when closing."""
+        with self._changed:
+            while not self._queue and not self._is_closing:
+                self._changed.wait()
+        deadline_s = time.perf_counter() + self._max_wait_s
+        # The callback is asked without our lock: it may take one of its own.
+        while not self._is_batch_full() and self._is_more_coming():
+            remaining_s = deadline_s - time.perf_counter()
+            if remaining_s <= 0:
+                break
+            with self._changed:
+                self._changed.wait(min(remaining_s, POLL_S))
+        with self._changed:
+            self._in_hand = [self._queue.popleft() for _ in range(self._count_batch())]
+        return bool(self._in_hand)
+
+    def _count_batch(self) -> int:
+        """How many of the first queued items make the next batch."""
+        num_units = 0
+        for count, entry in enumerate(self._queue):
+            num_units += entry.item.num_units
+            if count == self._config.max_batch_size or (count and num_units > self._config.max_batch_tokens):
+                return count
+        return len(self._queue)
+
+    def _is_batch_full(self) -> bool:
+        """Whether waiting could not make the next batch larger."""
+        with self._changed:
+            count = self._count_batch()
+            if self._is_closing or count < len(self._queue) or count == self._config.max_batch_size:
+                return True
+            return sum(entry.item.num_units for entry in self._queue) >= self._config.max_batch_tokens
+
+    def _encode(self, batch: Sequence[_Queued]) -> None:
+        """Encode a batch and answer for each item. One that runs out of memory is halved; one that fails otherwise is
+        retried item by item, so that only the bad one fails."""
+        started_s = time.perf_counter()
+        try:
+            embeddings = self._call_encoder([entry.item for entry in batch])
+        except Exception as error:
+            failure = error
+        else:
+            encode_s = time.perf_counter() - started_s
+            for entry, embedding in zip(batch, embeddings, strict=True):
+                self._store.put(entry.item.hash, embedding)
+                self._on_ready(entry.item.hash, EncodeTiming(queue_s=started_s - entry.since_s, encode_s=encode_s))
+                self._in_hand.remove(entry)
+            return
+        self._encode_smaller(batch, failure)
+
+    def _encode_smaller(self, batch: Sequence[_Queued], error: Exception) -> None:
+        """Go on after a failed call, outside of its `except`, where its frames would keep tensors alive."""
+        is_memory = is_out_of_memory(error)
+        if len(batch) == 1:
+            self._fail(batch[0], _make_failure(batch[0].item, error, is_memory=is_memory))
+            return
+        logger.warning("a batch of %d media failed (%s): retried in smaller ones", len(batch), _describe(error))
+        size = (len(batch) + 1) // 2 if is_memory else 1
+        error.__traceback__ = None
+        for start in range(0, len(batch), size):
+            self._encode(batch[start : start + size])
+
+    def _call_encoder(self, items: Sequence[MediaItem]) -> list[Tensor]:
+        """One call of the tower; the only place that touches the device. Returns tensors that own their memory."""
+        import torch
+
+        self.num_calls += 1
+        with torch.inference_mode():
+            embeddings = self._encoder.encode([item.features for item in items])
+            if len(embeddings) != len(items):
+                raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")
+            for item, embedding in zip(items, embeddings, strict=True):
+                if embedding.ndim != 2 or len(embedding) != len(item.slots):
+                    raise RuntimeError(
+                        f"the encoder made an embedding of shape {list(embedding.shape)} for a prompt with "
+                        f"{len(item.slots)} places for it"
+                    )
+            owned = [_detach_memory(embedding) for embedding in embeddings]
+        for device in {embedding.device for embedding in owned}:
+            synchronize(device)
+        self.num_items += len(items)
+        return owned
+
+    def _fail(self, entry: _Queued, error: RequestError) -> None:
+        self._store.fail(entry.item.hash)
+        if entry in self._in_hand:
+            self._in_hand.remove(entry)
+        self._on_failed(entry.item.hash, error)
+
+
+def _detach_memory(embedding: Tensor) -> Tensor:
+    """The embedding in memory of its own: a view would keep its whole batch alive, uncounted."""
+    is_view = embedding.untyped_storage().nbytes() > embedding.nbytes
+    return embedding.clone() if is_view else embedding.contiguous()
+
+
+def _make_failure(item: MediaItem, error: Exception, *, is_memory: bool) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
+    if is_memory:
+        message = f"not enough memory to encode one {item.modality} of {item.num_units} patches: send it smaller"
+        failure = RequestError(ErrorCode.OUT_OF_MEMORY, message, "messages")
+    else:
+        failure = RequestError(ErrorCode.INTERNAL, f"the {item.modality} could not be encoded: {_describe(error)}")
+        failure.__cause__ = error
+    return failure
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:500]

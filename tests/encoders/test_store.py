@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from seesay.encoders.store import EmbeddingStore, Lookup
+
+
+def make_embedding(rows: int = 4) -> torch.Tensor:
+    return torch.zeros(rows, 8)  # 32 bytes per row
+
+
+def put_new(store: EmbeddingStore, key: bytes, rows: int = 4) -> None:
+    assert store.begin(key) is Lookup.ENCODE
+    store.put(key, make_embedding(rows))
+
+
+def test_only_the_first_who_asks_is_told_to_encode() -> None:
+    store = EmbeddingStore(1 << 20)
+    assert [store.begin(b"a") for _ in range(3)] == [Lookup.ENCODE, Lookup.IN_FLIGHT, Lookup.IN_FLIGHT]
+    assert store.get(b"a") is None
+    store.put(b"a", make_embedding())
+    assert store.begin(b"a") is Lookup.READY
+    assert store.get(b"a") is not None
+    stats = store.stats()
+    assert (stats.total_hits, stats.total_misses, stats.num_entries) == (3, 1, 1)
+
+
+def test_after_a_failure_the_next_one_encodes_again() -> None:
+    store = EmbeddingStore(1 << 20)
+    store.begin(b"a")
+    store.fail(b"a")
+    assert store.begin(b"a") is Lookup.ENCODE
+
+
+def test_the_least_recently_used_unpinned_embedding_leaves_first() -> None:
+    store = EmbeddingStore(3 * 128)
+    for key in (b"a", b"b", b"c"):
+        put_new(store, key)
+    store.get(b"a")
+    put_new(store, b"d")
+    assert store.get(b"b") is None
+    assert store.get(b"a") is not None
+    assert store.stats().total_evictions == 1
+
+
+def test_a_pinned_embedding_stays_until_all_its_holders_let_go() -> None:
+    store = EmbeddingStore(0)
+    store.pin(b"a", (1, 0))
+    store.pin(b"a", (2, 0))
+    store.pin(b"a", (2, 0))
+    put_new(store, b"a")
+    assert store.stats().pinned_bytes == 128
+    store.unpin(b"a", (1, 0))
+    store.unpin(b"a", (1, 0))
+    assert store.get(b"a") is not None
+    store.unpin(b"a", (2, 0))
+    assert store.get(b"a") is None, "a limit of 0 keeps nothing that is not pinned"
+    assert store.stats().pinned_bytes == 0
+
+
+def test_pinning_what_is_there_takes_it_out_of_the_limit() -> None:
+    store = EmbeddingStore(128)
+    put_new(store, b"a")
+    store.pin(b"a", 1)
+    put_new(store, b"b")
+    assert store.get(b"a") is not None and store.get(b"b") is not None
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Any order of calls keeps the accounts right; what is pinned and was put is there."""
+
+    keys = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = EmbeddingStore(300)
+        self.pins: set[tuple[bytes, int]] = set()
+        self.owed: set[bytes] = set()
+        self.must_have: set[bytes] = set()
+
+    @rule(key=keys)
+    def ask(self, key: bytes) -> None:
+        lookup = self.store.begin(key)
+        if key in self.must_have:
+            assert lookup is Lookup.READY
+        assert (lookup is Lookup.IN_FLIGHT) == (key in self.owed)
+        if lookup is Lookup.ENCODE:
+            self.owed.add(key)
+
+    @precondition(lambda self: self.owed)
+    @rule(rows=st.integers(1, 6), data=st.data(), fails=st.booleans())
+    def answer(self, rows: int, data: st.DataObject, fails: bool) -> None:
+        key = data.draw(st.sampled_from(sorted(self.owed)))
+        self.owed.discard(key)
+        if fails:
+            self.store.fail(key)
+            return
+        self.store.put(key, make_embedding(rows))
+        if any(pinned == key for pinned, _ in self.pins):
+            self.must_have.add(key)
+
+    @rule(key=keys, holder=st.integers(0, 2))
+    def pin(self, key: bytes, holder: int) -> None:
+        self.store.pin(key, holder)
+        self.pins.add((key, holder))
+        if self.store.get(key) is not None:
+            self.must_have.add(key)
+
+    @rule(key=keys, holder=st.integers(0, 2))
+    def unpin(self, key: bytes, holder: int) -> None:
+        self.store.unpin(key, holder)
+        self.pins.discard((key, holder))
+        if not any(pinned == key for pinned, _ in self.pins):
+            self.must_have.discard(key)
+
+    @invariant()
+    def holds(self) -> None:
+        self.store.check_integrity()
+        assert all(self.store.get(key) is not None for key in self.must_have)
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

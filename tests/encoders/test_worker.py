@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from seesay.config import VisionConfig
+from seesay.encoders.store import EmbeddingStore
+from seesay.encoders.worker import EncoderWorker, EncodeTiming
+from seesay.errors import ErrorCode, RequestError
+from seesay.values import MediaItem, Modality
+
+
+def make_item(number: int, *, rows: int = 3, units: int = 12, **features: Any) -> MediaItem:
+    return MediaItem(
+        modality=Modality.IMAGE,
+        span=(5, 5 + rows),
+        slots=np.arange(5, 5 + rows),
+        hash=number.to_bytes(32, "little"),
+        features={"number": number, "rows": rows, **features},
+        num_units=units,
+    )
+
+
+class FakeEncoder:
+    """Embeds item n as rows of n. `fail(batch)` may raise. Returns views into one packed tensor, as towers do."""
+
+    def __init__(self, fail: Callable[[list[int]], None] = lambda batch: None) -> None:
+        self.batches: list[list[int]] = []
+        self.fail = fail
+
+    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+        batch = [f["number"] for f in features]
+        self.batches.append(batch)
+        self.fail(batch)
+        packed = torch.cat([torch.full((f.get("made", f["rows"]), 4), float(f["number"])) for f in features])
+        return list(packed.split([f.get("made", f["rows"]) for f in features]))
+
+
+class Desk:
+    """A worker and the answers that it gave."""
+
+    def __init__(self, encoder: FakeEncoder, **options: Any) -> None:
+        config = VisionConfig(max_batch_size=options.pop("size", 4), max_batch_tokens=options.pop("units", 10_000))
+        self.encoder = encoder
+        self.store = EmbeddingStore(options.pop("limit", 1 << 20))
+        self.ready: list[int] = []
+        self.timings: list[EncodeTiming] = []
+        self.failed: dict[int, RequestError] = {}
+        self.num_answers = threading.Semaphore(0)
+        self.gate = threading.Event()  # more is coming until it is set
+        options.setdefault("is_more_coming", lambda: not self.gate.is_set())
+        options.setdefault("max_wait_s", 20.0)
+        self.worker = EncoderWorker(
+            encoder, self.store, config, on_ready=self.note_ready, on_failed=self.note_failed, **options
+        )
+
+    def note_ready(self, item_hash: bytes, timing: EncodeTiming) -> None:
+        self.ready.append(int.from_bytes(item_hash, "little"))
+        self.timings.append(timing)
+        self.num_answers.release()
+
+    def note_failed(self, item_hash: bytes, error: RequestError) -> None:
+        self.failed[int.from_bytes(item_hash, "little")] = error
+        self.num_answers.release()
+
+    def send(self, *items: MediaItem, answers: int | None = None) -> None:
+        """Submit all items, then say that no more come, then wait for the answers."""
+        self.gate.clear()
+        for item in items:
+            self.worker.submit(item)
+        self.gate.set()
+        for _ in range(len(items) if answers is None else answers):
+            assert self.num_answers.acquire(timeout=20), "no answer"
+
+
+@pytest.fixture
+def desks() -> Iterator[Callable[..., Desk]]:
+    made: list[Desk] = []
+
+    def make(encoder: FakeEncoder | None = None, **options: Any) -> Desk:
+        made.append(Desk(encoder or FakeEncoder(), **options))
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.worker.close()
+
+
+def test_eight_requests_with_one_image_each_make_two_calls_and_the_same_again_none(desks: Callable[..., Desk]) -> None:
+    desk = desks(size=4)
+    items = [make_item(n, rows=2 + n) for n in range(8)]
+    desk.send(*items)
+    assert desk.encoder.batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    desk.send(*items)
+    assert desk.worker.num_calls == 2 and desk.worker.num_items == 8
+    assert sorted(desk.ready) == sorted([*range(8), *range(8)])
+    for n in range(8):
+        embedding = desk.store.get(items[n].hash)
+        assert embedding is not None
+        assert torch.equal(embedding, torch.full((2 + n, 4), float(n)))
+
+
+def test_equal_items_in_flight_are_encoded_once_and_answered_once(desks: Callable[..., Desk]) -> None:
+    desk = desks()
+    desk.send(make_item(1), make_item(1), make_item(1), answers=1)
+    assert desk.encoder.batches == [[1]]
+    assert desk.ready == [1]
+
+
+def test_an_embedding_does_not_keep_its_batch_alive(desks: Callable[..., Desk]) -> None:
+    desk = desks()
+    desk.send(make_item(1), make_item(2))
+    assert desk.store.stats().unpinned_bytes == 2 * 3 * 4 * 4
+    embedding = desk.store.get(make_item(1).hash)
+    assert embedding is not None and embedding.untyped_storage().nbytes() == embedding.nbytes
+
+
+def test_the_unit_budget_splits_batches_and_a_larger_item_goes_alone(desks: Callable[..., Desk]) -> None:
+    desk = desks(size=8, units=100)
+    desk.send(*(make_item(n, units=units) for n, units in enumerate([40, 60, 40, 500, 40, 40])))
+    assert desk.encoder.batches == [[0, 1], [2], [3], [4, 5]]
+
+
+def test_a_full_batch_does_not_wait_and_a_part_waits_at_most_the_bound(desks: Callable[..., Desk]) -> None:
+    desk = desks(size=2, is_more_coming=lambda: True, max_wait_s=0.1)
+    started = time.perf_counter()
+    desk.send(make_item(1), make_item(2), make_item(3))
+    assert desk.encoder.batches == [[1, 2], [3]]
+    assert 0.09 < time.perf_counter() - started < 10
+    assert desk.timings[0].queue_s < desk.timings[2].queue_s
+
+
+def test_only_the_bad_item_of_a_batch_fails(desks: Callable[..., Desk]) -> None:
+    def fail(batch: list[int]) -> None:
+        if 2 in batch:
+            raise ValueError("bad pixels")
+
+    desk = desks(FakeEncoder(fail))
+    desk.send(*(make_item(n) for n in range(4)))
+    assert desk.encoder.batches == [[0, 1, 2, 3], [0], [1], [2], [3]]
+    assert desk.ready == [0, 1, 3]
+    assert desk.failed[2].code is ErrorCode.INTERNAL
+    assert "bad pixels" in desk.failed[2].message
+    desk.send(make_item(2))
+    assert desk.encoder.batches[-1] == [2], "a failed item may be tried again"
+
+
+def test_out_of_memory_halves_the_batch_and_fails_only_what_does_not_fit_alone(desks: Callable[..., Desk]) -> None:
+    def fail(batch: list[int]) -> None:
+        if len(batch) > 2 or 3 in batch:
+            raise MemoryError
+
+    desk = desks(FakeEncoder(fail))
+    desk.send(*(make_item(n) for n in range(4)))
+    assert desk.encoder.batches == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
+    assert desk.failed[3].code is ErrorCode.OUT_OF_MEMORY
+    assert "12 patches" in desk.failed[3].message
+    assert desk.ready == [0, 1, 2]
+
+
+def test_rows_that_do_not_match_the_prompt_are_an_error(desks: Callable[..., Desk]) -> None:
+    desk = desks()
+    desk.send(make_item(1, made=5), make_item(2))
+    assert desk.ready == [2]
+    assert "[5, 4]" in desk.failed[1].message and "3 places" in desk.failed[1].message
+
+
+def test_a_thread_that_dies_is_started_again_and_only_what_it_held_fails(desks: Callable[..., Desk]) -> None:
+    def fail(batch: list[int]) -> None:
+        if batch[0] == 0:
+            raise SystemExit("killed")
+
+    desk = desks(FakeEncoder(fail), size=2)
+    desk.send(*(make_item(n) for n in range(4)))
+    assert sorted(desk.failed) == [0, 1]
+    assert desk.failed[0].code is ErrorCode.INTERNAL and "killed" in desk.failed[0].message
+    assert desk.ready == [2, 3]
+    assert desk.worker.num_restarts == 1
+
+
+def test_a_worker_whose_neighbour_breaks_answers_all_the_same(desks: Callable[..., Desk]) -> None:
+    def is_more_coming() -> bool:
+        raise ZeroDivisionError
+
+    desk = desks(is_more_coming=is_more_coming)
+    desk.send(make_item(1))
+    assert "ZeroDivisionError" in desk.failed[1].message
+
+
+def test_closing_ends_the_thread_and_answers_what_is_left(desks: Callable[..., Desk]) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def hold(batch: list[int]) -> None:
+        started.set()
+        assert go_on.wait(20)
+
+    desk = desks(FakeEncoder(hold), size=1, is_more_coming=lambda: False)
+    desk.worker.submit(make_item(1))
+    assert started.wait(20)
+    desk.worker.submit(make_item(2))
+    threading.Timer(0.05, go_on.set).start()
+    desk.worker.close()
+    assert desk.ready == [1]
+    assert desk.failed[2].code is ErrorCode.CLOSED
+    desk.worker.submit(make_item(3))
+    assert desk.failed[3].code is ErrorCode.CLOSED
+    assert not any(thread.name == "seesay-encoder" and thread.is_alive() for thread in [desk.worker._thread])
+    desk.worker.close()
