@@ -67,7 +67,7 @@ class Mlp(nn.Module):
 
 
 class PixelNormalizer:
-    """(pixel · rescale_factor - mean) / std of uint8 pixels, on the device they are on, rounded as torchvision rounds."""
+    """(pixel · rescale_factor - mean) / std of uint8 pixels, on their device, rounded as torchvision rounds."""
 
     def __init__(self, *, mean: Sequence[float], std: Sequence[float], rescale_factor: float) -> None:
         self._mean = torch.tensor(tuple(mean)).mul_(1.0 / rescale_factor)

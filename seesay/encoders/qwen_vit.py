@@ -205,7 +205,8 @@ class _Merger(nn.Module):
         super().__init__()
         self.size = config.hidden_size * config.merge_unit
         self.ln_q = _make_norm(config)
-        self.mlp = nn.Sequential(nn.Linear(self.size, self.size), nn.GELU(), nn.Linear(self.size, config.out_hidden_size))
+        last = nn.Linear(self.size, config.out_hidden_size)
+        self.mlp = nn.Sequential(nn.Linear(self.size, self.size), nn.GELU(), last)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.mlp(self.ln_q(x).view(-1, self.size))
@@ -246,7 +247,7 @@ class QwenEncoder:
     def load_pixels(self, features: Mapping[str, Any]) -> Tensor:
         """One item's normalized patch vectors, float32 [P, patch_dim] on the tower's device."""
         pixels = torch.from_numpy(features["pixels"]).to(self.device)
-        return self._normalizer(pixels.unflatten(1, (3, -1)), channel_dim=1).flatten(1)
+        return self._normalizer(pixels.view(len(pixels), 3, -1), channel_dim=1).flatten(1)
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:

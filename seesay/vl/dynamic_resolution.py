@@ -77,11 +77,13 @@ class DynamicResolutionFamily(Family):
     `seconds_per_grid`, the time between two steps of t."""
 
     modalities = (Modality.IMAGE, Modality.VIDEO)
-    options = {
+    options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
         Modality.IMAGE: ("min_pixels", "max_pixels"),
         Modality.VIDEO: ("min_pixels", "max_pixels"),
     }
-    decode_defaults = {Modality.VIDEO: {"fps": 2.0, "min_frames": 4, "max_frames": 768}}
+    decode_defaults: ClassVar[Mapping[Modality, Mapping[str, Any]]] = {
+        Modality.VIDEO: {"fps": 2.0, "min_frames": 4, "max_frames": 768}
+    }
     default_sizes: ClassVar[Mapping[Modality, Mapping[str, int]]] = {
         Modality.IMAGE: {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
         Modality.VIDEO: {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
@@ -101,8 +103,8 @@ class DynamicResolutionFamily(Family):
             given = (settings.patch_size, settings.temporal_patch_size, settings.merge_size)
             if given != expected:
                 raise CheckpointError(
-                    f"{checkpoint.path}: the {modality.value} processor makes patches of (size, frames, merge) {given}, "
-                    f"config.json's vision_config says {expected}"
+                    f"{checkpoint.path}: the {modality.value} processor makes patches of (size, frames, merge) "
+                    f"{given}, config.json's vision_config says {expected}"
                 )
         if self.settings[Modality.IMAGE].pixels.statistics != self.settings[Modality.VIDEO].pixels.statistics:
             raise CheckpointError(f"{checkpoint.path}: pictures and clips are normalized differently: not supported")
@@ -133,10 +135,8 @@ class DynamicResolutionFamily(Family):
         settings = self.settings[media.modality]
         size = settings.fit(media, self.check_options(media.modality, options))
         frames = resize(media.frames, size, resample=settings.pixels.resample)
-        if not frames.flags.writeable:
-            frames = frames.copy()
         patches, grid = qwen_patchify(
-            torch.from_numpy(frames).permute(0, 3, 1, 2),
+            torch.from_numpy(frames if frames.flags.writeable else frames.copy()).permute(0, 3, 1, 2),
             patch_size=settings.patch_size,
             temporal_patch_size=settings.temporal_patch_size,
             merge_size=settings.merge_size,
@@ -153,7 +153,7 @@ class DynamicResolutionFamily(Family):
     def num_units(self, features: Features) -> int:
         return math.prod(features["grid"])
 
-    def time_interval(self, features: Features) -> float:
+    def time_interval(self, features: Features) -> float:  # noqa: ARG002
         """Rotary positions between two time steps of an item."""
         return 1.0
 
@@ -185,8 +185,9 @@ class DynamicResolutionFamily(Family):
 
     def largest_size(self) -> tuple[int, int] | None:
         settings = self.settings[Modality.IMAGE]
-        side = math.isqrt(settings.max_pixels) // settings.factor * settings.factor
-        return max(side, settings.factor), max(settings.max_pixels // max(side, 1) // settings.factor, 1) * settings.factor
+        rows = max(1, math.isqrt(settings.max_pixels) // settings.factor)
+        columns = max(1, settings.max_pixels // (rows * settings.factor**2))
+        return rows * settings.factor, columns * settings.factor
 
 
 def _fill_text(positions: npt.NDArray[np.int64], start: int, stop: int, first: int) -> int:

@@ -98,7 +98,8 @@ class Family(ABC):
         unknown = sorted(name for name in checkpoint.tensor_names() if not self.weights.is_known(name))
         if unknown:
             raise CheckpointError(
-                f"{checkpoint.path}: tensor {unknown[0]!r} ({len(unknown)} such) is not part of a {checkpoint.architecture}"
+                f"{checkpoint.path}: tensor {unknown[0]!r} ({len(unknown)} such) is not part of "
+                f"{checkpoint.architecture}"
             )
 
     @property
@@ -129,7 +130,9 @@ class Family(ABC):
         """Patches that go through the tower: what encoding costs."""
 
     def positions(
-        self, token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...]
+        self,
+        token_ids: npt.NDArray[np.int64],
+        items: tuple[MediaItem, ...],  # noqa: ARG002
     ) -> tuple[npt.NDArray[np.int64], int]:
         """Rotary positions int64 [T] or [3, T] of a prompt, and the position of the first generated token.
 
@@ -161,7 +164,7 @@ class Family(ABC):
             tie_word_embeddings=is_tied and "lm_head.weight" not in names,
         )
 
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:  # noqa: ARG002
         """The tower with its weights on `device`. Raises `CheckpointError` naming a tensor that does not fit."""
         raise CheckpointError(f"{self.checkpoint.architecture} has no vision tower")
 
@@ -204,3 +207,14 @@ def make_expansion(*pieces: tuple[list[int], bool]) -> Expansion:
     ids = np.concatenate([np.asarray(piece, dtype=np.int64) for piece, _ in pieces])
     takes = np.concatenate([np.full(len(piece), flag, dtype=np.bool_) for piece, flag in pieces])
     return Expansion(token_ids=ids, takes_embedding=takes)
+
+
+def is_layer_above(name: str, prefix: str, count: int) -> bool:
+    """Whether parameter `name` is `prefix` + the number of a layer that is not among the first `count`."""
+    number = name.removeprefix(prefix).partition(".")[0]
+    return name.startswith(prefix) and number.isdigit() and int(number) >= count
+
+
+def own_pixels(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """`frames` as a contiguous array of its own, so that features never share memory with decoded media."""
+    return np.array(frames, order="C")

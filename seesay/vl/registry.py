@@ -19,7 +19,8 @@ def find_family(architecture: str) -> type[Family]:
     """
     known = list_families()
     if architecture not in known:
-        raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {', '.join(sorted(known))}")
+        supported = ", ".join(sorted(known))
+        raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")
     return known[architecture]
 
 

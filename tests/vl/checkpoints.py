@@ -70,7 +70,10 @@ def make_tokenizer(template: str | None, **special: str) -> PreTrainedTokenizerF
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     split = Regex(r"\p{N}|[^\r\n\p{L}\p{N}]?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(split, behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(split, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
@@ -89,11 +92,11 @@ def spread_weights(model: torch.nn.Module, seed: int = 0) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if "norm" in name and name.endswith("weight") or "lambda" in name or "ln_q.weight" in name:
+            if ("norm" in name and name.endswith("weight")) or "lambda" in name or "ln_q.weight" in name:
                 parameter.copy_(1 + 0.2 * noise)
             elif parameter.dim() == 1:
                 parameter.copy_(0.2 * noise)
-            elif "embed" in name and "patch" not in name or "cls_token" in name:
+            elif ("embed" in name and "patch" not in name) or "cls_token" in name:
                 parameter.copy_(noise)
             else:
                 parameter.copy_(noise * 1.2 / parameter[0].numel() ** 0.5)
@@ -182,7 +185,11 @@ def _llava(path: Path) -> None:
         hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=20, patch_size=4
     )
     text = LlamaConfig(
-        vocab_size=288, **QWEN_TEXT, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+        vocab_size=288,
+        **QWEN_TEXT,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     config = LlavaConfig(
         vision_config=vision, text_config=text, image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
@@ -206,11 +213,15 @@ def _internvl(path: Path) -> None:
         video_token="<video>",
     )
     vision = {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "attention_bias": True,
-        "image_size": [16, 16], "patch_size": [4, 4],
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "attention_bias": True, "image_size": [16, 16], "patch_size": [4, 4],
     }  # fmt: skip
     text = Qwen2Config(
-        vocab_size=288, **QWEN_TEXT, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+        vocab_size=288,
+        **QWEN_TEXT,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     config = InternVLConfig(
         vision_config=vision, text_config=text, image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
@@ -219,8 +230,9 @@ def _internvl(path: Path) -> None:
     save_model(InternVLForConditionalGeneration(config), path)
     size = {"height": 16, "width": 16}
     InternVLProcessor(
-        image_processor=GotOcr2ImageProcessor(size=size, crop_to_patches=True, min_patches=1, max_patches=6),
-        video_processor=InternVLVideoProcessor(size=size), tokenizer=tokenizer, image_seq_length=4, chat_template=template,
+        image_processor=GotOcr2ImageProcessor(size=size, min_patches=1, max_patches=6),
+        video_processor=InternVLVideoProcessor(size=size), tokenizer=tokenizer, image_seq_length=4,
+        chat_template=template,
     ).save_pretrained(path)  # fmt: skip
 
 

@@ -26,13 +26,12 @@ class TextFamily(Family):
     def markers(self) -> Mapping[Modality, str]:
         return {}
 
-    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
-        raise RequestError(
-            ErrorCode.INVALID_MEDIA, f"this model takes text only; the request holds a {media.modality.value}", "messages"
-        )
+    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:  # noqa: ARG002
+        message = f"this model takes text only; the request holds a {media.modality.value}"
+        raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
 
-    def expand(self, modality: Modality, features: Features) -> Expansion:
+    def expand(self, modality: Modality, features: Features) -> Expansion:  # noqa: ARG002
         raise AssertionError("a text model has no media to expand")
 
-    def num_units(self, features: Features) -> int:
+    def num_units(self, features: Features) -> int:  # noqa: ARG002
         raise AssertionError("a text model has no media to encode")

@@ -1,0 +1,169 @@
+"""InternVL in its Transformers form: pictures cut into tiles with a thumbnail, clips as numbered frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.images import resize, split_tiles
+from seesay.processors.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Expansion, Modality
+from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels
+from seesay.vl.pixels import PixelSettings, read_processor, read_square
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import Encoder
+
+_FRONTS = ("", "model.")
+
+
+class InternVL(Family):
+    """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`; a clip's tiles are its frames."""
+
+    architectures = ("InternVLForConditionalGeneration",)
+    modalities = (Modality.IMAGE, Modality.VIDEO)
+    options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}  # noqa: RUF012
+    decode_defaults = {Modality.VIDEO: {"num_frames": 8}}  # noqa: RUF012
+    weights = WeightMap(
+        decoder={
+            "language_model.model.": "",
+            "language_model.lm_head.": "lm_head.",
+            "model.language_model.": "",
+            "lm_head.": "lm_head.",
+        },
+        tower={
+            **{front + "vision_tower.": "tower." for front in _FRONTS},
+            **{front + "multi_modal_projector.": "projector." for front in _FRONTS},
+        },
+        ignored=tuple(front + "vision_tower.embeddings.mask_token" for front in _FRONTS),
+    )
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        config, where = checkpoint.hf_config(), checkpoint.path
+        vision = config.vision_config
+        settings = {
+            Modality.IMAGE: read_processor(checkpoint, "image_processor"),
+            Modality.VIDEO: read_processor(checkpoint, "video_processor"),
+        }
+        self._tile: tuple[int, int] = tuple(vision.image_size)
+        for modality, given in settings.items():
+            if "size" in given and read_square(given["size"], where, "size") != self._tile:
+                size = given["size"]
+                raise CheckpointError(
+                    f"{where}: the {modality.value} processor's size {size} is not the tower's {self._tile}"
+                )
+        self._pixels = {modality: PixelSettings.read(given, where) for modality, given in settings.items()}
+        if self._pixels[Modality.IMAGE].statistics != self._pixels[Modality.VIDEO].statistics:
+            raise CheckpointError(f"{where}: pictures and clips are normalized differently: not supported")
+        self._min_tiles: int = settings[Modality.IMAGE].get("min_patches", 1)
+        self._max_tiles: int = settings[Modality.IMAGE].get("max_patches", 12)
+        self._shuffle = int(1 / config.downsample_ratio)
+        self._grid: tuple[int, int] = (self._tile[0] // vision.patch_size[0], self._tile[1] // vision.patch_size[1])
+        if config.vision_feature_select_strategy != "default" or any(n % self._shuffle for n in self._grid):
+            raise CheckpointError(
+                f"{where}: vision_feature_select_strategy={config.vision_feature_select_strategy!r} on a grid of "
+                f"{self._grid} patches with downsample_ratio={config.downsample_ratio} is not supported"
+            )
+        self._image_token: int = config.image_token_id
+        self._start, self._end = (self._named_token(name) for name in ("start_image_token", "end_image_token"))
+        video_text = self.token_text(self._named_token("video_token"))
+        self._markers = {Modality.IMAGE: self.token_text(self._image_token), Modality.VIDEO: video_text}
+
+    def _named_token(self, attribute: str) -> int:
+        text = getattr(self.tokenizer.hf, attribute, None)
+        if not isinstance(text, str):
+            raise CheckpointError(f"{self.checkpoint.path}: the tokenizer does not say what its {attribute} is")
+        return self.token_id(text)
+
+    @property
+    def markers(self) -> Mapping[Modality, str]:
+        return self._markers
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        pixels = {modality.value: settings.as_json() for modality, settings in self._pixels.items()}
+        return {"pixels": pixels, "tile": self._tile, "tiles": [self._min_tiles, self._max_tiles]}
+
+    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
+        options = self.check_options(media.modality, options)
+        resample = self._pixels[media.modality].resample
+        if media.modality is Modality.VIDEO:
+            return {"pixels": own_pixels(resize(media.frames, self._tile, resample=resample))}
+        max_tiles = options.get("max_dynamic_patch", self._max_tiles)
+        min_tiles = options.get("min_dynamic_patch", min(self._min_tiles, max_tiles))
+        if min_tiles > max_tiles:
+            message = f"min_dynamic_patch={min_tiles} is above max_dynamic_patch={max_tiles}"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_dynamic_patch")
+        tiles = split_tiles(media.frames, self._tile, min_tiles=min_tiles, max_tiles=max_tiles, resample=resample)
+        return {"pixels": own_pixels(tiles)}
+
+    def expand(self, modality: Modality, features: Features) -> Expansion:
+        num_rows = self._grid[0] * self._grid[1] // self._shuffle**2
+        num_tiles = len(features["pixels"])
+        if modality is Modality.IMAGE:
+            rows = [self._image_token] * (num_rows * num_tiles)
+            return make_expansion(([self._start], False), (rows, True), ([self._end], False))
+        pieces: list[tuple[list[int], bool]] = []
+        for number in range(1, num_tiles + 1):
+            label = f"Frame{number}: " if number == 1 else f"\nFrame{number}: "
+            pieces += [
+                ([*self.tokenizer.encode(label), self._start], False),
+                ([self._image_token] * num_rows, True),
+                ([self._end], False),
+            ]
+        return make_expansion(*pieces)
+
+    def num_units(self, features: Features) -> int:
+        return len(features["pixels"]) * self._grid[0] * self._grid[1]
+
+    def largest_size(self) -> tuple[int, int] | None:
+        return self._tile[0], self._tile[1] * self._max_tiles
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
+        import torch
+
+        from seesay.encoders.intern_vit import InternEncoder, InternVisionConfig, ProjectedIntern
+        from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.weights import load_weights
+
+        config = self.checkpoint.hf_config()
+        vision, layer = config.vision_config, config.vision_feature_layer
+        depth = vision.num_hidden_layers
+        if not isinstance(layer, int) or not -depth - 1 <= layer <= depth:
+            raise CheckpointError(
+                f"{self.checkpoint.path}: vision_feature_layer={layer!r} is not one of {depth} layers"
+            )
+        sizes = InternVisionConfig(
+            hidden_size=vision.hidden_size,
+            num_heads=vision.num_attention_heads,
+            intermediate_size=vision.intermediate_size,
+            num_layers=layer if layer >= 0 else layer + depth + 1,
+            image_size=self._tile,
+            patch_size=tuple(vision.patch_size),
+            activation=vision.hidden_act,
+            norm_eps=vision.layer_norm_eps,
+            uses_rms_norm=vision.norm_type == "rms_norm",
+            uses_qk_norm=vision.use_qk_norm,
+            has_attention_bias=vision.attention_bias,
+            has_positions=vision.use_absolute_position_embeddings,
+            has_final_norm=layer == -1 and not vision.use_mean_pooling,
+            shuffle=self._shuffle,
+            out_hidden_size=config.text_config.hidden_size,
+            projector_activation=config.projector_hidden_act,
+        )
+        with torch.device("meta"):
+            model = ProjectedIntern(sizes)
+
+        def used_name(name: str) -> str | None:
+            parameter = self.weights.tower_name(name)
+            if parameter is None or is_layer_above(parameter, "tower.encoder.layer.", sizes.num_layers):
+                return None
+            return parameter if sizes.has_final_norm or not parameter.startswith("tower.layernorm.") else None
+
+        load_weights(model, self.checkpoint, used_name, device=device, dtype=dtype)
+        return InternEncoder(model, PixelNormalizer(**self._pixels[Modality.IMAGE].statistics))

@@ -1,0 +1,34 @@
+"""Fixtures for all tests: tiny random checkpoints, written once per run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use.
+
+    Names: llama, qwen2, qwen3, mistral, phi3, qwen2_vl, qwen2_5_vl, llava, internvl.
+    """
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            file = Path(__file__).parent / "vl" / "checkpoints.py"
+            spec = importlib.util.spec_from_file_location("tiny_checkpoints", file)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            made[name] = module.make_checkpoint(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return get

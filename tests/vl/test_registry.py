@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seesay.errors import CheckpointError
+from seesay.vl.registry import collect_families, find_family, list_families
+
+FAMILY = """
+from seesay.vl.family import Family
+
+class Mine(Family):
+    architectures = ({architecture!r},)
+"""
+
+
+def write_package(folder: Path, monkeypatch: pytest.MonkeyPatch, **sources: str) -> str:
+    package = folder / "made_up_families"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, source in sources.items():
+        (package / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+    for name in ("made_up_families", *(f"made_up_families.{n}" for n in sources)):
+        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+    return str(package)
+
+
+def test_finds_every_supported_architecture() -> None:
+    for architecture in (
+        "LlamaForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "MistralForCausalLM",
+        "Phi3ForCausalLM",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "LlavaForConditionalGeneration",
+        "InternVLForConditionalGeneration",
+    ):
+        assert architecture in find_family(architecture).architectures
+
+
+def test_unknown_architecture_lists_what_is_supported() -> None:
+    with pytest.raises(CheckpointError, match=r"'NoSuchModel' is not supported.*InternVLForConditionalGeneration"):
+        find_family("NoSuchModel")
+
+
+def test_new_file_is_a_new_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_package(tmp_path, monkeypatch, one=FAMILY.format(architecture="OneModel"))
+    assert collect_families([folder], "made_up_families")["OneModel"].__name__ == "Mine"
+
+
+def test_broken_family_stops_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_package(tmp_path, monkeypatch, broken="import no_such_module_at_all")
+    with pytest.raises(RuntimeError, match=r"made_up_families\.broken cannot be imported.*no_such_module_at_all"):
+        collect_families([folder], "made_up_families")
+
+
+def test_file_without_family_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_package(tmp_path, monkeypatch, empty="from seesay.vl.family import Family")
+    with pytest.raises(RuntimeError, match="empty declares no Family"):
+        collect_families([folder], "made_up_families")
+
+
+def test_doubly_claimed_architecture_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = FAMILY.format(architecture="OneModel")
+    folder = write_package(tmp_path, monkeypatch, first=source, second=source)
+    with pytest.raises(RuntimeError, match=r"OneModel is claimed by both .*first and .*second"):
+        collect_families([folder], "made_up_families")
+
+
+def test_families_import_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys; from seesay.vl.registry import list_families; list_families(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert list_families()
