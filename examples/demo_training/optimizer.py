@@ -7,8 +7,8 @@ from collections import defaultdict
 import torch
 from torch import Tensor, nn
 
-MUON_RATE = 0.02
-ADAM_RATE = 3e-3
+MUON_RATE = 0.01
+ADAM_RATE = 1.5e-3
 MOMENTUM = 0.95
 
 

@@ -49,8 +49,8 @@ LONGEST_CONVERSATION = 1024
 SYSTEM_PROMPT = "You are a helpful assistant."
 OTHER_SYSTEM_PROMPTS = ("You are a helpful assistant that sees pictures.", "Answer briefly.", "Be kind.", "You see images.")  # fmt: skip
 TASK_SHARES = {
-    "describe": 14, "count": 15, "attribute": 16, "read": 14, "spell": 7, "chart": 13, "motion": 10, "compare": 10,
-    "arithmetic": 5, "chat": 3,
+    "describe": 14, "count": 16, "attribute": 16, "read": 15, "spell": 8, "chart": 15, "motion": 8, "compare": 11,
+    "arithmetic": 3, "plain": 1, "chat": 3,
 }  # fmt: skip
 
 COLOUR_IDS = {name: i for i, name in enumerate(COLOURS, start=1)} | {"": 0}

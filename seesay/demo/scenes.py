@@ -46,8 +46,8 @@ from seesay.demo.vocabulary import (
 
 TASKS: tuple[str, ...] = ("describe", "count", "attribute", "read", "chart", "motion", "compare", "arithmetic")
 """The tasks that evaluation reports."""
-TRAINING_TASKS: tuple[str, ...] = (*TASKS, "spell", "chat")
-"""`spell` reads arbitrary letters and word pairs, `chat` is small talk without a picture."""
+TRAINING_TASKS: tuple[str, ...] = (*TASKS, "spell", "plain", "chat")
+"""`spell` reads arbitrary letters and word pairs, `plain` shows one colour, `chat` is small talk without a picture."""
 FIRST_EVALUATION_SEED = 1_000_000
 CLIP_FPS = 2.0
 """Frames per second of every clip."""
@@ -156,7 +156,8 @@ def _place_things(rng: random.Random, canvas: _Canvas, names: list[tuple[str, st
     """
     side = min(canvas.width, canvas.height)
     mean_side = (canvas.width * canvas.height) ** 0.5
-    largest = min(0.17 * mean_side, 0.4 * side) if len(names) > 1 else 0.36 * side
+    share = {1: 0.36, 2: 0.24, 3: 0.2}.get(len(names), 0.17)
+    largest = min(share * mean_side, 0.4 * side)
     smallest = max(0.075 * mean_side, 12.5 * canvas.scale)
     things: list[Thing] = []
     for colour, shape in names:
@@ -381,7 +382,10 @@ def _shape_scene(task: str, ask_first: Callable[[random.Random, list[Thing], _Ca
         num_things = rng.randint(1, MAX_SHAPES if task == "count" else MAX_SHAPES - 1)
         things = _pick_things(rng, canvas, num_things=num_things)
         turns = [ask_first(rng, things, canvas)]
-        turns += [_ask_anything(rng, things, canvas) for _ in range(rng.randint(2, 5))]
+        for _ in range(rng.randint(3, 7)):
+            question, answer = _ask_anything(rng, things, canvas)
+            if answer in ("Yes.", "No.") or all(answer != given for _, given in turns):
+                turns.append((question, answer))
         return Example(task=task, turns=tuple(turns), pictures=(_draw(rng, canvas, things),))
 
     return make
@@ -403,6 +407,18 @@ def _write(rng: random.Random, text: str) -> tuple[Picture, str]:
     y = rng.uniform(0.5 * height + 3, canvas.height - 0.5 * height - 3)
     marks = draw_text(picture.image, (x, y), text, size_px=size_px, rgb=pick_rgb(rng, colour), colour=colour)
     return Picture(image=picture.image, marks=marks), colour
+
+
+def _make_plain(rng: random.Random) -> Example:
+    canvas = _pick_canvas(rng, _IMAGE_GRIDS)
+    colour = rng.choice(tuple(COLOURS))
+    turns: list[Turn] = [
+        (ask(rng, ph.DESCRIBE_IMAGE), f"The picture shows nothing but {colour}."),
+        (ask(rng, ph.COLOUR_OF_ONLY, colour="colour"), f"It is {colour}."),
+        (ask(rng, ph.COUNT, things="shapes"), _count_answer(0, "shape")),
+    ]
+    rng.shuffle(turns)
+    return Example(task="plain", turns=tuple(turns), pictures=(draw_things(canvas.size, pick_rgb(rng, colour), []),))
 
 
 def _cased(rng: random.Random, word: str) -> str:
@@ -651,5 +667,6 @@ _MAKERS: dict[str, Callable[[random.Random], Example]] = {
     "compare": _make_compare,
     "arithmetic": _make_arithmetic,
     "spell": _make_spell,
+    "plain": _make_plain,
     "chat": _make_chat,
 }
