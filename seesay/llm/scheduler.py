@@ -18,7 +18,7 @@ from seesay.llm.embedding_needs import EmbeddingNeeds, EmbeddingRef
 from seesay.llm.prefix import extend_block_keys
 from seesay.llm.sequence import Sequence, SequenceStatus
 from seesay.llm.stopping import Stop, check_stop
-from seesay.values import Row, StepPlan
+from seesay.values import EncodeJob, Row, StepPlan
 
 if TYPE_CHECKING:
     from seesay.llm.block_pool import BlockPool
@@ -184,11 +184,13 @@ class Scheduler:
         cache in the meantime, or the sequence is over. Call it once per turn of the loop."""
         return self._needs.take_released()
 
-    def _unblock(self, sequences: Iterable[Sequence]) -> None:
-        for seq in sequences:
-            if seq in self._blocked:
-                self._blocked.discard(seq)
-                self._waiting.add(seq)
+    def _unblock(self, sequences: Iterable[Sequence]) -> bool:
+        """Let sequences be considered for admission again. Returns whether any was not."""
+        blocked = [seq for seq in sequences if seq in self._blocked]
+        for seq in blocked:
+            self._blocked.discard(seq)
+            self._waiting.add(seq)
+        return bool(blocked)
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
@@ -201,10 +203,14 @@ class Scheduler:
         rows: list[Row] = []
         preempted: list[int] = []
         spare, promised = self._plan_running(rows, preempted)
-        if not preempted:
-            self._plan_admissions(rows, spare, promised)
-        jobs, covered = self._needs.plan_jobs(self._count_cached_tokens, self.config.max_prefill_token_num)
-        self._unblock(covered)
+        jobs: list[EncodeJob] = []
+        while True:
+            if not preempted:
+                spare, promised = self._plan_admissions(rows, spare, promised)
+            more_jobs, covered = self._needs.plan_jobs(self._count_cached_tokens, self.config.max_prefill_token_num)
+            jobs += more_jobs
+            if not self._unblock(covered) or preempted:
+                break
         return StepPlan(rows=tuple(rows), encode_jobs=tuple(jobs), preempted_ids=tuple(preempted))
 
     def _plan_running(self, rows: list[Row], preempted: list[int]) -> tuple[int, int]:
@@ -275,30 +281,33 @@ class Scheduler:
         self._needs.assume_computed(seq, 0)
         self._waiting.add(seq)
 
-    def _plan_admissions(self, rows: list[Row], spare: int, promised: int) -> None:
-        """Start waiting sequences, the oldest first, while there are places, tokens and blocks."""
+    def _plan_admissions(self, rows: list[Row], spare: int, promised: int) -> tuple[int, int]:
+        """Start waiting sequences, the oldest first, while there are places, tokens and blocks. Takes and returns the
+        tokens left, and the blocks that running sequences still need for their known tokens."""
+        pool = self._pool
         while spare > 0 and self._waiting and len(self._running) < self.config.max_batch_size:
             seq = self._waiting[0]
-            available = self._pool.num_available - promised
+            available = pool.num_available - promised
             if self._running and (available < 1 or self._is_still_too_large(seq, available)):
-                return
+                break
             cached = self._find_cached(seq)
-            start = len(cached) * self._pool.block_size
+            start = len(cached) * pool.block_size
             self._needs.assume_computed(seq, start)
             if seq.ready_until < min(seq.num_tokens, start + self.config.max_prefill_token_num):
                 self._waiting.discard(seq)
                 self._blocked.add(seq)
                 continue
-            need = self._pool.blocks_for(seq.num_tokens) - len(cached) + self._pool.count_cached(cached)
+            need = pool.blocks_for(seq.num_tokens) - len(cached) + pool.count_cached(cached)
             if need > available and self._running:
                 self._too_large = (seq.seq_id, available)
-                return
+                break
             self._admit(seq, cached)
             num_tokens = min(seq.num_tokens - start, spare, seq.ready_until - start)
-            seq.block_ids += self._pool.allocate(self._pool.blocks_for(start + num_tokens) - len(cached))
+            seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(cached))
             rows.append(self._make_row(seq, num_tokens))
             spare -= num_tokens
-            promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
+            promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
+        return spare, promised
 
     def _is_still_too_large(self, seq: Sequence, available: int) -> bool:
         """Whether `seq` did not fit before, and no more blocks are available now: it is not worth another look-up."""
