@@ -55,7 +55,7 @@ def measure_memory(device: torch.device) -> Memory:
     return _measure_host_memory()
 
 
-def measure_peak(device: torch.device, run: Callable[[], None]) -> int:
+def measure_peak(device: torch.device, run: Callable[[], object]) -> int:
     """Bytes of `device`'s memory that `run` needs at its peak beyond what is allocated before it. Not for the CPU."""
     import torch
 

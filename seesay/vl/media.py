@@ -96,12 +96,16 @@ class MediaFront:
 
     def _prepare_one(self, part: MediaPart) -> PreparedMedia:
         if part.modality not in self._family.modalities:
-            known = ", ".join(m.value for m in self._family.modalities) or "no media"
+            takes = ", ".join(m.value for m in self._family.modalities) or "no media"
             raise RequestError(
-                ErrorCode.INVALID_MEDIA, f"this model takes {known}; the request holds a {part.modality.value}", "messages"
+                ErrorCode.INVALID_MEDIA,
+                f"this model takes {takes}; the request holds a {part.modality.value}",
+                "messages",
             )
-        decode_options = {k: v for k, v in part.options.items() if k in DECODE_OPTIONS[part.modality]}
-        options = {k: v for k, v in part.options.items() if k not in decode_options}
+        known = DECODE_OPTIONS[part.modality]
+        chosen = {k: v for k, v in part.options.items() if k in known}
+        decode_options = with_defaults(chosen, self._family.decode_defaults.get(part.modality, {}))
+        options = {k: v for k, v in part.options.items() if k not in known}
         started = time.perf_counter()
         decoded = self._decode(part, decode_options)
         decode_done = time.perf_counter()
@@ -122,3 +126,15 @@ class MediaFront:
         if part.modality is Modality.IMAGE:
             return decode_image(part.source, self._limits)
         return decode_video(part.source, options, self._limits)
+
+
+def with_defaults(chosen: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """How to sample a clip: what the request chose, and the family's defaults where they do not contradict it.
+
+    A number of frames and a frame rate (with its bounds) exclude each other.
+    """
+    if "num_frames" in chosen:
+        return dict(chosen)
+    rate = ("fps", "min_frames", "max_frames")
+    kept = {k: v for k, v in defaults.items() if k != "num_frames" or not any(name in chosen for name in rate)}
+    return {**kept, **chosen}

@@ -1,0 +1,421 @@
+"""AsyncEngine: loads a model and answers requests. Wires the stages; each stage itself lives elsewhere.
+
+A request is prepared in a thread (template, media, tokens), computed by the engine loop, and comes back as
+`OutputDelta`s, of which the last one, and no other, has a finish reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from seesay.checkpoint import Checkpoint, resolve_checkpoint
+from seesay.config import (
+    ChatTemplateConfig,
+    EngineConfig,
+    GenerationConfig,
+    MediaLimits,
+    TurbomindEngineConfig,
+    VisionConfig,
+)
+from seesay.device import measure_peak, pick_device
+from seesay.engine_loop import EngineLoop, LiveRequest, OutputSink, explain
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.block_pool import BlockPool
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.sequence import Sequence as TokenSequence
+from seesay.processors.detokenize import IncrementalDetokenizer
+from seesay.processors.tokenizer import Tokenizer
+from seesay.templates import ChatTemplate, pick_template
+from seesay.values import FinishReason, GenerationRequest, MediaPart, Message, OutputDelta, RenderedPrompt
+from seesay.vl.media import MediaFront, PreparedMedia
+from seesay.vl.messages import parse_prompts
+from seesay.vl.prompt import build_input, build_token_input, render_raw
+from seesay.vl.registry import find_family
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import Encoder
+    from seesay.llm.runner import ModelRunner
+    from seesay.vl.family import Backbone, Family
+
+logger = logging.getLogger("seesay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """What the engine really uses, after 'auto' and None were settled for this checkpoint and device."""
+
+    device: torch.device
+    dtype: torch.dtype
+    session_len: int
+    max_batch_size: int
+
+
+def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> ResolvedConfig:
+    """Settle 'auto' and None in `config`. Raises `ConfigError` for a device that is not there."""
+    import torch
+
+    device = pick_device(config.device_type)
+    if config.dtype != "auto":
+        dtype = config.dtype
+    elif device.type == "cpu":
+        dtype = "float32"
+    else:
+        stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or text_config.dtype
+        dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
+    return ResolvedConfig(
+        device=device,
+        dtype=getattr(torch, dtype),
+        session_len=config.session_len or text_config.max_position_embeddings,
+        max_batch_size=config.max_batch_size or (256 if device.type == "cuda" else 32),
+    )
+
+
+class AsyncEngine:
+    """One loaded model. All methods may be called from any thread.
+
+    `tokenizer` and `chat_template` may be changed or replaced; the next request uses what is there then.
+    Loading raises `CheckpointError` or `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        model_path: str = "seesay-demo",
+        *,
+        backend_config: EngineConfig | TurbomindEngineConfig | None = None,
+        vision_config: VisionConfig | None = None,
+        chat_template_config: ChatTemplateConfig | None = None,
+        media_limits: MediaLimits | None = None,
+    ) -> None:
+        config = backend_config or EngineConfig()
+        self.config = config.to_engine_config() if isinstance(config, TurbomindEngineConfig) else config
+        vision_config = vision_config or VisionConfig()
+        self.model_path = model_path
+        folder = resolve_checkpoint(model_path, revision=self.config.revision, download_dir=self.config.download_dir)
+        self.checkpoint = Checkpoint.load(folder, self.config.hf_overrides)
+        family_type = find_family(self.checkpoint.architecture)
+        self.tokenizer = Tokenizer.load(folder, trust_remote_code=self.config.trust_remote_code)
+        self.family: Family = family_type(self.checkpoint, self.tokenizer)
+        self.chat_template: ChatTemplate = pick_template(model_path, self.tokenizer, chat_template_config)
+        backbone = self.family.backbone()
+        self.resolved = resolve(self.config, self.checkpoint, backbone.text_config)
+        encoder = self._build_encoder()
+        runner, scheduler = self._build_runner(backbone, encoder)
+        self._vocab_size: int = backbone.text_config.vocab_size
+        self._eos_token_ids = self._find_eos()
+        self._media = MediaFront(self.family, vision_config, media_limits or MediaLimits())
+        self._threads = ThreadPoolExecutor(vision_config.thread_num, thread_name_prefix="seesay-prepare")
+        self._ids = itertools.count(1)
+        self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
+        self._lock = threading.Lock()
+        self._sessions: dict[int, int] = {}
+        self._is_closed = False
+        self.loop = EngineLoop(scheduler=scheduler, runner=runner, encoder=encoder, vision_config=vision_config)
+
+    @property
+    def session_len(self) -> int:
+        """Most tokens of a prompt and its answer together."""
+        return self.resolved.session_len
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+
+    def _build_encoder(self) -> Encoder | None:
+        if not self.family.modalities or self.config.disable_vision_encoder:
+            return None
+        return self.family.build_encoder(self.resolved.device, self.resolved.dtype)
+
+    def _build_runner(self, backbone: Backbone, encoder: Encoder | None) -> tuple[ModelRunner, Scheduler]:
+        """Load the decoder, and size the KV cache after the largest prefill and the largest encode were tried."""
+        from seesay.llm.runner import ModelRunner
+
+        resolved, config = self.resolved, self.config
+        runner = ModelRunner.load(
+            self.checkpoint,
+            backbone.text_config,
+            decoder_name=backbone.decoder_name,
+            tied_embeddings=backbone.tie_word_embeddings,
+            device=resolved.device,
+            dtype=resolved.dtype,
+            block_size=config.block_size,
+            session_len=resolved.session_len,
+        )
+        reserved = runner.profile(
+            max_tokens=config.max_prefill_token_num,
+            max_batch_size=resolved.max_batch_size,
+            session_len=resolved.session_len,
+        )
+        largest = self.family.largest_input() if encoder is not None and resolved.device.type != "cpu" else None
+        if encoder is not None and largest is not None:
+            reserved += measure_peak(resolved.device, lambda: encoder.encode([largest]))
+        num_blocks = runner.allocate_cache(
+            num_blocks=config.num_gpu_blocks,
+            share=config.cache_max_entry_count,
+            max_batch_size=resolved.max_batch_size,
+            session_len=resolved.session_len,
+            reserved_bytes=reserved,
+        )
+        pool = BlockPool(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+        logger.info("KV cache: %d blocks of %d tokens on %s", num_blocks, config.block_size, resolved.device)
+        scheduler_config = SchedulerConfig(
+            max_batch_size=resolved.max_batch_size,
+            max_prefill_token_num=config.max_prefill_token_num,
+            session_len=resolved.session_len,
+        )
+        return runner, Scheduler(scheduler_config, pool)
+
+    def _find_eos(self) -> tuple[int, ...]:
+        """The tokens that end an answer: of generation_config.json, else of config.json, and of the tokenizer."""
+        found = self.checkpoint.generation_config.get("eos_token_id", self.checkpoint.config.get("eos_token_id"))
+        ids = found if isinstance(found, list) else [found]
+        return tuple(dict.fromkeys(i for i in (*ids, self.tokenizer.eos_token_id) if isinstance(i, int)))
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def submit(self, request: GenerationRequest, on_output: OutputSink) -> int:
+        """Answer one request; returns its id at once. See `submit_batch`."""
+        return self.submit_batch([request], on_output)[0]
+
+    def submit_batch(self, requests: Sequence[GenerationRequest], on_output: OutputSink) -> list[int]:
+        """Answer several requests, whose media are then encoded together; returns their ids at once.
+
+        `on_output` gets every request's `OutputDelta`s, from threads of the engine: it must be quick. Whatever is wrong
+        with a request comes as its one final delta, with `finish_reason` 'error'. Raises `RequestError` only when the
+        engine is closed.
+        """
+        received_at = time.perf_counter()
+        ids = [next(self._ids) for _ in requests]
+        with self._lock:
+            if self._is_closed:
+                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+            self._preparing.update(dict.fromkeys(ids, False))
+            self.loop.expect_media(sum(has_media(request) for request in requests))
+            for request_id, request in zip(ids, requests):
+                self._threads.submit(self._prepare_and_submit, request_id, request, on_output, received_at)
+        return ids
+
+    def abort(self, request_id: int) -> None:
+        """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it is over already."""
+        with self._lock:
+            if request_id in self._preparing:
+                self._preparing[request_id] = True
+                return
+        self.loop.abort(request_id)
+
+    async def generate(
+        self,
+        messages: Any,
+        session_id: int | None = None,
+        gen_config: GenerationConfig | None = None,
+        *,
+        stream_response: bool = True,
+        do_preprocess: bool = True,
+    ) -> AsyncIterator[OutputDelta]:
+        """Answer one prompt, of any form that `pipeline` takes. Yields its deltas, or with `stream_response=False` one
+        that holds the whole answer. Leaving the iteration early aborts the request.
+
+        `session_id`, when given, makes the request known to `stop_session`.
+        """
+        requests, is_list = parse_prompts(messages, gen_config, do_preprocess=do_preprocess)
+        if is_list:
+            raise TypeError("generate answers one prompt; give several to Pipeline.async_batch_infer")
+        if isinstance(requests[0], RequestError):
+            yield OutputDelta(request_id=0, finish_reason="error", error=requests[0])
+            return
+        deltas = self._stream(requests[0], session_id)
+        try:
+            if stream_response:
+                async for delta in deltas:
+                    yield delta
+            else:
+                yield join_deltas([delta async for delta in deltas])
+        finally:
+            await deltas.aclose()
+
+    async def _stream(self, request: GenerationRequest, session_id: int | None) -> AsyncGenerator[OutputDelta]:
+        """The deltas of one request, in the caller's event loop."""
+        event_loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[OutputDelta] = asyncio.Queue()
+
+        def on_output(delta: OutputDelta) -> None:
+            event_loop.call_soon_threadsafe(arrived.put_nowait, delta)
+
+        request_id = self.submit(request, on_output)
+        if session_id is not None:
+            self._sessions[session_id] = request_id
+        is_over = False
+        try:
+            while not is_over:
+                delta = await arrived.get()
+                is_over = delta.finish_reason is not None
+                yield delta
+        finally:
+            if not is_over:
+                self.abort(request_id)
+            if session_id is not None and self._sessions.get(session_id) == request_id:
+                del self._sessions[session_id]
+
+    def stop_session(self, session_id: int) -> None:
+        """Abort the request that runs under this `session_id`, if one does."""
+        if (request_id := self._sessions.get(session_id)) is not None:
+            self.abort(request_id)
+
+    # --- preparing, in a thread -------------------------------------------------------------------------------------
+
+    def _prepare_and_submit(
+        self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float
+    ) -> None:
+        """Turn a request into a sequence and hand it to the loop. A request that cannot be, ends here."""
+        expects_media = has_media(request)
+        try:
+            live = self._prepare(request_id, request, on_output, received_at)
+            error: Exception | None = None
+        except Exception as failure:
+            live, error = None, explain(failure)
+        with self._lock:
+            is_aborted = self._preparing.pop(request_id)
+            if live is not None and not is_aborted:
+                self.loop.submit(live, was_expected=expects_media)
+                return
+        self.loop.expect_media(-expects_media)
+        reason: FinishReason = "abort" if is_aborted else "error"
+        on_output(OutputDelta(request_id=request_id, finish_reason=reason, error=None if is_aborted else error))
+
+    def _prepare(
+        self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float
+    ) -> LiveRequest:
+        config = request.gen_config
+        if isinstance(request.prompt, tuple) and request.prompt and isinstance(request.prompt[0], int):
+            media: list[PreparedMedia] = []
+            prompt = build_token_input(self._check_token_ids(request.prompt), family=self.family)
+            template_stops: Sequence[str] = ()
+        else:
+            is_raw = isinstance(request.prompt, str)
+            rendered = self._render(request)
+            media = self._media.prepare(rendered.media)
+            prompt = build_input(
+                rendered,
+                media,
+                family=self.family,
+                tokenizer=self.tokenizer,
+                model_digest=self.checkpoint.revision_digest,
+                add_special_tokens=is_raw,
+            )
+            template_stops = () if is_raw else self.chat_template.stop_words
+        stop_words, stop_ids = self._split_stop_words((*template_stops, *(config.stop_words or ())))
+        params = SamplingParams.from_config(
+            config,
+            eos_token_ids=self._eos_token_ids,
+            stop_token_ids=stop_ids,
+            bad_token_ids=self._find_bad_ids(config.bad_words or ()),
+            prompt_logprobs=request.prompt_logprobs,
+        )
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(63))
+        detokenizer = IncrementalDetokenizer(
+            self.tokenizer,
+            skip_special_tokens=config.skip_special_tokens,
+            stop_words=stop_words,
+            include_stop_str=config.include_stop_str_in_output,
+            spaces_between_special_tokens=config.spaces_between_special_tokens,
+        )
+        return LiveRequest(
+            sequence=TokenSequence(request_id, prompt, params),
+            detokenizer=detokenizer,
+            on_output=on_output,
+            include_stop=config.include_stop_str_in_output,
+            received_at=received_at,
+            decode_media_s=sum(item.decode_s for item in media),
+            preprocess_s=sum(item.preprocess_s for item in media),
+        )
+
+    def _render(self, request: GenerationRequest) -> RenderedPrompt:
+        if self.config.disable_vision_encoder and has_media(request):
+            raise RequestError(
+                ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
+            )
+        if isinstance(request.prompt, str):
+            return render_raw(request.prompt, request.media, self.family.markers)
+        messages = [message for message in request.prompt if isinstance(message, Message)]
+        return self.chat_template.render(messages, markers=self.family.markers, **request.template_options)
+
+    def _check_token_ids(self, token_ids: Iterable[Any]) -> list[int]:
+        ids = list(token_ids)
+        for index, token_id in enumerate(ids):
+            if not isinstance(token_id, int) or not 0 <= token_id < self._vocab_size:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"token id {token_id!r} at position {index} is not in the vocabulary (0 to {self._vocab_size - 1})",
+                    "input_ids",
+                )
+        return ids
+
+    def _split_stop_words(self, words: Iterable[str]) -> tuple[list[str], list[int]]:
+        """Stop words that are text, and the token ids of those that are special tokens."""
+        ids = {word: self.tokenizer.token_id(word) for word in words}
+        special = {word: i for word, i in ids.items() if i is not None and i in self.tokenizer.special_ids}
+        return [word for word in ids if word not in special], list(special.values())
+
+    def _find_bad_ids(self, words: Iterable[str]) -> list[int]:
+        """The tokens that spell a bad word, alone or after a space. Raises `RequestError` for a word of several."""
+        found: list[int] = []
+        for word in words:
+            spellings = [self.tokenizer.encode(text) for text in (word, " " + word)]
+            single = [ids[0] for ids in spellings if len(ids) == 1]
+            if not single:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"bad_words: {word!r} is {len(spellings[0])} tokens for this model; only single ones can be banned",
+                    "bad_words",
+                )
+            found += single
+        return found
+
+    def close(self) -> None:
+        """End what is running with an error, and free the threads."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            for request_id in self._preparing:
+                self._preparing[request_id] = True
+        self._threads.shutdown(wait=True)
+        self._media.close()
+        self.loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def has_media(request: GenerationRequest) -> bool:
+    """Whether a request refers to pictures or clips."""
+    if request.media:
+        return True
+    if isinstance(request.prompt, str):
+        return False
+    messages = (message for message in request.prompt if isinstance(message, Message))
+    return any(isinstance(part, MediaPart) for message in messages for part in message.parts)
+
+
+def join_deltas(deltas: Sequence[OutputDelta]) -> OutputDelta:
+    """All deltas of one request as one, final delta."""
+    logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
+    return replace(
+        deltas[-1],
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
+        logprobs=tuple(logprobs) or None,
+    )

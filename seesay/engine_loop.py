@@ -1,0 +1,366 @@
+"""The engine's loop: plan a step, run it, commit it, hand out what is new. One thread owns scheduler and runner.
+
+Everything reaches it through an inbox, so nothing here is locked. Whatever happens inside, each request that was
+accepted ends in exactly one final `OutputDelta`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from seesay.config import VisionConfig
+from seesay.device import is_out_of_memory, release_cached_memory
+from seesay.encoders.store import EmbeddingStore
+from seesay.encoders.worker import EncoderWorker, EncodeTiming
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.scheduler import Scheduler, SequenceUpdate
+from seesay.llm.sequence import Sequence
+from seesay.processors.detokenize import IncrementalDetokenizer
+from seesay.values import EncodeJob, FinishReason, OutputDelta, StageTimings, StepPlan, Usage
+
+if TYPE_CHECKING:
+    from seesay.encoders.encoder import Encoder
+    from seesay.llm.runner import ModelRunner, RowResult, StepResult
+
+logger = logging.getLogger("seesay")
+
+OutputSink = Callable[[OutputDelta], None]
+
+
+class Collected:
+    """Per-position outputs of one request, in order of position. A preempted sequence is computed again: positions
+    that are here already are not taken twice."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Any] = []
+        self._stop: int | None = None
+
+    def add(self, start: int, piece: Any) -> None:
+        """Take `piece` (tensor or tuple, one entry per position from `start`)."""
+        stop = start + len(piece)
+        known = 0 if self._stop is None else max(0, self._stop - start)
+        if known < len(piece):
+            self._pieces.append(piece[known:])
+            self._stop = stop
+
+    def as_tensor(self) -> Any:
+        """All entries as one tensor [n, …]; None when there are none."""
+        if not self._pieces:
+            return None
+        import torch
+
+        return torch.cat(self._pieces)
+
+    def as_tuple(self) -> tuple[Any, ...]:
+        return tuple(entry for piece in self._pieces for entry in piece)
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveRequest:
+    """A request inside the loop: its sequence, its text so far, where its output goes, and what it cost.
+
+    Times that end in `_at` are `time.perf_counter()` readings; the others are seconds.
+    """
+
+    sequence: Sequence
+    detokenizer: IncrementalDetokenizer
+    on_output: OutputSink
+    include_stop: bool
+    received_at: float
+    decode_media_s: float = 0.0
+    preprocess_s: float = 0.0
+    encode_queue_s: float = 0.0
+    encode_s: float = 0.0
+    computing_at: float | None = None
+    first_token_at: float | None = None
+    num_output_tokens: int = 0
+    logits: Collected = field(default_factory=Collected)
+    hidden_states: Collected = field(default_factory=Collected)
+    prompt_logprobs: Collected = field(default_factory=Collected)
+
+    @property
+    def request_id(self) -> int:
+        return self.sequence.seq_id
+
+    def make_usage(self) -> Usage:
+        seq = self.sequence
+        return Usage(
+            prompt_tokens=seq.num_prompt_tokens,
+            completion_tokens=self.num_output_tokens,
+            cached_tokens=seq.num_cached_tokens,
+            media_tokens=sum(len(item.slots) for item in seq.items),
+        )
+
+    def make_timings(self) -> StageTimings:
+        now = time.perf_counter()
+        first = self.first_token_at
+        computing = self.computing_at
+        return StageTimings(
+            decode_media_s=self.decode_media_s,
+            preprocess_s=self.preprocess_s,
+            encode_queue_s=self.encode_queue_s,
+            encode_s=self.encode_s,
+            prefill_s=(first or now) - computing if computing is not None else 0.0,
+            decode_s=now - first if first is not None else 0.0,
+            time_to_first_token_s=first - self.received_at if first is not None else 0.0,
+            total_s=now - self.received_at,
+        )
+
+
+class EngineLoop:
+    """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media` and `close` are thread-safe."""
+
+    def __init__(
+        self, *, scheduler: Scheduler, runner: ModelRunner, encoder: Encoder | None, vision_config: VisionConfig
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._live: dict[int, LiveRequest] = {}
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._is_closed = False
+        self._expected_media = 0
+        self._arrived_media = 0
+        self._expected_lock = threading.Lock()
+        self.store = EmbeddingStore(vision_config.embedding_cache_bytes)
+        self.worker: EncoderWorker | None = None
+        if encoder is not None:
+            self.worker = EncoderWorker(
+                encoder,
+                self.store,
+                vision_config,
+                on_ready=lambda key, timing: self._inbox.put(lambda: self._on_encoded(key, timing)),
+                on_failed=lambda key, error: self._inbox.put(lambda: self._on_encode_failed(key, error)),
+                is_more_coming=lambda: self._expected_media > 0,
+            )
+        self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
+        self._thread.start()
+
+    # --- called from other threads --------------------------------------------------------------------------------
+
+    def expect_media(self, num_requests: int) -> None:
+        """Say that requests with media are being prepared (or, if negative, failed to be), so that the encoder may
+        wait a moment to batch them. `submit` takes its own request off the count."""
+        with self._expected_lock:
+            self._expected_media += num_requests
+
+    def submit(self, request: LiveRequest, *, was_expected: bool = False) -> None:
+        """Answer a request. Its output comes from the loop's thread."""
+        self._inbox.put(lambda: self._admit(request, was_expected))
+
+    def abort(self, request_id: int) -> None:
+        """End a request that nobody waits for; nothing happens when it is over already."""
+        self._inbox.put(lambda: self._end(request_id, "abort"))
+
+    def close(self) -> None:
+        """End all requests with an error, and the threads."""
+        self._inbox.put(self._stop)
+        self._thread.join()
+        if self.worker is not None:
+            self.worker.close()
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        has_more = False
+        while not self._is_closed:
+            self._drain_inbox(wait=not has_more)
+            try:
+                has_more = self._step()
+            except Exception:
+                logger.exception("the engine loop failed; its requests end")
+                self._end_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
+                has_more = False
+        self._drain_inbox(wait=False)
+        self._end_all(RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete"))
+
+    def _drain_inbox(self, *, wait: bool) -> None:
+        try:
+            command = self._inbox.get() if wait else self._inbox.get_nowait()
+            while True:
+                command()
+                command = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _step(self) -> bool:
+        """Plan and compute one step. Returns whether another may follow at once."""
+        plan = self._scheduler.plan_step()
+        self._start_encoding(plan.encode_jobs)
+        if plan.rows:
+            self._compute(plan)
+        for ref in self._scheduler.take_released():
+            self.store.unpin(ref.hash, (ref.seq_id, ref.item_index))
+        return bool(plan.rows)
+
+    def _compute(self, plan: StepPlan) -> None:
+        now = time.perf_counter()
+        for row in plan.rows:
+            request = self._live[row.seq_id]
+            if request.computing_at is None:
+                request.computing_at = now
+        try:
+            result = self._runner.run(plan, self._scheduler.sequences, self.store)
+        except Exception as error:
+            if is_out_of_memory(error):
+                release_cached_memory(self._runner.decoder.device)
+            if len(plan.rows) == 1:
+                self._fail(plan.rows[0].seq_id, error)
+                return
+            # One row's fault must not end the others: compute each alone, and only those that fail again end.
+            for row in plan.rows:
+                self._compute(StepPlan(rows=(row,)))
+            return
+        self._commit(plan, result)
+
+    def _commit(self, plan: StepPlan, result: StepResult) -> None:
+        for seq_id, error in result.errors.items():
+            self._fail(seq_id, error)
+        for row in result.rows:
+            request = self._live[row.seq_id]
+            request.prompt_logprobs.add(row.start + 1, row.prompt_logprobs)
+            if row.logits is not None:
+                request.logits.add(row.logits.start, row.logits.values)
+            if row.hidden_states is not None:
+                request.hidden_states.add(row.hidden_states.start, row.hidden_states.values)
+        by_id = {row.seq_id: row for row in result.rows}
+        for update in self._scheduler.commit_step(plan, result.token_ids):
+            self._deliver(update, by_id[update.seq.seq_id])
+
+    # --- output ---------------------------------------------------------------------------------------------------
+
+    def _deliver(self, update: SequenceUpdate, result: RowResult) -> None:
+        """Turn a sequence's new tokens into output, and end it at a stop word."""
+        request = self._live[update.seq.seq_id]
+        if request.first_token_at is None:
+            request.first_token_at = time.perf_counter()
+        token_ids = update.token_ids
+        reason = update.finish_reason
+        stop: str | int | None = update.stop_token_id
+        keeps_stop = request.include_stop and update.stop_token_id in update.seq.params.stop_token_ids
+        if update.stop_token_id is not None and not keeps_stop:
+            token_ids = token_ids[:-1]
+        request.num_output_tokens += len(token_ids)
+        delta = request.detokenizer.push(token_ids)
+        text = delta.text
+        if delta.stop is None and reason is not None:
+            text += request.detokenizer.flush()
+        if request.detokenizer.stop is not None and update.error is None:
+            reason, stop = "stop", request.detokenizer.stop
+            self._scheduler.finish(update.seq.seq_id, "stop")
+        logprobs = (result.logprobs,) if result.logprobs is not None and token_ids else None
+        if reason is None:
+            self._emit(
+                request,
+                OutputDelta(request_id=request.request_id, text=text, token_ids=token_ids, logprobs=logprobs),
+            )
+            return
+        self._finish(
+            request, reason, text=text, token_ids=token_ids, logprobs=logprobs, stop_reason=stop, error=update.error
+        )
+
+    def _finish(
+        self,
+        request: LiveRequest,
+        reason: FinishReason,
+        *,
+        text: str = "",
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[Mapping[int, float], ...] | None = None,
+        stop_reason: str | int | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Emit the final delta of a request that the scheduler no longer has."""
+        del self._live[request.request_id]
+        self._emit(
+            request,
+            OutputDelta(
+                request_id=request.request_id,
+                text=text,
+                token_ids=token_ids,
+                logprobs=logprobs,
+                finish_reason=reason,
+                stop_reason=stop_reason,
+                usage=request.make_usage(),
+                timings=request.make_timings(),
+                logits=request.logits.as_tensor(),
+                last_hidden_state=request.hidden_states.as_tensor(),
+                prompt_logprobs=request.prompt_logprobs.as_tuple() or None,
+                error=error,
+            ),
+        )
+
+    def _emit(self, request: LiveRequest, delta: OutputDelta) -> None:
+        try:
+            request.on_output(delta)
+        except Exception:
+            logger.exception("the receiver of request %d failed; the request is aborted", request.request_id)
+            self.abort(request.request_id)
+
+    def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
+        """End a live request from outside of a step; nothing happens when it is over."""
+        request = self._live.get(request_id)
+        if request is None:
+            return
+        self._scheduler.finish(request_id, reason, error)
+        self._finish(request, reason, text=request.detokenizer.flush(), error=error)
+
+    def _fail(self, request_id: int, error: Exception) -> None:
+        self._end(request_id, "error", explain(error))
+
+    def _end_all(self, error: RequestError) -> None:
+        for request_id in list(self._live):
+            self._end(request_id, "error", error)
+        for ref in self._scheduler.take_released():
+            self.store.unpin(ref.hash, (ref.seq_id, ref.item_index))
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _admit(self, request: LiveRequest, was_expected: bool) -> None:
+        self._arrived_media += was_expected
+        self._live[request.request_id] = request
+        try:
+            self._scheduler.add(request.sequence)
+        except RequestError as error:
+            self._finish(request, "error", error=error)
+
+    def _start_encoding(self, jobs: Iterable[EncodeJob]) -> None:
+        for job in jobs:
+            assert self.worker is not None, "a model without a tower was given media"
+            item = self._scheduler.sequences[job.seq_id].items[job.item_index]
+            self.store.pin(item.hash, (job.seq_id, job.item_index))
+            self.worker.submit(item)
+        if self._arrived_media:
+            self.expect_media(-self._arrived_media)
+            self._arrived_media = 0
+
+    def _on_encoded(self, item_hash: bytes, timing: EncodeTiming) -> None:
+        for request in self._live.values():
+            if any(item.hash == item_hash for item in request.sequence.items):
+                request.encode_queue_s = max(request.encode_queue_s, timing.queue_s)
+                request.encode_s += timing.encode_s
+        self._scheduler.mark_ready(item_hash)
+
+    def _on_encode_failed(self, item_hash: bytes, error: Exception) -> None:
+        for update in self._scheduler.mark_failed(item_hash, explain(error)):
+            self._finish(self._live[update.seq.seq_id], "error", error=update.error)
+
+    def _stop(self) -> None:
+        self._is_closed = True
+
+
+def explain(error: Exception) -> RequestError:
+    """`error` as one that may be shown to a user. Our own bugs are logged with their traceback."""
+    if isinstance(error, RequestError):
+        return error
+    if is_out_of_memory(error):
+        return RequestError(
+            ErrorCode.OUT_OF_MEMORY, "the device ran out of memory on this request: shorten it, or use smaller pictures"
+        )
+    logger.error("a request failed unexpectedly", exc_info=error)
+    return RequestError(ErrorCode.INTERNAL, f"this request failed inside the engine: {type(error).__name__}: {error}")
