@@ -19,7 +19,7 @@ from seesay.device import is_out_of_memory, release_cached_memory
 from seesay.encoders.store import EmbeddingStore
 from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.scheduler import Scheduler, SequenceUpdate
+from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
 from seesay.llm.sequence import Sequence
 from seesay.processors.detokenize import IncrementalDetokenizer
 from seesay.values import EncodeJob, FinishReason, OutputDelta, StageTimings, StepPlan, Usage
@@ -163,6 +163,10 @@ class EngineLoop:
         self._thread.join()
         if self.worker is not None:
             self.worker.close()
+
+    def stats(self) -> SchedulerStats:
+        """Counts of the scheduler, as of its last step."""
+        return self._scheduler.stats()
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
