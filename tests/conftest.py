@@ -1,4 +1,4 @@
-"""Fixtures for all tests: tiny random checkpoints, written once per run."""
+"""For all tests: tiny random checkpoints, written once per run; `gpu` tests are skipped where there is no GPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where there is none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
 @pytest.fixture(scope="session")

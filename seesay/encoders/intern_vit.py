@@ -88,7 +88,8 @@ class _Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.lambda_1 * self.attention(self.layernorm_before(x))
-        return x + self.lambda_2 * self.mlp(self.layernorm_after(x))
+        result: Tensor = x + self.lambda_2 * self.mlp(self.layernorm_after(x))
+        return result
 
 
 class _Embeddings(nn.Module):
@@ -107,19 +108,25 @@ class _Embeddings(nn.Module):
         return x if self.position_embeddings is None else x + self.position_embeddings
 
 
+class _Encoder(nn.Module):
+    def __init__(self, config: InternVisionConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(_Layer(config) for _ in range(config.num_layers))
+
+
 class InternTower(nn.Module):
     """Patch vectors [N, patches, 3·ph·pw] to hidden rows [N, patches + 1, hidden]."""
 
     def __init__(self, config: InternVisionConfig) -> None:
         super().__init__()
         self.embeddings = _Embeddings(config)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_layers))})
+        self.encoder = _Encoder(config)
         final_norm = nn.LayerNorm(config.hidden_size, config.norm_eps) if config.has_final_norm else nn.Identity()
         self.layernorm: nn.Module = final_norm
 
     def forward(self, patches: Tensor) -> Tensor:
         x = self.embeddings(patches)
-        for layer in self.encoder["layer"]:
+        for layer in self.encoder.layer:
             x = layer(x)
         result: Tensor = self.layernorm(x)
         return result

@@ -133,5 +133,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, groups: Sequence[SegmentGr
 
 
 def _attend_group(query: Tensor, key: Tensor, value: Tensor, group: SegmentGroup) -> Tensor:
-    split = (t.unflatten(0, (group.count, group.length)).transpose(1, 2) for t in (query, key, value))
-    return F.scaled_dot_product_attention(*split).transpose(1, 2).flatten(0, 1)
+    shape = (group.count, group.length, *query.shape[1:])
+    split = [t.reshape(shape).transpose(1, 2) for t in (query, key, value)]
+    return F.scaled_dot_product_attention(split[0], split[1], split[2]).transpose(1, 2).flatten(0, 1)

@@ -25,14 +25,14 @@ def load_weights(
     kernel whose stride is its size fills a linear layer's weight: it is flattened. Raises `CheckpointError` naming a
     tensor that is missing, unexpected or misshapen.
     """
-    stored = {parameter: name for name in checkpoint.tensor_names() if (parameter := name_of(name)) is not None}
+    stored = {own: name for name in checkpoint.tensor_names() if (own := name_of(name)) is not None}
     module.to(dtype=dtype).to_empty(device=device).requires_grad_(False).eval()
     parameters = dict(module.named_parameters())
     if missing := sorted(parameters.keys() - stored.keys()):
         raise CheckpointError(f"{checkpoint.path}: the tensor for the vision tower's {missing[0]!r} is missing")
     if unexpected := sorted(stored.keys() - parameters.keys()):
         raise CheckpointError(f"{checkpoint.path}: tensor {stored[unexpected[0]]!r} has no place in the vision tower")
-    owner = {name: parameter for parameter, name in stored.items()}
+    owner = {name: own for own, name in stored.items()}
     with torch.no_grad():
         for name, tensor in checkpoint.tensors(owner, device):
             parameter = parameters[owner[name]]

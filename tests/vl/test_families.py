@@ -148,7 +148,7 @@ def hf_rows(loaded: Loaded, inputs: Any, media: list[DecodedMedia]) -> list[torc
         return [next(images) if item.modality is IMAGE else next(clips) for item in media]
 
 
-# --- the contract -------------------------------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", VISION_FAMILIES)
@@ -345,7 +345,7 @@ def test_text_models_take_no_media(name: str, tiny_checkpoint: Callable[[str], P
     assert made.positions.tolist() == list(range(len(made.token_ids))) and made.next_position == len(made.token_ids)
 
 
-# --- positions ----------------------------------------------------------------------------------------------------------
+# --- positions ------------------------------------------------------------------------------------------------------
 
 MROPE_FAMILIES = [name for name in VISION_FAMILIES if name.startswith("qwen")]
 
@@ -418,7 +418,7 @@ def test_clip_positions_equal_the_processors_and_models(name: str, load: Callabl
     assert made.next_position == len(made.token_ids) + int(delta[0, 0])
 
 
-# --- what only some families have --------------------------------------------------------------------------------------
+# --- what only some families have -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MROPE_FAMILIES)

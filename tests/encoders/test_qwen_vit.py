@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from seesay.encoders.layers import attend, group_segments
+from seesay.encoders.qwen_vit import QwenVisionConfig, QwenVisionTower, make_layout
+
+CPU = torch.device("cpu")
+GRIDS = [(1, 4, 6), (1, 10, 14), (3, 6, 10), (1, 2, 2), (1, 16, 16), (2, 10, 14)]
+
+
+def make_config(**changes: Any) -> QwenVisionConfig:
+    values: dict[str, Any] = {
+        "depth": 3,
+        "hidden_size": 32,
+        "num_heads": 2,
+        "intermediate_size": 48,
+        "out_hidden_size": 24,
+        "patch_dim": 24,
+        "merge_size": 2,
+        "activation": "silu",
+        "uses_rms_norm": True,
+        "window_size": 2,
+        "full_attention_layers": frozenset([1]),
+    }
+    return QwenVisionConfig(**{**values, **changes})
+
+
+def make_tower(config: QwenVisionConfig) -> QwenVisionTower:
+    tower = QwenVisionTower(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in tower.parameters():
+            spread = 1.2 / parameter[0].numel() ** 0.5 if parameter.dim() > 1 else 0.3
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread + (parameter.dim() == 1))
+    return tower.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4])
+def test_windows_hold_the_tokens_of_the_reference(side: int) -> None:
+    """Which merged tokens share a window, and where frames are, against Transformers' own index."""
+    get_vision_window_index = pytest.importorskip("transformers.vision_utils").get_vision_window_index
+    config = make_config(window_size=side)
+    layout = make_layout(GRIDS, config, CPU)
+    order = layout.order.numpy() if layout.order is not None else np.arange(sum(t * h * w for t, h, w in GRIDS) // 4)
+    index, cu_seqlens = get_vision_window_index(torch.tensor(GRIDS), 2, side * 2 * 4, 4)
+    expected = {
+        tuple(sorted(index[start // 4 : stop // 4].tolist())) for start, stop in itertools.pairwise(cu_seqlens)
+    }
+    patches = (order[:, None] * 4 + np.arange(4)).ravel()
+    found = set()
+    for group in layout.windows:
+        assert isinstance(group.rows, slice), "windows of equal length must lie together"
+        for window in patches[group.rows].reshape(group.count, group.length):
+            found.add(tuple(sorted({int(p) // 4 for p in window})))
+    assert found == expected
+    frames = {
+        tuple(sorted(patches[g.rows].reshape(g.count, -1)[i].tolist())) for g in layout.frames for i in range(g.count)
+    }
+    start, wanted = 0, set()
+    for t, h, w in GRIDS:
+        for _ in range(t):
+            wanted.add(tuple(range(start, start + h * w)))
+            start += h * w
+    assert frames == wanted
+
+
+def test_one_plain_picture_moves_nothing() -> None:
+    layout = make_layout([(1, 4, 4)], make_config(window_size=2), CPU)
+    assert layout.order is None and layout.inverse is None
+    layout = make_layout([(1, 8, 4), (2, 8, 4)], make_config(window_size=None), CPU)
+    assert layout.order is None and len(layout.frames) == 1
+
+
+@pytest.mark.parametrize("lengths", [[5], [3, 3, 3], [4, 1, 4, 2, 1], [7, 2]])
+def test_attend_stays_inside_segments(lengths: list[int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = torch.randn(3, sum(lengths), 2, 8, generator=generator)
+    rows = np.random.default_rng(2).permutation(sum(lengths))
+    groups = group_segments(np.array(lengths), rows, CPU)
+    expected = torch.empty(sum(lengths), 16)
+    for part in np.split(rows, np.cumsum(lengths)[:-1]):
+        scores = torch.einsum("qhd,khd->hqk", query[part], key[part]) / 8**0.5
+        expected[part] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[part]).flatten(1)
+    torch.testing.assert_close(attend(query, key, value, groups), expected)
+
+
+@pytest.mark.parametrize("changes", [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}])
+def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
+    config = make_config(**changes)
+    tower = make_tower(config)
+    generator = torch.Generator().manual_seed(3)
+    patches = [torch.randn(t * h * w, config.patch_dim, generator=generator) for t, h, w in GRIDS]
+    packed = tower(torch.cat(patches), GRIDS).split([len(p) // 4 for p in patches])
+    for grid, own, rows in zip(GRIDS, patches, packed):
+        assert rows.std() > 0.1
+        torch.testing.assert_close(rows, tower(own, [grid]), rtol=0, atol=2e-5)
+
+
+@pytest.mark.gpu
+def test_bfloat16_on_the_gpu_is_near_float32() -> None:
+    config = make_config(hidden_size=128)
+    tower = make_tower(config)
+    patches = torch.randn(
+        sum(t * h * w for t, h, w in GRIDS), config.patch_dim, generator=torch.Generator().manual_seed(4)
+    )
+    expected = tower(patches, GRIDS)
+    found = tower.to("cuda", torch.bfloat16)(patches.to("cuda", torch.bfloat16), GRIDS).float().cpu()
+    assert (found - expected).abs().mean() < 0.03 * expected.abs().mean()
