@@ -25,17 +25,21 @@ def pick_template(
     tokenizer: PromptTokenizer,
     config: ChatTemplateConfig | None = None,
     *,
+    folder: Path | None = None,
     adds_bos: bool | None = None,
 ) -> ChatTemplate:
     """The template for a model.
 
-    model_name: its path or hub id. adds_bos: whether prompts begin with the tokenizer's bos token; None asks the
-    tokenizer. It concerns built-in templates only, since a jinja template writes bos itself.
+    model_name: its path or hub id.
+    folder: where it lies, for checkpoints that keep the template of their processor in a file of its own.
+    adds_bos: whether prompts begin with the tokenizer's bos token; None asks the tokenizer. It concerns built-in
+        templates only, since a jinja template writes bos itself.
     """
     if config is not None:
         return _from_config(config, tokenizer, adds_bos)
-    if tokenizer.chat_template:
-        return _from_jinja(model_name, tokenizer.chat_template, tokenizer)
+    source = tokenizer.chat_template or (None if folder is None else _read_jinja(folder))
+    if source:
+        return _from_jinja(model_name, source, tokenizer)
     name = builtin.guess(model_name)
     if name is None:
         logger.warning(
@@ -75,14 +79,18 @@ def _from_file(config: ChatTemplateConfig, changes: dict[str, Any], tokenizer: P
     if other or config.capability == "completion":
         what = ", ".join(other) or "capability"
         raise ConfigError(f"{what}: cannot be changed in the jinja template of model_path={config.model_path!r}")
-    template = _from_jinja(config.model_name, _read_jinja(Path(str(config.model_path))), tokenizer)
+    source = _read_jinja(Path(str(config.model_path)))
+    if source is None:
+        raise ConfigError(f"model_path={config.model_path!r}: neither a jinja file nor a folder with a chat template")
+    template = _from_jinja(config.model_name, source, tokenizer)
     if "meta_instruction" in changes:
         template.meta_instruction = changes["meta_instruction"]
     template.stop_words = list(changes.get("stop_words", ()))
     return template
 
 
-def _read_jinja(path: Path) -> str:
+def _read_jinja(path: Path) -> str | None:
+    """The template in a file or in a checkpoint's folder."""
     try:
         if path.is_file():
             return path.read_text(encoding="utf-8")
@@ -95,7 +103,7 @@ def _read_jinja(path: Path) -> str:
                     return template
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"cannot read the chat template of {str(path)!r}: {error}") from None
-    raise ConfigError(f"model_path={str(path)!r}: neither a jinja file nor a folder with a chat template")
+    return None
 
 
 def _from_jinja(name: str, source: str, tokenizer: PromptTokenizer) -> JinjaTemplate:

@@ -177,7 +177,7 @@ def _place(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(part for part in result if isinstance(part, MediaPart) or part.text)
 
 
-# --- OpenAI messages ---------------------------------------------------------------------------------------------------
+# --- OpenAI messages -----------------------------------------------------------------------------------------------
 
 
 def _parse_message(message: Mapping[str, Any], index: int) -> Message:

@@ -185,6 +185,8 @@ def test_choice_order(caplog, tmp_path):
     assert isinstance(pick_template("Qwen/Qwen2-7B-Instruct", FakeTokenizer(own)), JinjaTemplate)
     config = ChatTemplateConfig("vicuna")
     assert pick_template("x", FakeTokenizer(own), config).name == "vicuna"
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ messages[0].content }}!"}')
+    assert pick_template("x", FakeTokenizer(), folder=tmp_path).render([user("A")]).text == "A!"
     assert pick_template("lmsys/vicuna-7b-v1.5", FakeTokenizer()).name == "vicuna"
     with caplog.at_level(logging.WARNING, logger="seesay"):
         assert pick_template("some/folder", FakeTokenizer()).name == "base"

@@ -1,0 +1,101 @@
+"""Keyword arguments of older LMDeploy versions: they warn and work, everything unknown is refused by name."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, TurbomindEngineConfig
+
+BackendConfig = EngineConfig | TurbomindEngineConfig
+
+_GENERATION = {
+    "request_output_len": "max_new_tokens",
+    **{
+        name: name
+        for name in (
+            "max_new_tokens",
+            "top_k",
+            "top_p",
+            "min_p",
+            "temperature",
+            "repetition_penalty",
+            "ignore_eos",
+            "random_seed",
+            "stop_words",
+            "bad_words",
+            "do_sample",
+            "skip_special_tokens",
+        )
+    },
+}
+
+
+def with_call_arguments(
+    gen_config: GenerationConfig | Sequence[GenerationConfig] | None, arguments: Mapping[str, Any], *, function: str
+) -> GenerationConfig | Sequence[GenerationConfig] | None:
+    """`gen_config` with the deprecated sampling arguments of a call.
+
+    Giving temperature, top_k or top_p this way samples, as it did then, unless they mean greedy. Raises TypeError for
+    an argument that is unknown.
+    """
+    if not arguments:
+        return gen_config
+    unknown = sorted(set(arguments) - set(_GENERATION))
+    if unknown:
+        raise TypeError(f"{function}() got an unexpected keyword argument {unknown[0]!r}")
+    names = ", ".join(sorted(arguments))
+    _warn(f"{names}: deprecated here, use gen_config=GenerationConfig(…)")
+    changes = {_GENERATION[name]: value for name, value in arguments.items() if value is not None}
+    if {"temperature", "top_k", "top_p", "min_p"} & set(changes):
+        is_greedy = changes.get("temperature") == 0 or changes.get("top_k") == 1
+        changes.setdefault("do_sample", not is_greedy)
+    if gen_config is None or isinstance(gen_config, GenerationConfig):
+        return replace(gen_config or GenerationConfig(), **changes)
+    return [replace(config, **changes) for config in gen_config]
+
+
+def with_pipeline_arguments(
+    backend_config: BackendConfig | None,
+    chat_template_config: ChatTemplateConfig | None,
+    arguments: Mapping[str, Any],
+) -> tuple[BackendConfig | None, ChatTemplateConfig | None]:
+    """The two configurations with the deprecated arguments of `pipeline()`: backend, model_name, tp, instance_num.
+
+    Raises TypeError for an argument that is unknown.
+    """
+    known = ("backend", "model_name", "tp", "instance_num")
+    for name, value in arguments.items():
+        if name in known:
+            continue
+        hint = ""
+        if name in {field.name for field in fields(EngineConfig)}:
+            hint = f": it belongs into backend_config=EngineConfig({name}={value!r})"
+        raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}{hint}")
+    if arguments:
+        names = ", ".join(sorted(arguments))
+        _warn(f"{names}: deprecated here, use backend_config and chat_template_config")
+    backend = arguments.get("backend")
+    if backend not in (None, "turbomind", "pytorch"):
+        raise ValueError(f"backend={backend!r}: must be 'turbomind' or 'pytorch' (both mean seesay's one engine)")
+    given = {"tp": arguments.get("tp"), "max_batch_size": arguments.get("instance_num")}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if changes:
+        backend_config = replace(backend_config or EngineConfig(), **changes)
+    model_name = arguments.get("model_name")
+    if model_name is not None and chat_template_config is None:
+        chat_template_config = ChatTemplateConfig(model_name=model_name)
+    return backend_config, chat_template_config
+
+
+def _warn(message: str) -> None:
+    """Warn about the line outside of seesay that called us, whichever of our functions it called."""
+    level = 1
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "seesay":
+        level += 1
+        frame = frame.f_back
+    warnings.warn(message, DeprecationWarning, stacklevel=level)

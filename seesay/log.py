@@ -1,0 +1,63 @@
+"""The package's loggers: `seesay` for what happens, `seesay.prompts` for the prompts themselves (at INFO).
+
+Prompts are logged as text with markers; pictures and clips never are.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from seesay.errors import ConfigError
+
+LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
+
+
+class _Shorten(logging.Filter):
+    """Cuts the texts of log records to a number of characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_chars: int | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        limit = self.max_chars
+        if limit is not None and isinstance(record.args, tuple):
+            record.args = tuple(
+                f"{arg[:limit]}… ({len(arg)} characters)" if isinstance(arg, str) and len(arg) > limit else arg
+                for arg in record.args
+            )
+        return True
+
+
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to whatever sys.stderr is at the time, so that redirections work."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+_shorten = _Shorten()
+
+
+def set_up_logging(level: str, max_log_len: int | None = None) -> None:
+    """Set the level of `seesay`'s loggers, and how many characters of a prompt are logged (None: all).
+
+    Adds a handler for stderr unless the application has set up logging. Raises ConfigError for an unknown level.
+    """
+    name = level.upper()
+    if name not in LEVELS:
+        raise ConfigError(f"log_level={level!r}: must be one of {', '.join(LEVELS)}")
+    if max_log_len is not None and max_log_len < 0:
+        raise ConfigError(f"max_log_len={max_log_len!r}: must be at least 0, or None")
+    logger = logging.getLogger("seesay")
+    logger.setLevel(name)
+    _shorten.max_chars = max_log_len
+    prompts = logging.getLogger("seesay.prompts")
+    if _shorten not in prompts.filters:
+        prompts.addFilter(_shorten)
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = _StderrHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s seesay %(levelname)s: %(message)s", "%H:%M:%S"))
+        logger.addHandler(handler)

@@ -1,0 +1,53 @@
+"""What `import seesay` offers, and that it costs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import seesay
+
+PUBLIC = {
+    "AsyncEngine", "ChatTemplateConfig", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "Pipeline",
+    "PytorchEngineConfig", "Response", "Session", "TurbomindEngineConfig", "VisionConfig", "__version__", "errors",
+    "load_image", "load_video", "pipeline",
+}  # fmt: skip
+
+
+def test_public_names():
+    assert set(seesay.__all__) == PUBLIC
+    for name in seesay.__all__:
+        assert getattr(seesay, name) is not None
+    assert set(seesay.__all__) <= set(dir(seesay))
+    assert seesay.PytorchEngineConfig is seesay.EngineConfig
+    assert seesay.IMAGE_TOKEN == "<IMAGE_TOKEN>"
+    assert callable(seesay.pipeline)
+
+
+def test_names_where_lmdeploy_has_them():
+    from seesay.vl import load_image, load_video
+    from seesay.vl.constants import IMAGE_TOKEN
+
+    assert load_image is seesay.load_image and load_video is seesay.load_video
+    assert IMAGE_TOKEN == seesay.IMAGE_TOKEN
+
+
+def test_unknown_names_raise():
+    assert not hasattr(seesay, "pipelines")
+    assert not hasattr(seesay.vl, "load_sound")
+
+
+def test_import_is_light():
+    """Measured inside the new process, so that its start does not count."""
+    code = (
+        "import time, sys; start = time.perf_counter(); import seesay; took = time.perf_counter() - start\n"
+        "heavy = [m for m in ('torch', 'transformers', 'numpy', 'PIL', 'jinja2') if m in sys.modules]\n"
+        "from seesay import pipeline, Pipeline, GenerationConfig, Response, Session\n"
+        "heavy += [m for m in ('torch', 'transformers') if m in sys.modules]\n"
+        "print(took, *heavy)"
+    )
+    took, *heavy = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert heavy == []
+    assert float(took) < 0.3
