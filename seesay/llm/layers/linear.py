@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 
+from seesay.linear import LinearKernel, make_linear_kernel
 from seesay.llm.layers.parameter import Parameter, Part
 
 
 class Linear:
-    """y = x Wᵀ + b over the last axis. `parameters` are to be loaded before the first call."""
+    """y = x Wᵀ + b over the last axis. `parameters` are loaded, then `finish` is called once, before the first use."""
 
-    __slots__ = ("bias", "parameters", "weight")
+    __slots__ = ("_run", "bias", "parameters", "weight")
 
     def __init__(self, weight: Parameter, bias: Parameter | None) -> None:
         self.weight = weight
         self.bias = bias
         self.parameters = (weight,) if bias is None else (weight, bias)
+        self._run: LinearKernel
+
+    def finish(self) -> None:
+        """Bring the loaded weight into the layout that computes fastest. Its `Parameter` gives the plain one up."""
+        self._run = make_linear_kernel(self.weight.data, None if self.bias is None else self.bias.data)
+        del self.weight.data
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight.data, None if self.bias is None else self.bias.data)
+        return self._run(x)
 
 
 def make_linear(sources: Sequence[tuple[str, int]], *, in_features: int, bias: bool) -> Linear:

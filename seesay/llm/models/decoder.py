@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
+from seesay.linear import LinearKernel, make_linear_kernel
 from seesay.llm.layers.linear import Linear, make_linear
 from seesay.llm.layers.parameter import Parameter, load_parameters, plain_parameter
 from seesay.llm.models.rotary import Rotary
@@ -77,10 +78,13 @@ class _Layer:
             )
 
     @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self._qkv, self._out, self._gate_up, self._down
+
+    @property
     def parameters(self) -> list[Parameter]:
-        linears: tuple[Linear, ...] = (self._qkv, self._out, self._gate_up, self._down)
         own = [self._input_norm, self._mlp_norm, *self._qk_norms]
-        return own + [parameter for linear in linears for parameter in linear.parameters]
+        return own + [parameter for linear in self.linears for parameter in linear.parameters]
 
     def run(self, delta: torch.Tensor | None, residual: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
         """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds."""
@@ -134,9 +138,10 @@ class Decoder:
         self._embed = plain_parameter("embed_tokens.weight", config.vocab_size, config.hidden_size)
         self._layers = [_Layer(config, index, self._ops) for index in range(config.num_layers)]
         self._norm = plain_parameter("norm.weight", config.hidden_size)
-        self._head = self._embed
+        self._head: Parameter = self._embed
         if not config.tied_embeddings:
             self._head = plain_parameter("lm_head.weight", config.vocab_size, config.hidden_size)
+        self._to_logits: LinearKernel
         self._rotary = Rotary(config.rotary, device=device, dtype=dtype)
         self._windows = frozenset(config.windows)
 
@@ -161,7 +166,16 @@ class Decoder:
         load_parameters(
             decoder.parameters, checkpoint, model_name=decoder_name, device=device, dtype=dtype, ignored=ignored
         )
+        decoder._finish()
         return decoder
+
+    def _finish(self) -> None:
+        for layer in self._layers:
+            for linear in layer.linears:
+                linear.finish()
+        self._to_logits = make_linear_kernel(self._head.data, None)
+        if self._head is not self._embed:
+            del self._head.data
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -185,6 +199,6 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""
-        logits = F.linear(hidden, self._head.data)
+        logits = self._to_logits(hidden)
         cap = self.config.logit_soft_cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

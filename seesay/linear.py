@@ -1,0 +1,51 @@
+"""y = x Wᵀ + b by the fastest kernel of the device. The one place where the layout of weights in memory is decided.
+
+On the CPU oneDNN's kernels with a weight packed once run two to seven times as fast as those that
+`torch.nn.functional.linear` picks (measured on an AVX-512 machine, float32 and bfloat16, 1 to 480 rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+LinearKernel = Callable[[torch.Tensor], torch.Tensor]
+
+_PACKED_FOR_ROWS = 64
+"""The number of rows that the packing is tuned for. The kernels take any number; around this one all are fast."""
+
+
+def make_linear_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel:
+    """x [..., in] → x Wᵀ + b [..., out], for weight [out, in] and bias [out].
+
+    On the CPU it keeps a packed copy and not `weight` itself, so that the caller may drop that. No gradients.
+    """
+    if weight.device.type == "cpu":
+        packed = _try_packed_kernel(weight, bias)
+        if packed is not None:
+            return packed
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, weight, bias)
+
+    return run
+
+
+def _try_packed_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel | None:
+    """The kernel with a packed weight; None where this build of torch or this processor has none for the dtype."""
+    if weight.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    try:
+        with torch.inference_mode():
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
+            apply = torch.ops.mkldnn._linear_pointwise.default
+            apply(weight.new_zeros(1, weight.shape[1]), packed, bias, "none", [], "")
+    except (AttributeError, RuntimeError):
+        return None
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return apply(x, packed, bias, "none", [], "")  # type: ignore[no-any-return]
+
+    return run
