@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import secrets
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -27,19 +26,15 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.device import measure_peak, pick_device
-from seesay.engine_loop import EngineLoop, LiveRequest, OutputSink, explain
+from seesay.engine_loop import EngineLoop, OutputSink, explain
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.block_pool import BlockPool
-from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
-from seesay.llm.sequence import Sequence as TokenSequence
-from seesay.processors.detokenize import IncrementalDetokenizer
+from seesay.preparer import RequestPreparer, has_media
 from seesay.processors.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate, pick_template
-from seesay.values import FinishReason, GenerationRequest, MediaPart, Message, OutputDelta, RenderedPrompt
-from seesay.vl.media import MediaFront, PreparedMedia
+from seesay.values import FinishReason, GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
-from seesay.vl.prompt import build_input, build_token_input, render_raw
 from seesay.vl.registry import find_family
 
 if TYPE_CHECKING:
@@ -105,16 +100,23 @@ class AsyncEngine:
         folder = resolve_checkpoint(model_path, revision=self.config.revision, download_dir=self.config.download_dir)
         self.checkpoint = Checkpoint.load(folder, self.config.hf_overrides)
         family_type = find_family(self.checkpoint.architecture)
-        self.tokenizer = Tokenizer.load(folder, trust_remote_code=self.config.trust_remote_code)
-        self.family: Family = family_type(self.checkpoint, self.tokenizer)
-        self.chat_template: ChatTemplate = pick_template(model_path, self.tokenizer, chat_template_config)
+        tokenizer = Tokenizer.load(folder, trust_remote_code=self.config.trust_remote_code)
+        self.family: Family = family_type(self.checkpoint, tokenizer)
+        chat_template = pick_template(model_path, tokenizer, chat_template_config)
         backbone = self.family.backbone()
         self.resolved = resolve(self.config, self.checkpoint, backbone.text_config)
         encoder = self._build_encoder()
         runner, scheduler = self._build_runner(backbone, encoder)
-        self._vocab_size: int = backbone.text_config.vocab_size
-        self._eos_token_ids = self._find_eos()
-        self._media = MediaFront(self.family, vision_config, media_limits or MediaLimits())
+        self._preparer = RequestPreparer(
+            checkpoint=self.checkpoint,
+            family=self.family,
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            vocab_size=backbone.text_config.vocab_size,
+            takes_media=encoder is not None,
+            vision_config=vision_config,
+            media_limits=media_limits or MediaLimits(),
+        )
         self._threads = ThreadPoolExecutor(vision_config.thread_num, thread_name_prefix="seesay-prepare")
         self._ids = itertools.count(1)
         self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
@@ -122,6 +124,22 @@ class AsyncEngine:
         self._sessions: dict[int, int] = {}
         self._is_closed = False
         self.loop = EngineLoop(scheduler=scheduler, runner=runner, encoder=encoder, vision_config=vision_config)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._preparer.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer) -> None:
+        self._preparer.tokenizer = tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        return self._preparer.chat_template
+
+    @chat_template.setter
+    def chat_template(self, chat_template: ChatTemplate) -> None:
+        self._preparer.chat_template = chat_template
 
     @property
     def session_len(self) -> int:
@@ -173,12 +191,6 @@ class AsyncEngine:
             session_len=resolved.session_len,
         )
         return runner, Scheduler(scheduler_config, pool)
-
-    def _find_eos(self) -> tuple[int, ...]:
-        """The tokens that end an answer: of generation_config.json, else of config.json, and of the tokenizer."""
-        found = self.checkpoint.generation_config.get("eos_token_id", self.checkpoint.config.get("eos_token_id"))
-        ids = found if isinstance(found, list) else [found]
-        return tuple(dict.fromkeys(i for i in (*ids, self.tokenizer.eos_token_id) if isinstance(i, int)))
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -278,7 +290,7 @@ class AsyncEngine:
         """Turn a request into a sequence and hand it to the loop. A request that cannot be, ends here."""
         expects_media = has_media(request)
         try:
-            live = self._prepare(request_id, request, on_output, received_at)
+            live = self._preparer.prepare(request_id, request, on_output, received_at)
             error: Exception | None = None
         except Exception as failure:
             live, error = None, explain(failure)
@@ -291,96 +303,6 @@ class AsyncEngine:
         reason: FinishReason = "abort" if is_aborted else "error"
         on_output(OutputDelta(request_id=request_id, finish_reason=reason, error=None if is_aborted else error))
 
-    def _prepare(
-        self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float
-    ) -> LiveRequest:
-        config = request.gen_config
-        if isinstance(request.prompt, tuple) and request.prompt and isinstance(request.prompt[0], int):
-            media: list[PreparedMedia] = []
-            prompt = build_token_input(self._check_token_ids(request.prompt), family=self.family)
-            template_stops: Sequence[str] = ()
-        else:
-            is_raw = isinstance(request.prompt, str)
-            rendered = self._render(request)
-            media = self._media.prepare(rendered.media)
-            prompt = build_input(
-                rendered,
-                media,
-                family=self.family,
-                tokenizer=self.tokenizer,
-                model_digest=self.checkpoint.revision_digest,
-                add_special_tokens=is_raw,
-            )
-            template_stops = () if is_raw else self.chat_template.stop_words
-        stop_words, stop_ids = self._split_stop_words((*template_stops, *(config.stop_words or ())))
-        params = SamplingParams.from_config(
-            config,
-            eos_token_ids=self._eos_token_ids,
-            stop_token_ids=stop_ids,
-            bad_token_ids=self._find_bad_ids(config.bad_words or ()),
-            prompt_logprobs=request.prompt_logprobs,
-        )
-        if params.seed is None:
-            params = replace(params, seed=secrets.randbits(63))
-        detokenizer = IncrementalDetokenizer(
-            self.tokenizer,
-            skip_special_tokens=config.skip_special_tokens,
-            stop_words=stop_words,
-            include_stop_str=config.include_stop_str_in_output,
-            spaces_between_special_tokens=config.spaces_between_special_tokens,
-        )
-        return LiveRequest(
-            sequence=TokenSequence(request_id, prompt, params),
-            detokenizer=detokenizer,
-            on_output=on_output,
-            include_stop=config.include_stop_str_in_output,
-            received_at=received_at,
-            decode_media_s=sum(item.decode_s for item in media),
-            preprocess_s=sum(item.preprocess_s for item in media),
-        )
-
-    def _render(self, request: GenerationRequest) -> RenderedPrompt:
-        if self.config.disable_vision_encoder and has_media(request):
-            raise RequestError(
-                ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
-            )
-        if isinstance(request.prompt, str):
-            return render_raw(request.prompt, request.media, self.family.markers)
-        messages = [message for message in request.prompt if isinstance(message, Message)]
-        return self.chat_template.render(messages, markers=self.family.markers, **request.template_options)
-
-    def _check_token_ids(self, token_ids: Iterable[Any]) -> list[int]:
-        ids = list(token_ids)
-        for index, token_id in enumerate(ids):
-            if not isinstance(token_id, int) or not 0 <= token_id < self._vocab_size:
-                raise RequestError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"token id {token_id!r} at position {index} is not in the vocabulary (0 to {self._vocab_size - 1})",
-                    "input_ids",
-                )
-        return ids
-
-    def _split_stop_words(self, words: Iterable[str]) -> tuple[list[str], list[int]]:
-        """Stop words that are text, and the token ids of those that are special tokens."""
-        ids = {word: self.tokenizer.token_id(word) for word in words}
-        special = {word: i for word, i in ids.items() if i is not None and i in self.tokenizer.special_ids}
-        return [word for word in ids if word not in special], list(special.values())
-
-    def _find_bad_ids(self, words: Iterable[str]) -> list[int]:
-        """The tokens that spell a bad word, alone or after a space. Raises `RequestError` for a word of several."""
-        found: list[int] = []
-        for word in words:
-            spellings = [self.tokenizer.encode(text) for text in (word, " " + word)]
-            single = [ids[0] for ids in spellings if len(ids) == 1]
-            if not single:
-                raise RequestError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"bad_words: {word!r} is {len(spellings[0])} tokens for this model; only single ones can be banned",
-                    "bad_words",
-                )
-            found += single
-        return found
-
     def close(self) -> None:
         """End what is running with an error, and free the threads."""
         with self._lock:
@@ -390,7 +312,7 @@ class AsyncEngine:
             for request_id in self._preparing:
                 self._preparing[request_id] = True
         self._threads.shutdown(wait=True)
-        self._media.close()
+        self._preparer.close()
         self.loop.close()
 
     def __enter__(self) -> Self:
@@ -398,16 +320,6 @@ class AsyncEngine:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def has_media(request: GenerationRequest) -> bool:
-    """Whether a request refers to pictures or clips."""
-    if request.media:
-        return True
-    if isinstance(request.prompt, str):
-        return False
-    messages = (message for message in request.prompt if isinstance(message, Message))
-    return any(isinstance(part, MediaPart) for message in messages for part in message.parts)
 
 
 def join_deltas(deltas: Sequence[OutputDelta]) -> OutputDelta:

@@ -1,0 +1,167 @@
+"""From a request to what the engine loop computes: template, media, tokens, sampling options.
+
+Runs in worker threads. Everything that is wrong with a request is found here and raised as `RequestError`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import replace
+
+from seesay.checkpoint import Checkpoint
+from seesay.config import MediaLimits, VisionConfig
+from seesay.engine_loop import LiveRequest, OutputSink
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.sequence import Sequence as TokenSequence
+from seesay.processors.detokenize import IncrementalDetokenizer
+from seesay.processors.tokenizer import Tokenizer
+from seesay.templates import ChatTemplate
+from seesay.values import GenerationRequest, MediaPart, Message, MultimodalInput, RenderedPrompt
+from seesay.vl.family import Family
+from seesay.vl.media import MediaFront, PreparedMedia
+from seesay.vl.prompt import build_input, build_token_input, render_raw
+
+
+class RequestPreparer:
+    """Prepares the requests of one model. `tokenizer` and `chat_template` may be replaced between requests.
+
+    takes_media: whether the vision encoder is there.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Checkpoint,
+        family: Family,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate,
+        vocab_size: int,
+        takes_media: bool,
+        vision_config: VisionConfig,
+        media_limits: MediaLimits,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self._checkpoint = checkpoint
+        self._family = family
+        self._vocab_size = vocab_size
+        self._takes_media = takes_media
+        self._eos_token_ids = _find_eos(checkpoint, tokenizer)
+        self._media = MediaFront(family, vision_config, media_limits)
+
+    def close(self) -> None:
+        self._media.close()
+
+    def prepare(
+        self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float
+    ) -> LiveRequest:
+        """Everything the loop needs to answer `request`. `received_at` is a `time.perf_counter()` reading."""
+        config = request.gen_config
+        prompt, media = self._build_prompt(request)
+        template_stops = self.chat_template.stop_words if _is_conversation(request) else ()
+        stop_words, stop_ids = self._split_stop_words((*template_stops, *(config.stop_words or ())))
+        params = SamplingParams.from_config(
+            config,
+            eos_token_ids=self._eos_token_ids,
+            stop_token_ids=stop_ids,
+            bad_token_ids=self._find_bad_ids(config.bad_words or ()),
+            prompt_logprobs=request.prompt_logprobs,
+        )
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(63))
+        detokenizer = IncrementalDetokenizer(
+            self.tokenizer,
+            skip_special_tokens=config.skip_special_tokens,
+            stop_words=stop_words,
+            include_stop_str=config.include_stop_str_in_output,
+            spaces_between_special_tokens=config.spaces_between_special_tokens,
+        )
+        return LiveRequest(
+            sequence=TokenSequence(request_id, prompt, params),
+            detokenizer=detokenizer,
+            on_output=on_output,
+            include_stop=config.include_stop_str_in_output,
+            received_at=received_at,
+            decode_media_s=sum(item.decode_s for item in media),
+            preprocess_s=sum(item.preprocess_s for item in media),
+        )
+
+    def _build_prompt(self, request: GenerationRequest) -> tuple[MultimodalInput, list[PreparedMedia]]:
+        if has_media(request) and not self._takes_media and self._family.modalities:
+            raise RequestError(
+                ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
+            )
+        rendered: RenderedPrompt
+        if isinstance(request.prompt, str):
+            rendered = render_raw(request.prompt, request.media, self._family.markers)
+        elif _is_conversation(request):
+            messages = [message for message in request.prompt if isinstance(message, Message)]
+            rendered = self.chat_template.render(messages, markers=self._family.markers, **request.template_options)
+        else:
+            return build_token_input(self._check_token_ids(request.prompt), family=self._family), []
+        media = self._media.prepare(rendered.media)
+        prompt = build_input(
+            rendered,
+            media,
+            family=self._family,
+            tokenizer=self.tokenizer,
+            model_digest=self._checkpoint.revision_digest,
+            add_special_tokens=isinstance(request.prompt, str),
+        )
+        return prompt, media
+
+    def _check_token_ids(self, token_ids: Iterable[object]) -> list[int]:
+        ids: list[int] = []
+        for index, token_id in enumerate(token_ids):
+            if not isinstance(token_id, int) or not 0 <= token_id < self._vocab_size:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"token id {token_id!r} at position {index} is not in the vocabulary (0 to {self._vocab_size - 1})",
+                    "input_ids",
+                )
+            ids.append(token_id)
+        return ids
+
+    def _split_stop_words(self, words: Iterable[str]) -> tuple[list[str], list[int]]:
+        """Stop words that are text, and the token ids of those that are special tokens."""
+        ids = {word: self.tokenizer.token_id(word) for word in words}
+        special = {word: i for word, i in ids.items() if i is not None and i in self.tokenizer.special_ids}
+        return [word for word in ids if word not in special], list(special.values())
+
+    def _find_bad_ids(self, words: Iterable[str]) -> list[int]:
+        """The tokens that spell a bad word, alone or after a space. Raises `RequestError` for a word of several."""
+        found: list[int] = []
+        for word in words:
+            spellings = [self.tokenizer.encode(text) for text in (word, " " + word)]
+            single = [ids[0] for ids in spellings if len(ids) == 1]
+            if not single:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"bad_words: {word!r} is {len(spellings[0])} tokens for this model; only single ones can be banned",
+                    "bad_words",
+                )
+            found += single
+        return found
+
+
+def _find_eos(checkpoint: Checkpoint, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens that end an answer: of generation_config.json, else of config.json, and of the tokenizer."""
+    found = checkpoint.generation_config.get("eos_token_id", checkpoint.config.get("eos_token_id"))
+    ids = found if isinstance(found, list) else [found]
+    return tuple(dict.fromkeys(i for i in (*ids, tokenizer.eos_token_id) if isinstance(i, int)))
+
+
+def _is_conversation(request: GenerationRequest) -> bool:
+    return isinstance(request.prompt, tuple) and not (request.prompt and isinstance(request.prompt[0], int))
+
+
+def has_media(request: GenerationRequest) -> bool:
+    """Whether a request refers to pictures or clips."""
+    if request.media:
+        return True
+    if isinstance(request.prompt, str):
+        return False
+    messages = (message for message in request.prompt if isinstance(message, Message))
+    return any(isinstance(part, MediaPart) for message in messages for part in message.parts)

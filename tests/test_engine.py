@@ -1,0 +1,385 @@
+"""AsyncEngine on tiny random checkpoints: endings, errors, aborts, batching of media, sampling options."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from seesay.config import EngineConfig, GenerationConfig, VisionConfig
+from seesay.engine import AsyncEngine, join_deltas
+from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.values import GenerationRequest, OutputDelta
+from seesay.vl.messages import parse_prompts
+
+CPU = EngineConfig(device_type="cpu", block_size=16)
+
+
+def make_picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8))
+
+
+def parse(prompts: Sequence[Any], *configs: GenerationConfig, **options: Any) -> list[GenerationRequest]:
+    config = list(configs) if len(configs) > 1 else configs[0] if configs else GenerationConfig(**options)
+    requests, _ = parse_prompts(list(prompts), config)
+    return requests  # type: ignore[return-value]
+
+
+def collect(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[list[OutputDelta]]:
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    ids = engine.submit_batch(requests, arrived.put)
+    deltas: dict[int, list[OutputDelta]] = {request_id: [] for request_id in ids}
+    num_left = len(ids)
+    while num_left:
+        delta = arrived.get(timeout=60)
+        deltas[delta.request_id].append(delta)
+        num_left -= delta.finish_reason is not None
+    return [deltas[request_id] for request_id in ids]
+
+
+def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[OutputDelta]:
+    return [join_deltas(deltas) for deltas in collect(engine, requests)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited for 30 s"
+        time.sleep(0.005)
+
+
+def check_all_free(engine: AsyncEngine) -> None:
+    """Nothing runs, no block is used and no embedding is pinned."""
+    wait_until(lambda: engine.loop.stats().num_running + engine.loop.stats().num_waiting == 0)
+    wait_until(lambda: engine.loop.stats().num_used_blocks == 0)
+    wait_until(lambda: engine.loop.store.stats().pinned_bytes == 0)
+
+
+@pytest.fixture(scope="module")
+def text_engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=CPU) as engine:
+        yield engine
+        check_all_free(engine)
+
+
+@pytest.fixture
+def vision_engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
+    path = str(tiny_checkpoint("qwen2_5_vl"))
+    with AsyncEngine(path, backend_config=CPU, vision_config=VisionConfig(max_batch_size=4)) as engine:
+        yield engine
+        check_all_free(engine)
+
+
+# --- media -----------------------------------------------------------------------------------------------------------
+
+
+def test_tower_calls_are_batched_across_requests(vision_engine: AsyncEngine) -> None:
+    worker = vision_engine.loop.worker
+    assert worker is not None
+    pictures = [make_picture(seed, (24 + 4 * seed, 40)) for seed in range(8)]
+    ask(vision_engine, parse([("what?", picture) for picture in pictures], max_new_tokens=3))
+    assert (worker.num_calls, worker.num_items) == (2, 8)
+    ask(vision_engine, parse([("and now?", picture) for picture in pictures], max_new_tokens=3))
+    assert (worker.num_calls, worker.num_items) == (2, 8)
+
+
+def test_equal_pictures_in_flight_are_encoded_once(vision_engine: AsyncEngine) -> None:
+    worker = vision_engine.loop.worker
+    assert worker is not None
+    requests = parse([(f"question {k}", make_picture(50)) for k in range(6)], max_new_tokens=3)
+    outputs = ask(vision_engine, requests)
+    assert all(output.error is None for output in outputs)
+    assert worker.num_items == 1
+
+
+def test_bad_media_end_their_request_only(vision_engine: AsyncEngine, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    prompts = [
+        ("one", make_picture(1)),
+        ("two", str(broken)),
+        ("three", tmp_path / "none.png"),
+        "four",
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": make_picture(2), "max_dynamic_patch": 3}}]}],
+    ]  # fmt: skip
+    good, bad, missing, text, option = ask(vision_engine, parse(prompts, max_new_tokens=3))
+    assert good.finish_reason == text.finish_reason == "length"
+    for output, words in (
+        (bad, ["broken.png"]),
+        (missing, ["none.png"]),
+        (option, ["max_dynamic_patch", "min_pixels"]),
+    ):
+        assert output.finish_reason == "error" and isinstance(output.error, RequestError)
+        assert all(word in output.error.message for word in words), output.error.message
+
+
+def test_failing_tower_ends_the_requests_that_need_it(
+    vision_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = vision_engine.loop.worker
+    assert worker is not None
+    encode = worker._encoder.encode
+    bad_size = (48, 48)
+
+    def fail_on_some(features: Sequence[Any]) -> Any:
+        if any(entry["grid"] == (1, 12, 12) for entry in features):
+            raise ZeroDivisionError("a bad picture")
+        return encode(features)
+
+    monkeypatch.setattr(worker._encoder, "encode", fail_on_some)
+    prompts = [("a", make_picture(60)), ("b", make_picture(61, bad_size)), "c", ("d", make_picture(62))]
+    outputs = ask(vision_engine, parse(prompts, max_new_tokens=3))
+    assert [output.finish_reason for output in outputs] == ["length", "error", "length", "length"]
+    assert isinstance(outputs[1].error, RequestError) and outputs[1].error.code is ErrorCode.INTERNAL
+
+
+def test_disabled_vision_encoder_refuses_pictures(tiny_checkpoint: Callable[[str], Path]) -> None:
+    config = EngineConfig(device_type="cpu", disable_vision_encoder=True)
+    with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
+        refused, text = ask(engine, parse([("a", make_picture(1)), "b"], max_new_tokens=3))
+        assert engine.loop.worker is None
+    assert isinstance(refused.error, RequestError) and "disable_vision_encoder" in refused.error.message
+    assert text.finish_reason == "length"
+
+
+# --- how an answer ends ----------------------------------------------------------------------------------------------
+
+
+def test_one_final_delta_with_usage_and_timings(vision_engine: AsyncEngine) -> None:
+    deltas = collect(vision_engine, parse([("what?", make_picture(3))], max_new_tokens=5, ignore_eos=True))[0]
+    assert [delta.finish_reason for delta in deltas] == [None] * 4 + ["length"]
+    final = deltas[-1]
+    assert final.usage is not None and final.timings is not None
+    assert final.usage.completion_tokens == 5 and final.usage.media_tokens > 0
+    timings = final.timings
+    assert 0 < timings.time_to_first_token_s < timings.total_s
+    assert min(timings.preprocess_s, timings.encode_s, timings.prefill_s, timings.decode_s) > 0
+
+
+def test_stop_words_cross_tokens(text_engine: AsyncEngine) -> None:
+    config = {"max_new_tokens": 60, "ignore_eos": True}
+    free = ask(text_engine, parse(["tell me"], **config))[0]
+    text = free.text
+    start = next(i for i in range(5, len(text) - 3) if text.find(text[i : i + 3]) == i and "�" not in text[i : i + 3])
+    stop = text[start : start + 3]
+    pieces = collect(text_engine, parse(["tell me"], stop_words=[stop], **config))[0]
+    output = join_deltas(pieces)
+    assert output.text == text[:start] and output.finish_reason == "stop" and output.stop_reason == stop
+    assert free.text.startswith("".join(delta.text for delta in pieces))
+    kept = ask(text_engine, parse(["tell me"], stop_words=[stop], include_stop_str_in_output=True, **config))[0]
+    assert kept.text == text[: start + 3]
+
+
+def test_stop_and_bad_token_ids_and_lengths(text_engine: AsyncEngine) -> None:
+    config = {"max_new_tokens": 30, "ignore_eos": True}
+    ids = ask(text_engine, parse(["go"], **config))[0].token_ids
+    index = next(i for i in range(4, 30) if ids.index(ids[i]) == i)
+    output = ask(text_engine, parse(["go"], stop_token_ids=[ids[index]], **config))[0]
+    assert output.token_ids == ids[:index] and output.stop_reason == ids[index]
+    assert output.usage is not None and output.usage.completion_tokens == index
+    later = ask(text_engine, parse(["go"], stop_token_ids=[ids[index]], min_new_tokens=index + 2, **config))[0]
+    assert len(later.token_ids) >= index + 2 and ids[index] not in later.token_ids[: index + 2]
+    without = ask(text_engine, parse(["go"], bad_token_ids=[ids[0]], **config))[0]
+    assert ids[0] not in without.token_ids
+    word = text_engine.tokenizer.decode([ids[index]])
+    if text_engine.tokenizer.encode(word) == [ids[index]]:
+        assert ids[index] not in ask(text_engine, parse(["go"], bad_words=[word], **config))[0].token_ids
+    assert len(ask(text_engine, parse(["go"], max_new_tokens=1, ignore_eos=True))[0].token_ids) == 1
+
+
+def test_eos_ends_unless_ignored(text_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = ask(text_engine, parse(["go"], max_new_tokens=10, ignore_eos=True))[0].token_ids
+    index = next(i for i in range(2, 10) if ids.index(ids[i]) == i)
+    monkeypatch.setattr(text_engine._preparer, "_eos_token_ids", (ids[index],))
+    output = ask(text_engine, parse(["go"], max_new_tokens=10))[0]
+    assert output.token_ids == ids[:index] and output.finish_reason == "stop"
+    assert ask(text_engine, parse(["go"], max_new_tokens=10, ignore_eos=True))[0].token_ids == ids
+
+
+def test_too_long_prompt_names_both_numbers(tiny_checkpoint: Callable[[str], Path]) -> None:
+    config = EngineConfig(device_type="cpu", session_len=40)
+    with AsyncEngine(str(tiny_checkpoint("qwen2")), backend_config=config) as engine:
+        long, short = ask(engine, parse(["word " * 100, "hi"], max_new_tokens=100, ignore_eos=True))
+    assert isinstance(long.error, RequestError) and long.error.code is ErrorCode.CONTEXT_TOO_LONG
+    assert "40" in long.error.message and "session_len" in long.error.message
+    assert short.finish_reason == "length" and short.usage is not None
+    assert short.usage.prompt_tokens + short.usage.completion_tokens == 40
+
+
+def test_token_ids_are_prompts(text_engine: AsyncEngine) -> None:
+    rendered = text_engine.chat_template.render(parse(["hello"])[0].prompt)  # type: ignore[arg-type]
+    ids = tuple(text_engine.tokenizer.encode(rendered.text))
+    config = GenerationConfig(max_new_tokens=6, ignore_eos=True)
+    same, bad = ask(
+        text_engine,
+        [GenerationRequest(prompt=ids, gen_config=config), GenerationRequest(prompt=(5, 10**6), gen_config=config)],
+    )
+    assert same.token_ids == ask(text_engine, parse(["hello"], config))[0].token_ids
+    assert isinstance(bad.error, RequestError) and "1000000" in bad.error.message
+
+
+# --- sampling --------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_repeat_whatever_runs_beside(text_engine: AsyncEngine) -> None:
+    config = GenerationConfig(
+        do_sample=True, temperature=1.5, top_k=0, random_seed=7, max_new_tokens=20, ignore_eos=True
+    )
+    alone = ask(text_engine, parse(["sing"], config))[0].token_ids
+    others = [GenerationConfig(do_sample=True, max_new_tokens=20, ignore_eos=True) for _ in range(5)]
+    beside = ask(text_engine, parse([*"abcde", "sing"], *others, config))
+    assert beside[-1].token_ids == alone
+    unseeded = {ask(text_engine, parse(["sing"], others[0]))[0].token_ids for _ in range(3)}
+    assert len(unseeded) == 3
+
+
+def test_logprobs_and_logits(text_engine: AsyncEngine) -> None:
+    config = GenerationConfig(max_new_tokens=5, ignore_eos=True, logprobs=3, output_logits="generation")
+    output = ask(text_engine, parse(["go"], config))[0]
+    assert output.logits.shape[0] == 5 and output.logprobs is not None and len(output.logprobs) == 5
+    expected = torch.log_softmax(output.logits, -1)
+    for step, (token_id, entry) in enumerate(zip(output.token_ids, output.logprobs)):
+        assert len(entry) == 3 and token_id in entry
+        assert entry[token_id] == pytest.approx(float(expected[step, token_id]), abs=1e-4)
+
+
+def test_prompt_logprobs(text_engine: AsyncEngine) -> None:
+    ids = tuple(text_engine.tokenizer.encode("the frame in the game"))
+    config = GenerationConfig(max_new_tokens=1, output_logits="all")
+    request = GenerationRequest(prompt=ids, gen_config=config, prompt_logprobs=True)
+    output = ask(text_engine, [request])[0]
+    expected = torch.log_softmax(output.logits[:-1], -1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
+    assert output.prompt_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_failing_logits_processor_ends_its_request_only(text_engine: AsyncEngine) -> None:
+    def fail(token_ids: Any, logits: Any) -> Any:
+        raise ValueError("no thanks")
+
+    def forbid(token_ids: Any, logits: Any) -> Any:
+        logits[:100] = -torch.inf
+        return logits
+
+    configs = [
+        GenerationConfig(max_new_tokens=4, ignore_eos=True, logits_processors=processors)
+        for processors in (None, [fail], [forbid])
+    ]
+    plain, failed, forbidden = ask(text_engine, parse(["a", "b", "c"], *configs))
+    assert plain.finish_reason == forbidden.finish_reason == "length"
+    assert failed.finish_reason == "error" and "no thanks" in str(failed.error)
+    assert min(forbidden.token_ids) >= 100
+
+
+# --- failure, abort, close -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [MemoryError("too much"), RuntimeError("a bug")])
+def test_failing_step_ends_the_row_at_fault_only(
+    text_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    runner = text_engine.loop._runner
+    run = runner.run
+
+    def fail_on_long_prompts(plan: Any, sequences: Any, embeddings: Any) -> Any:
+        if any(sequences[row.seq_id].num_prompt_tokens > 60 for row in plan.rows):
+            raise error
+        return run(plan, sequences, embeddings)
+
+    expected = ask(text_engine, parse(["short", "small"], max_new_tokens=6, ignore_eos=True))
+    monkeypatch.setattr(runner, "run", fail_on_long_prompts)
+    short, long, small = ask(text_engine, parse(["short", "long " * 20, "small"], max_new_tokens=6, ignore_eos=True))
+    assert [short.token_ids, small.token_ids] == [output.token_ids for output in expected]
+    assert isinstance(long.error, RequestError)
+    assert long.error.code is (ErrorCode.OUT_OF_MEMORY if isinstance(error, MemoryError) else ErrorCode.INTERNAL)
+
+
+def test_abort_ends_with_one_final_delta(vision_engine: AsyncEngine) -> None:
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    requests = parse(["a", ("b", make_picture(70)), "c"], max_new_tokens=1500, ignore_eos=True)
+    ids = vision_engine.submit_batch(requests, arrived.put)
+    vision_engine.abort(ids[1])  # most likely while it is prepared
+    seen = [arrived.get(timeout=30)]
+    while seen[-1].request_id != ids[0]:
+        seen.append(arrived.get(timeout=30))
+    for request_id in ids:
+        vision_engine.abort(request_id)
+        vision_engine.abort(request_id)
+    check_all_free(vision_engine)
+    wait_until(lambda: not vision_engine._preparing)
+    while not arrived.empty():
+        seen.append(arrived.get())
+    finals = [(delta.request_id, delta.finish_reason) for delta in seen if delta.finish_reason]
+    assert sorted(finals) == [(request_id, "abort") for request_id in ids]
+
+
+def test_receiver_that_fails_ends_its_request_only(text_engine: AsyncEngine) -> None:
+    def fail(delta: OutputDelta) -> None:
+        raise ValueError("the receiver is gone")
+
+    text_engine.submit(parse(["a"], max_new_tokens=500, ignore_eos=True)[0], fail)
+    assert ask(text_engine, parse(["b"], max_new_tokens=3, ignore_eos=True))[0].finish_reason == "length"
+    check_all_free(text_engine)
+
+
+def test_close_ends_what_runs(tiny_checkpoint: Callable[[str], Path]) -> None:
+    engine = AsyncEngine(str(tiny_checkpoint("qwen2")), backend_config=CPU)
+    threads = threading.active_count()
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    ids = engine.submit_batch(parse(["a", "b"], max_new_tokens=1900, ignore_eos=True), arrived.put)
+    first = arrived.get(timeout=30)
+    assert first.finish_reason is None
+    engine.close()
+    engine.close()
+    assert threading.active_count() < threads
+    finals = {}
+    while not arrived.empty():
+        delta = arrived.get()
+        if delta.finish_reason:
+            assert delta.request_id not in finals
+            finals[delta.request_id] = delta
+    assert set(finals) == set(ids)
+    for final in finals.values():
+        assert isinstance(final.error, RequestError) and final.error.code is ErrorCode.CLOSED
+    with pytest.raises(RequestError, match="closed"):
+        engine.submit_batch(parse(["a"]), arrived.put)
+
+
+async def test_generate_streams_and_stops_when_left(text_engine: AsyncEngine) -> None:
+    config = GenerationConfig(max_new_tokens=6, ignore_eos=True)
+    streamed = [delta async for delta in text_engine.generate("hello", gen_config=config)]
+    whole = [delta async for delta in text_engine.generate("hello", gen_config=config, stream_response=False)]
+    assert len(whole) == 1 and whole[0].text == "".join(delta.text for delta in streamed)
+    both = await asyncio.gather(*(_first(text_engine, name) for name in ("x", "y")))
+    assert all(delta.finish_reason is None for delta in both)
+    check_all_free(text_engine)
+
+
+async def _first(engine: AsyncEngine, prompt: str) -> OutputDelta:
+    deltas = engine.generate(prompt, gen_config=GenerationConfig(max_new_tokens=1500, ignore_eos=True))
+    async for delta in deltas:
+        await deltas.aclose()  # type: ignore[attr-defined]
+        return delta
+    raise AssertionError
+
+
+async def test_stop_session_aborts(text_engine: AsyncEngine) -> None:
+    config = GenerationConfig(max_new_tokens=1500, ignore_eos=True)
+    deltas = []
+    async for delta in text_engine.generate("x", session_id=5, gen_config=config):
+        deltas.append(delta)
+        text_engine.stop_session(5)
+    assert deltas[-1].finish_reason == "abort"
+
+
+def test_wrong_device_and_model_are_named(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="tpu"):
+        AsyncEngine(str(tiny_checkpoint("qwen2")), backend_config=EngineConfig(device_type="tpu"))
