@@ -92,12 +92,14 @@ class DecodedMedia:
     """Pixels of one picture (N = 1) or of the sampled frames of one clip.
 
     `frames` is uint8 [N, H, W, 3]; `timestamps_s` has one time per frame (empty for a picture);
-    `digest` is 32 bytes over the pixels and timestamps: equal content has an equal digest, however it was sent.
+    `frame_interval_s` is the clip's duration divided by N (0 for a picture, or when it is not known);
+    `digest` is 32 bytes over the pixels and times: equal content has an equal digest, however it was sent.
     """
 
     modality: Modality
     frames: npt.NDArray[np.uint8]
     timestamps_s: tuple[float, ...] = ()
+    frame_interval_s: float = 0.0
     digest: bytes
 
 

@@ -51,8 +51,9 @@ ClipOpener = Callable[[bytes | Path, str, MediaLimits], ClipReader]
 
 def decode_clip(
     content: bytes | Path, sampling: FrameSampling, limits: MediaLimits, name: str
-) -> tuple[Frames, tuple[float, ...]]:
-    """Frames uint8 [N, H, W, 3] and their times in seconds. `name` is what messages call the clip.
+) -> tuple[Frames, tuple[float, ...], float]:
+    """Frames uint8 [N, H, W, 3], their times in seconds, and the seconds that each frame stands for (duration / N).
+    `name` is what messages call the clip.
 
     Raises `RequestError`, or `MissingExtraError` when neither decord nor PyAV is installed.
     """
@@ -68,7 +69,8 @@ def decode_clip(
             reader = opener(content, kind, limits)
             check_info(reader.info, limits, name)
             indices = sampling.indices(reader.info.num_frames, reader.info.fps)
-            return reader.read(indices, _output_size(reader.info, len(indices), limits))
+            frames, times = reader.read(indices, _output_size(reader.info, len(indices), limits))
+            return frames, times, reader.info.duration_s / len(indices)
         except ImportError:
             continue
         except RequestError:

@@ -24,7 +24,7 @@ DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
 def decode_image(source: Any, limits: MediaLimits) -> DecodedMedia:
     """One picture: frames uint8 [1, H, W, 3]. `source` as for `load_image`. Raises `RequestError`."""
     pixels = np.array(load_image(source, limits=limits), dtype=np.uint8)
-    return _make_media(Modality.IMAGE, pixels[None], ())
+    return _make_media(Modality.IMAGE, pixels[None], (), 0.0)
 
 
 def decode_video(source: Any, options: Mapping[str, Any], limits: MediaLimits) -> DecodedMedia:
@@ -36,12 +36,20 @@ def decode_video(source: Any, options: Mapping[str, Any], limits: MediaLimits) -
             ErrorCode.INVALID_REQUEST, f"unknown video option {min(unknown)!r} (known: {known})", min(unknown)
         )
     video = load_video(source, **options, limits=limits)
-    return _make_media(Modality.VIDEO, video.frames, video.timestamps_s)
+    return _make_media(Modality.VIDEO, video.frames, video.timestamps_s, video.frame_interval_s)
 
 
-def _make_media(modality: Modality, frames: npt.NDArray[np.uint8], timestamps_s: tuple[float, ...]) -> DecodedMedia:
+def _make_media(
+    modality: Modality, frames: npt.NDArray[np.uint8], timestamps_s: tuple[float, ...], frame_interval_s: float
+) -> DecodedMedia:
     frames = np.ascontiguousarray(frames)
     shape = np.asarray(frames.shape, dtype=np.int64)
-    times = np.asarray(timestamps_s, dtype=np.float64)
+    times = np.asarray((*timestamps_s, frame_interval_s), dtype=np.float64)
     content = digest(modality.encode(), shape.data, frames.data, times.data)
-    return DecodedMedia(modality=modality, frames=frames, timestamps_s=timestamps_s, digest=content)
+    return DecodedMedia(
+        modality=modality,
+        frames=frames,
+        timestamps_s=timestamps_s,
+        frame_interval_s=frame_interval_s,
+        digest=content,
+    )

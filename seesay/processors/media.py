@@ -24,10 +24,14 @@ _NO_LIMITS_GIVEN = MediaLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """Sampled frames of a clip: `frames` uint8 [N, H, W, 3] and the second of the clip each was shown at."""
+    """Sampled frames of a clip: `frames` uint8 [N, H, W, 3] and the second of the clip each was shown at.
+
+    `frame_interval_s` is the clip's duration divided by N.
+    """
 
     frames: npt.NDArray[np.uint8]
     timestamps_s: tuple[float, ...]
+    frame_interval_s: float
 
 
 def load_image(source: Any, *, limits: MediaLimits = _NO_LIMITS_GIVEN) -> Image.Image:
@@ -60,21 +64,22 @@ def load_video(
     `source` is a path, http(s) URL, data URL, bytes, base64 text, or the frames themselves: a list of what
     `load_image` takes or a uint8 array [N, H, W, 3]. The number of frames that `fps` gives is even and kept within
     `min_frames` (4) and `max_frames` (768). Frames that were given are all taken unless `num_frames` is smaller, and
-    `fps` tells how many there are per second of the clip. Frames of a file that together hold more than
-    `limits.max_clip_pixels` are scaled down while they are decoded. Raises `RequestError`, or `MissingExtraError`
-    without a package that reads videos.
+    `fps` tells how many there are per second of the clip; a `Video` keeps its own times. Frames of a file that
+    together hold more than `limits.max_clip_pixels` are scaled down while they are decoded. Raises `RequestError`, or
+    `MissingExtraError` without a package that reads videos.
     """
     sampling = FrameSampling.checked(
         fps=fps, num_frames=num_frames, min_frames=min_frames, max_frames=max_frames, limit=limits.max_frames
     )
     if isinstance(source, Video):
-        source = source.frames
+        return _thin(source, sampling)
     if isinstance(source, (list, tuple)) or (isinstance(source, np.ndarray) and source.ndim == 4):
         return _pick_frames(source, sampling, limits)
     from seesay.processors.clip import decode_clip
 
-    frames, timestamps_s = decode_clip(read_source(source, limits), sampling, limits, describe(source))
-    return Video(frames=frames, timestamps_s=timestamps_s)
+    content = read_source(source, limits)
+    frames, timestamps_s, interval_s = decode_clip(content, sampling, limits, describe(source))
+    return Video(frames=frames, timestamps_s=timestamps_s, frame_interval_s=interval_s)
 
 
 def _pick_frames(source: Sequence[Any] | npt.NDArray[Any], sampling: FrameSampling, limits: MediaLimits) -> Video:
@@ -105,7 +110,23 @@ def _pick_frames(source: Sequence[Any] | npt.NDArray[Any], sampling: FrameSampli
             )
         pictures.append(array)
     rate = sampling.fps or DEFAULT_FPS
-    return Video(frames=np.stack(pictures), timestamps_s=tuple(float(index) / rate for index in indices))
+    return Video(
+        frames=np.stack(pictures),
+        timestamps_s=tuple(float(index) / rate for index in indices),
+        frame_interval_s=len(source) / rate / len(indices),
+    )
+
+
+def _thin(video: Video, sampling: FrameSampling) -> Video:
+    """`video`, which knows its own times, with no more than `sampling.num_frames` frames."""
+    indices = sampling.indices_of_given(len(video.frames))
+    if len(indices) == len(video.frames):
+        return video
+    return Video(
+        frames=video.frames[indices],
+        timestamps_s=tuple(video.timestamps_s[index] for index in indices),
+        frame_interval_s=video.frame_interval_s * len(video.frames) / len(indices),
+    )
 
 
 def _is_plain(frame: Any) -> bool:

@@ -143,7 +143,7 @@ class DynamicResolutionFamily(Family):
         )
         features: dict[str, Any] = {"pixels": patches.numpy(), "grid": grid}
         if media.modality is Modality.VIDEO:
-            features["seconds_per_grid"] = _frame_interval_s(media.timestamps_s) * settings.temporal_patch_size
+            features["seconds_per_grid"] = _frame_interval_s(media) * settings.temporal_patch_size
         return features
 
     def expand(self, modality: Modality, features: Features) -> Expansion:
@@ -195,8 +195,11 @@ def _fill_text(positions: npt.NDArray[np.int64], start: int, stop: int, first: i
     return stop - start
 
 
-def _frame_interval_s(timestamps_s: tuple[float, ...]) -> float:
-    """Mean time between neighbouring frames; one second where there are no two."""
-    if len(timestamps_s) < 2 or timestamps_s[-1] <= timestamps_s[0]:
+def _frame_interval_s(media: DecodedMedia) -> float:
+    """Seconds that one frame stands for: duration / N where it is known, else the mean time between two frames."""
+    times = media.timestamps_s
+    if media.frame_interval_s > 0:
+        return media.frame_interval_s
+    if len(times) < 2 or times[-1] <= times[0]:
         return 1.0
-    return (timestamps_s[-1] - timestamps_s[0]) / (len(timestamps_s) - 1)
+    return (times[-1] - times[0]) / (len(times) - 1)

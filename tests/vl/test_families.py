@@ -418,6 +418,32 @@ def test_clip_positions_equal_the_processors_and_models(name: str, load: Callabl
     assert made.next_position == len(made.token_ids) + int(delta[0, 0])
 
 
+@pytest.mark.parametrize("name", MROPE_FAMILIES)
+def test_positions_of_a_sampled_clip_equal_the_processors(name: str, load: Callable[[str], Loaded]) -> None:
+    """20 frames of 10.3 s: the time between them is duration / 20, as the reference has it."""
+    loaded = load(name)
+    total, rate, count = 309, 30.0, 20
+    indices = np.linspace(0, total - 1, count).round().astype(int)
+    frames = draw_media(VIDEO, count, 30, 40).frames
+    clip = DecodedMedia(
+        modality=VIDEO,
+        frames=frames,
+        timestamps_s=tuple(indices / rate),
+        frame_interval_s=total / rate / count,
+        digest=bytes(32),
+    )
+    inputs = loaded.processor(
+        text=[f"the {loaded.family.markers[VIDEO]} in 12\n<|im_end|>"],
+        videos=[torch.from_numpy(frames).permute(0, 3, 1, 2)],
+        video_metadata=[{"fps": rate, "total_num_frames": total, "frames_indices": indices.tolist()}],
+        return_tensors="pt",
+    )
+    for key in ("pixel_values_videos", "video_metadata"):
+        inputs.pop(key, None)
+    expected, _ = loaded.model.model.get_rope_index(**inputs)
+    np.testing.assert_array_equal(build(loaded, [clip]).positions, expected[:, 0].numpy())
+
+
 # --- what only some families have -----------------------------------------------------------------------------------
 
 
