@@ -400,8 +400,9 @@ def _write(rng: random.Random, text: str) -> tuple[Picture, str]:
     colour = rng.choice([name for name in COLOURS if name != "yellow"])
     picture = draw_things(canvas.size, pick_background(rng), [])
     size_px = round(rng.uniform(17, 60) * canvas.scale)
-    while size_px > 17 * canvas.scale and text_size(text, size_px)[0] > 0.94 * canvas.width:
-        size_px = max(round(17 * canvas.scale), round(size_px * 0.85))
+    smallest_px = round(17 * canvas.scale)
+    while size_px > smallest_px and text_size(text, size_px)[0] > 0.94 * canvas.width:
+        size_px = max(smallest_px, round(size_px * 0.85))
     width, height = text_size(text, size_px)
     x = rng.uniform(min(0.5 * canvas.width, 0.5 * width + 3), max(0.5 * canvas.width, canvas.width - 0.5 * width - 3))
     y = rng.uniform(0.5 * height + 3, canvas.height - 0.5 * height - 3)
