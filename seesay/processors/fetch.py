@@ -151,13 +151,13 @@ def is_global(address: str) -> bool:
     """Whether an IP address is reachable over the public internet, IPv4 addresses inside IPv6 ones included."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if ip in _NAT64:
-            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if inner is not None and not is_global(str(inner)):
-            return False
         if ip.ipv4_mapped:
-            return True
+            return is_global(str(ip.ipv4_mapped))
+        if ip in _NAT64:
+            return is_global(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        tunnelled = ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if tunnelled and not is_global(str(tunnelled)):
+            return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
 
 
@@ -193,8 +193,8 @@ def _tls_context() -> ssl.SSLContext:
 # --- the exchange ----------------------------------------------------------------------------------------------------
 
 
-class _DeadlineSocket(io.RawIOBase):
-    """The part of a socket that http.client uses; each read and write ends at the deadline."""
+class _DeadlineSocket:
+    """The part of a socket that http.client uses; each read and write ends at the deadline. Its owner closes it."""
 
     def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
         self._connection = connection
@@ -204,9 +204,18 @@ class _DeadlineSocket(io.RawIOBase):
         self._connection.settimeout(self._deadline.remaining_s())
         self._connection.sendall(data)
 
-    def makefile(self, mode: str, *_: Any, **__: Any) -> io.BufferedReader:
+    def makefile(self, mode: str) -> io.BufferedReader:
         assert mode == "rb", mode
-        return io.BufferedReader(self, _CHUNK_BYTES)
+        return io.BufferedReader(_DeadlineReader(self._connection, self._deadline), _CHUNK_BYTES)
+
+    def close(self) -> None:
+        """http.client closes the socket as soon as it has the file; the file goes on reading."""
+
+
+class _DeadlineReader(io.RawIOBase):
+    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
+        self._connection = connection
+        self._deadline = deadline
 
     def readable(self) -> bool:
         return True

@@ -59,7 +59,7 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
         grow = math.sqrt(min_pixels / (height * width))
         new_height = math.ceil(height * grow / factor) * factor
         new_width = math.ceil(width * grow / factor) * factor
-    # A side below factor / 2 rounds to 0 although the area is large enough when min_pixels is tiny.
+    # A side below factor / 2 rounds to 0, which only a min_pixels of 0 lets through.
     return max(factor, new_height), max(factor, new_width)
 
 

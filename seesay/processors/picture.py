@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
@@ -32,7 +32,7 @@ def decode_picture(data: bytes, limits: MediaLimits, name: str) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=_known_formats())
     except Image.DecompressionBombError:
         raise _too_many_pixels(name, "more than Pillow's own limit (PIL.Image.MAX_IMAGE_PIXELS)") from None
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         known = ", ".join(_known_formats())
         what = "is empty" if not data else f"is not a picture of a known kind ({known})"
         raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} {what}") from None
