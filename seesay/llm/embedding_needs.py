@@ -101,10 +101,11 @@ class EmbeddingNeeds:
         """Ask for items, oldest sequence first, up to the limit.
 
         `count_cached` says how many tokens of a waiting sequence the prefix cache has; `max_chunk` tokens are computed
-        in one step at most. Returns the jobs, and the sequences of which the prefix cache covers an item not asked for.
+        in one step at most. Returns the jobs, and those of the sequences looked at whose first chunk waits for nothing
+        as the prefix cache is now.
         """
         jobs: list[EncodeJob] = []
-        covered: list[Sequence] = []
+        admissible: list[Sequence] = []
         for seq in list(self._running):
             self._request_items(seq, seq.num_scheduled + max_chunk, jobs)
         while self._waiting:
@@ -114,11 +115,11 @@ class EmbeddingNeeds:
                 break
             start = count_cached(seq)
             self.assume_computed(seq, start)
-            if seq.item_states[first] is EmbeddingState.DONE:
-                covered.append(seq)
+            if seq.can_start(start, max_chunk):
+                admissible.append(seq)
             if not self._request_items(seq, start + max_chunk, jobs):
                 break
-        return jobs, covered
+        return jobs, admissible
 
     def _request_items(self, seq: Sequence, chunk_end: int, jobs: list[EncodeJob]) -> bool:
         """Ask for the absent items in order, as far as the limit allows. Returns whether that was all of them."""

@@ -207,9 +207,9 @@ class Scheduler:
         while True:
             if not preempted:
                 spare, promised = self._plan_admissions(rows, spare, promised)
-            more_jobs, covered = self._needs.plan_jobs(self._count_cached_tokens, self.config.max_prefill_token_num)
+            more_jobs, admissible = self._needs.plan_jobs(self._count_cached_tokens, self.config.max_prefill_token_num)
             jobs += more_jobs
-            if not self._unblock(covered) or preempted:
+            if not self._unblock(admissible) or preempted:
                 break
         return StepPlan(rows=tuple(rows), encode_jobs=tuple(jobs), preempted_ids=tuple(preempted))
 
@@ -293,7 +293,7 @@ class Scheduler:
             cached = self._find_cached(seq)
             start = len(cached) * pool.block_size
             self._needs.assume_computed(seq, start)
-            if seq.ready_until < min(seq.num_tokens, start + self.config.max_prefill_token_num):
+            if not seq.can_start(start, self.config.max_prefill_token_num):
                 self._waiting.discard(seq)
                 self._blocked.add(seq)
                 continue

@@ -194,6 +194,11 @@ class Sequence:
             self.ready_until = int(item.slots[np.searchsorted(item.slots, start)])
             return
 
+    def can_start(self, start: int, max_chunk: int) -> bool:
+        """Whether a first row of up to `max_chunk` tokens from `start`, for which `ready_until` was set, is not cut
+        short by a missing embedding."""
+        return self.ready_until >= min(self.num_tokens, start + max_chunk)
+
     def check_integrity(self, *, block_size: int, session_len: int) -> None:
         """Assert the invariants of a live sequence."""
         assert 0 <= self.num_computed <= self.num_scheduled <= self.num_tokens <= session_len, self

@@ -1,0 +1,320 @@
+"""The scheduler under random arrivals, aborts, evictions, failures and embeddings that come in any order.
+
+A fake runner keeps what each KV slot contains: a fingerprint of the whole prefix up to its token, with embeddings. It
+reads the prefix through the row's block table, as attention would, so a block shared or reused wrongly changes what is
+read; and it samples from the fingerprint, so that each answer must equal that of the sequence computed alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.block_pool import BlockPool
+from seesay.llm.embedding_needs import EmbeddingRef
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.sequence import EmbeddingState, Sequence
+from seesay.values import MediaItem, Modality, MultimodalInput, StepPlan
+
+NUM_TOKENS = 5
+EOS = 0
+
+
+def make_item(start: int, number: int, gap: int) -> MediaItem:
+    """A picture of 1 + `number` rows, with `gap` positions of text inside its span before the first one."""
+    rows = 1 + number
+    return MediaItem(
+        modality=Modality.IMAGE,
+        span=(start, start + gap + rows),
+        slots=np.arange(start + gap, start + gap + rows),
+        hash=number.to_bytes(32, "little"),
+        features={},
+        num_units=rows,
+    )
+
+
+def make_prompt(pieces: list[tuple[int, int]], seed: int) -> MultimodalInput:
+    """A prompt of (text length, picture or -1) pieces. The same seed begins with the same text."""
+    token_ids: list[int] = []
+    items: list[MediaItem] = []
+    for length, number in pieces:
+        token_ids += [(seed + i) % NUM_TOKENS for i in range(len(token_ids), len(token_ids) + length)]
+        if number >= 0:
+            items.append(make_item(len(token_ids), number, gap=seed % 2))
+            token_ids += [NUM_TOKENS] * (items[-1].span[1] - items[-1].span[0])
+    positions = np.arange(len(token_ids))
+    return MultimodalInput(
+        token_ids=np.array(token_ids), positions=positions, next_position=len(token_ids), items=tuple(items)
+    )
+
+
+def fingerprint(seq: Sequence, index: int, before: int) -> int:
+    """What the KV slot of token `index` contains, when the slot before contains `before`."""
+    embedded = [(s.item_index, s.row_start) for s in seq.splices(index, index + 1)]
+    media = tuple((seq.items[i].hash, row) for i, row in embedded)
+    return hash((before, int(seq.token_ids[index]), int(seq.positions(index, index + 1)[0]), media))
+
+
+def fingerprints(seq: Sequence, stop: int) -> list[int]:
+    found = [hash(seq.cache_salt)]
+    for index in range(stop):
+        found.append(fingerprint(seq, index, found[-1]))
+    return found[1:]
+
+
+def sample(value: int) -> int:
+    return value % NUM_TOKENS
+
+
+class FakeEngine:
+    """A scheduler with a runner and an encoder that check everything they are asked to do."""
+
+    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
+        self.scheduler = Scheduler(config, pool)
+        self.pool = pool
+        self.kv = [0] * (pool.num_blocks * pool.block_size)
+        self.pins: dict[bytes, set[tuple[int, int]]] = {}
+        self.encoding: list[bytes] = []
+        self.embeddings: set[bytes] = set()
+        self.alive: dict[int, Sequence] = {}
+        self.num_steps = 0
+        self.plans: list[StepPlan] = []
+
+    def add(self, seq: Sequence) -> None:
+        try:
+            self.scheduler.add(seq)
+        except RequestError as error:
+            assert error.code in (ErrorCode.CONTEXT_TOO_LONG, ErrorCode.OUT_OF_MEMORY)
+            return
+        self.alive[seq.seq_id] = seq
+
+    def end(self, seq_id: int) -> None:
+        assert self.scheduler.abort(seq_id)
+        assert not self.scheduler.abort(seq_id)
+        del self.alive[seq_id]
+        self.collect()
+
+    def encode(self, index: int, *, fails: bool) -> None:
+        item_hash = self.encoding.pop(index % len(self.encoding))
+        if not fails:
+            if item_hash in self.pins:
+                self.embeddings.add(item_hash)
+            self.scheduler.mark_ready(item_hash)
+            return
+        for update in self.scheduler.mark_failed(item_hash, RequestError(ErrorCode.INVALID_MEDIA, "bad")):
+            assert update.finish_reason == "error" and update.error is not None
+            del self.alive[update.seq.seq_id]
+        self.collect()
+
+    def plan(self) -> StepPlan:
+        plan = self.scheduler.plan_step()
+        self.num_steps += 1
+        self.plans.append(plan)
+        for job in plan.encode_jobs:
+            item = self.alive[job.seq_id].items[job.item_index]
+            holders = self.pins.setdefault(item.hash, set())
+            assert (job.seq_id, job.item_index) not in holders, "asked for twice"
+            holders.add((job.seq_id, job.item_index))
+            if item.hash in self.embeddings:
+                self.scheduler.mark_ready(item.hash)
+            elif item.hash not in self.encoding:
+                self.encoding.append(item.hash)
+        assert plan.rows or plan.encode_jobs or self.encoding or not self.alive, "stuck"
+        return plan
+
+    def step(self, between: Callable[[StepPlan], None] = lambda plan: None) -> None:
+        plan = self.plan()
+        assert plan.num_tokens <= self.scheduler.config.max_prefill_token_num
+        sampled = self.run(plan)
+        between(plan)
+        for update in self.scheduler.commit_step(plan, sampled):
+            assert update.token_ids
+            if update.finish_reason:
+                self.check_answer(self.alive.pop(update.seq.seq_id))
+        self.collect()
+
+    def run(self, plan: StepPlan) -> dict[int, list[int]]:
+        """Compute the rows in order, each from what its block table says."""
+        size = self.pool.block_size
+        sampled = {}
+        for row in plan.rows:
+            seq = self.alive[row.seq_id]
+            slots = [b * size + offset for b in row.block_ids for offset in range(size)]
+            assert len(row.block_ids) == self.pool.blocks_for(row.start + row.num_tokens), "not the blocks it needs"
+            assert [self.kv[slots[i]] for i in range(row.start)] == fingerprints(seq, row.start), "wrong KV was read"
+            for splice in seq.splices(row.start, row.start + row.num_tokens):
+                item = seq.items[splice.item_index]
+                assert seq.item_states[splice.item_index] is EmbeddingState.READY
+                assert item.hash in self.embeddings and (seq.seq_id, splice.item_index) in self.pins[item.hash]
+            value = self.kv[slots[row.start - 1]] if row.start else hash(seq.cache_salt)
+            for index in range(row.start, row.start + row.num_tokens):
+                value = self.kv[slots[index]] = fingerprint(seq, index, value)
+            assert row.samples == (row.start + row.num_tokens == seq.num_tokens)
+            if row.samples:
+                sampled[row.seq_id] = [sample(value)]
+        return sampled
+
+    def collect(self) -> None:
+        """Let go of embeddings that are not needed, and check everything."""
+        for ref in self.scheduler.take_released():
+            assert isinstance(ref, EmbeddingRef)
+            self.pins[ref.hash].remove((ref.seq_id, ref.item_index))
+            if not self.pins[ref.hash]:
+                del self.pins[ref.hash]
+                self.embeddings.discard(ref.hash)
+        self.scheduler.check_integrity()
+        assert set(self.scheduler.sequences) == set(self.alive)
+
+    def check_answer(self, seq: Sequence) -> None:
+        """The answer is that of the sequence alone."""
+        value = fingerprints(seq, seq.num_prompt_tokens)[-1]
+        for index in range(seq.num_prompt_tokens, seq.num_tokens):
+            assert int(seq.token_ids[index]) == sample(value), "the answer differs from that of the sequence alone"
+            value = fingerprint(seq, index, value)
+        last = int(seq.token_ids[-1])
+        if seq.finish_reason == "stop":
+            assert last == EOS
+        elif seq.finish_reason == "error":
+            assert isinstance(seq.error, RequestError) and seq.error.code is ErrorCode.OUT_OF_MEMORY
+        else:
+            assert seq.num_generated == seq.params.max_new_tokens or seq.num_tokens == 40
+
+    def drain(self) -> None:
+        """Everything ends, in a bounded number of steps, and everything comes back."""
+        for _ in range(5000):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+            if self.encoding:
+                self.encode(0, fails=False)
+        assert not self.scheduler.has_work and not self.alive
+        stats = self.scheduler.stats()
+        assert (stats.num_running, stats.num_waiting, stats.num_used_blocks, stats.num_embedding_rows) == (0, 0, 0, 0)
+        assert not self.pins
+
+
+pieces = st.lists(st.tuples(st.integers(1, 8), st.integers(-1, 4)), min_size=1, max_size=4)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(3, 24),
+        block_size=st.integers(1, 5),
+        caching=st.booleans(),
+        batch=st.integers(1, 5),
+        budget=st.integers(1, 14),
+        ahead=st.integers(1, 30),
+    )
+    def start(self, num_blocks: int, block_size: int, caching: bool, batch: int, budget: int, ahead: int) -> None:
+        config = SchedulerConfig(
+            max_batch_size=batch, max_prefill_token_num=budget, session_len=40, max_encode_ahead_tokens=ahead
+        )
+        self.engine = FakeEngine(config, BlockPool(num_blocks, block_size, caching))
+        self.num_added = 0
+
+    @rule(
+        pieces=pieces,
+        seed=st.integers(0, 2),
+        max_new_tokens=st.integers(1, 8),
+        ignore_eos=st.booleans(),
+        whole=st.sampled_from([False, False, False, True]),
+        salt=st.sampled_from([b"", b"", b"tenant"]),
+    )
+    def come(
+        self,
+        pieces: list[tuple[int, int]],
+        seed: int,
+        max_new_tokens: int,
+        ignore_eos: bool,
+        whole: bool,
+        salt: bytes,
+    ) -> None:
+        params = SamplingParams(
+            eos_token_ids=(EOS,), max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, prompt_logprobs=whole
+        )
+        self.engine.add(Sequence(self.num_added, make_prompt(pieces, seed), params, cache_salt=salt))
+        self.num_added += 1
+
+    @rule(times=st.integers(1, 4))
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            self.engine.step()
+
+    @precondition(lambda self: self.engine.encoding)
+    @rule(index=st.integers(0, 9), fails=st.sampled_from([False, False, False, True]))
+    def encode(self, index: int, fails: bool) -> None:
+        self.engine.encode(index, fails=fails)
+
+    @precondition(lambda self: self.engine.alive)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.engine.end(data.draw(st.sampled_from(sorted(self.engine.alive))))
+
+    @rule(index=st.integers(0, 4))
+    def abort_during_a_step(self, index: int) -> None:
+        def between(plan: StepPlan) -> None:
+            if plan.rows:
+                self.engine.end(plan.rows[index % len(plan.rows)].seq_id)
+
+        self.engine.step(between)
+
+    @rule()
+    def cancel_a_step(self) -> None:
+        self.engine.scheduler.cancel_step(self.engine.plan())
+        self.engine.collect()
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.scheduler.check_integrity()
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.drain()
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def serve_at_random(seed: int) -> list[StepPlan]:
+    """A long run of one random load; returns its plans."""
+    rng = random.Random(seed)
+    config = SchedulerConfig(max_batch_size=6, max_prefill_token_num=16, session_len=40, max_encode_ahead_tokens=20)
+    engine = FakeEngine(config, BlockPool(rng.randint(12, 40), 3))
+    for seq_id in range(150):
+        picked = [(rng.randint(1, 6), rng.randint(-1, 4)) for _ in range(rng.randint(1, 3))]
+        params = SamplingParams(eos_token_ids=(EOS,), max_new_tokens=rng.randint(1, 12))
+        engine.add(Sequence(seq_id, make_prompt(picked, rng.randint(0, 3)), params))
+        while rng.random() < 0.7:
+            engine.step()
+            if engine.encoding and rng.random() < 0.5:
+                engine.encode(rng.randint(0, 9), fails=rng.random() < 0.1)
+    engine.drain()
+    return engine.plans
+
+
+def test_the_same_load_gives_the_same_plans() -> None:
+    for seed in range(3):
+        assert serve_at_random(seed) == serve_at_random(seed)
+
+
+def test_a_crowd_on_a_tiny_pool_all_get_their_answers() -> None:
+    """Everybody at once, room for hardly more than one: constant preemption, and still an end."""
+    config = SchedulerConfig(max_batch_size=8, max_prefill_token_num=5, session_len=40, max_encode_ahead_tokens=2)
+    engine = FakeEngine(config, BlockPool(10, 3))
+    for seq_id in range(30):
+        prompt = make_prompt([(3 + seq_id % 5, seq_id % 4), (2, -1)], seed=seq_id)
+        engine.add(Sequence(seq_id, prompt, SamplingParams(max_new_tokens=9)))
+    engine.drain()
+    assert engine.scheduler.stats().total_preemptions > 0
+    assert engine.num_steps < 2000
