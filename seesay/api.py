@@ -215,7 +215,7 @@ class Pipeline:
         adapter_name: str | None = None,
         stream_response: bool = True,
         **kwargs: Any,
-    ) -> Iterator[Response]:
+    ) -> Answers:
         """Answers piece by piece: each `Response` has the new text, and `index` says whose it is.
 
         sessions: one for each prompt, which continues it. stream_response: False yields complete answers only, each
@@ -258,7 +258,7 @@ class Pipeline:
         stream_response: Literal[True],
         adapter_name: str | None = None,
         **kwargs: Any,
-    ) -> Iterator[Response]: ...
+    ) -> Answers: ...
 
     def chat(
         self,
@@ -268,7 +268,7 @@ class Pipeline:
         stream_response: bool = False,
         adapter_name: str | None = None,
         **kwargs: Any,
-    ) -> Session | Iterator[Response]:
+    ) -> Session | Answers:
         """One more turn of a conversation; None starts one.
 
         Returns the session, with the answer in `session.response`; or, with `stream_response`, the answer piece by

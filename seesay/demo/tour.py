@@ -1,0 +1,198 @@
+"""What `seesay demo` shows: a drawn picture described, then two pictures, a clip and no picture at all, with times.
+
+Writes plain text, piece by piece as it is generated, the same to a terminal and to a pipe.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from seesay.config import EngineConfig, GenerationConfig
+from seesay.demo.scenes import CLIP_FPS, Example, make_example, sample_scene
+from seesay.response import Response
+from seesay.version import __version__
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from seesay.api import Pipeline
+    from seesay.session import Session
+
+_FILE_NAME = "seesay-demo.png"
+_LABEL_WIDTH = 10
+_GAP_PX = 8
+_GEN_CONFIG = GenerationConfig(max_new_tokens=128)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One line of the table of times."""
+
+    name: str
+    response: Response
+
+
+def run_tour(
+    model: str = "seesay-demo",
+    *,
+    seed: int = 0,
+    out: Path | None = None,
+    device: str = "auto",
+    stream: TextIO | None = None,
+) -> int:
+    """Run the demo; returns the exit status. Raises CheckpointError or ConfigError when the model cannot be loaded."""
+    screen = _Screen(stream or sys.stdout)
+    scene = sample_scene(seed)
+    path = _save(scene.images[0], out)
+    screen.line(f"seesay {__version__}")
+    screen.line(f"drew a sample picture: {path}")
+    screen.line(f"loading {model} ...")
+    from seesay.api import pipeline
+
+    started = time.perf_counter()
+    with pipeline(model, backend_config=EngineConfig(device_type=device)) as pipe:
+        screen.line(f"ready after {time.perf_counter() - started:.1f} s")
+        rows = _ask_everything(pipe, screen, scene, path, seed)
+    screen.line()
+    screen.table(rows)
+    return 1 if any(row.response.finish_reason == "error" for row in rows) else 0
+
+
+def _ask_everything(pipe: Pipeline, screen: _Screen, scene: Example, path: Path, seed: int) -> list[_Row]:
+    rows: list[_Row] = []
+
+    def ask(name: str, session: Session, prompt: Any, question: str, answer: str) -> None:
+        screen.label("you", question)
+        rows.append(_Row(name=name, response=_answer(pipe, screen, session, prompt)))
+        screen.label("as drawn" if name != "text" else "expected", answer)
+
+    def title(text: str) -> Session:
+        screen.line()
+        screen.line(f"-- {text}")
+        return pipe.session()
+
+    session = title(f"one picture: {path.name}")
+    (question, answer), (follow_up, second_answer) = scene.turns[:2]
+    ask("describe", session, (question, scene.images[0]), question, answer)
+    ask("follow-up", session, follow_up, follow_up, second_answer)
+
+    pair = make_example("compare", seed)
+    pair_path = path.with_name(f"{path.stem}-pair.png")
+    _side_by_side(pair.images).save(pair_path)
+    session = title(f"two pictures: {pair_path.name}")
+    question, answer = pair.turns[0]
+    ask("two pictures", session, (question, list(pair.images)), question, answer)
+
+    clip = make_example("motion", seed)
+    clip_path = path.with_name(f"{path.stem}-clip.gif")
+    frames = clip.clip
+    frames[0].save(clip_path, save_all=True, append_images=frames[1:], duration=int(1000 / CLIP_FPS), loop=0)
+    session = title(f"a clip of {len(frames) / CLIP_FPS:g} s: {clip_path.name}")
+    question, answer = clip.turns[0]
+    video = {"type": "video", "video": list(frames), "fps": CLIP_FPS}
+    content = [video, {"type": "text", "text": question}]
+    ask("clip", session, [{"role": "user", "content": content}], question, answer)
+
+    session = title("no picture")
+    question, answer = make_example("arithmetic", seed).turns[0]
+    ask("text", session, question, question, answer)
+    return rows
+
+
+def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: Any) -> Response:
+    """Ask, and show the answer while it is written."""
+    answer = pipe.chat(prompt, session=session, gen_config=_GEN_CONFIG, stream_response=True)
+    response = Response(text="")
+    screen.begin("model")
+    with closing(answer) as pieces:
+        for response in pieces:
+            screen.write(response.text)
+    screen.line()
+    return session.response or response
+
+
+def _save(image: Image.Image, out: Path | None) -> Path:
+    """Save the sample picture: where it was asked for, else in the current folder, else where one may write."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        image.save(out if out.suffix else out.with_suffix(".png"))
+        return (out if out.suffix else out.with_suffix(".png")).resolve()
+    path = Path.cwd() / _FILE_NAME
+    try:
+        image.save(path)
+    except OSError:
+        path = Path(tempfile.mkdtemp(prefix="seesay-")) / _FILE_NAME
+        image.save(path)
+    return path
+
+
+def _side_by_side(images: Sequence[Image.Image]) -> Image.Image:
+    from PIL import Image
+
+    width = sum(image.width for image in images) + _GAP_PX * (len(images) - 1)
+    sheet = Image.new("RGB", (width, max(image.height for image in images)), "white")
+    left = 0
+    for image in images:
+        sheet.paste(image, (left, 0))
+        left += image.width + _GAP_PX
+    return sheet
+
+
+class _Screen:
+    """Labelled lines of text, flushed as they come."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        # An answer's own line breaks stay inside its column.
+        encoding = self._stream.encoding or "utf-8"
+        text = text.replace("\n", "\n" + " " * _LABEL_WIDTH)
+        self._stream.write(text.encode(encoding, "replace").decode(encoding))
+        self._stream.flush()
+
+    def line(self, text: str = "") -> None:
+        self.write(text)
+        self._stream.write("\n")
+        self._stream.flush()
+
+    def begin(self, label: str) -> None:
+        self.write(f"{label:<{_LABEL_WIDTH}}")
+
+    def label(self, label: str, text: str) -> None:
+        self.begin(label)
+        self.line("\n".join(textwrap.wrap(text, 100)) or text)
+
+    def table(self, rows: Sequence[_Row]) -> None:
+        """Milliseconds per stage of each question, and the rate at which its answer was written."""
+        heads = ("ms", "decode", "preprocess", "encode", "prefill", "first token", "total", "tokens/s")
+        self.line(_cells(heads))
+        for row in rows:
+            timings, usage = row.response.timings, row.response.usage
+            if timings is None or usage is None:
+                self.line(_cells((row.name, "failed")))
+                continue
+            stages = (
+                timings.decode_media_s,
+                timings.preprocess_s,
+                timings.encode_s,
+                timings.prefill_s,
+                timings.time_to_first_token_s,
+                timings.total_s,
+            )
+            # The first token comes out of the prefill.
+            rate = (usage.completion_tokens - 1) / timings.decode_s if timings.decode_s > 0 else 0.0
+            cells = [f"{1000 * seconds:.1f}" if seconds else "-" for seconds in stages]
+            self.line(_cells((row.name, *cells, f"{rate:.0f}" if rate else "-")))
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return f"{texts[0]:<13}" + "".join(f"{text:>12}" for text in texts[1:])

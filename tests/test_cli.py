@@ -1,0 +1,151 @@
+"""The command line, and the demo it shows."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import time
+
+import pytest
+from PIL import Image
+
+import seesay
+from seesay import cli
+from seesay.demo import tour
+from seesay.errors import CheckpointError
+from seesay.response import Response
+from seesay.values import StageTimings, Usage
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import sys, seesay.cli\n"
+        "try: seesay.cli.main(['demo', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+    )
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.perf_counter() - started < 2.0  # half a second, on a machine that does nothing else
+    assert done.stdout.endswith("[]\n")
+    assert "--seed N" in done.stdout
+
+
+def test_without_a_command_it_helps(capsys):
+    assert cli.main([]) == 0
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"seesay {seesay.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (CheckpointError("no such model:\n x/y"), 1, "seesay: error: no such model: x/y\n"),
+        (RuntimeError("oops"), 1, "seesay: error: RuntimeError: oops (--debug shows where)\n"),
+        (KeyboardInterrupt(), 130, "\nseesay: interrupted\n"),
+    ],
+)
+def test_errors_are_one_line(monkeypatch, capsys, error, status, message):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(tour, "run_tour", fail)
+    assert cli.main(["demo"]) == status
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("argv", [["--debug", "demo"], ["demo", "--debug"]])
+def test_debug_shows_the_traceback(monkeypatch, capsys, argv):
+    def fail(*args, **kwargs):
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr(tour, "run_tour", fail)
+    assert cli.main(argv) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+class FakePipe:
+    """Answers everything with two pieces, except clips, which fail when asked to."""
+
+    def __init__(self, *, fails_at_clips=False):
+        self.prompts = []
+        self.fails_at_clips = fails_at_clips
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def session(self):
+        return seesay.Session()
+
+    def chat(self, prompt, *, session, gen_config, stream_response):
+        assert stream_response
+        self.prompts.append(prompt)
+        if self.fails_at_clips and isinstance(prompt, list):
+            last = Response(text="this model takes no video", finish_reason="error")
+        else:
+            yield Response(text="a red ")
+            last = Response(
+                text="circle.\nAnd more.",
+                finish_reason="stop",
+                usage=Usage(prompt_tokens=9, completion_tokens=11),
+                timings=StageTimings(prefill_s=0.25, decode_s=0.1, total_s=0.35),
+            )
+        session.response = last
+        yield last
+
+
+def run(monkeypatch, tmp_path, pipe, **kwargs):
+    monkeypatch.setattr("seesay.api.pipeline", lambda *args, **kwargs: pipe)
+    monkeypatch.chdir(tmp_path)
+    stream = io.StringIO()
+    status = tour.run_tour(stream=stream, **kwargs)
+    return status, stream.getvalue()
+
+
+def test_tour(monkeypatch, tmp_path):
+    pipe = FakePipe()
+    status, shown = run(monkeypatch, tmp_path, pipe, seed=3)
+    assert status == 0
+    assert f"drew a sample picture: {tmp_path / 'seesay-demo.png'}" in shown
+    assert "you       describe this image\nmodel     a red circle.\n          And more.\nas drawn" in shown
+    assert shown.count("\nmodel ") == 5 and shown.count("\nyou ") == 5
+    assert "\x1b" not in shown
+    table = shown[shown.index("ms  ") :].splitlines()
+    assert [line.split("  ")[0] for line in table[1:]] == ["describe", "follow-up", "two pictures", "clip", "text"]
+    assert table[1].split()[-5:] == ["-", "250.0", "-", "350.0", "100"]
+    assert isinstance(pipe.prompts[0][1], Image.Image) and pipe.prompts[0][0] == "describe this image"
+    assert isinstance(pipe.prompts[1], str)
+    assert len(pipe.prompts[2][1]) == 2
+    assert pipe.prompts[3][0]["content"][0]["type"] == "video"
+    assert isinstance(pipe.prompts[4], str)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "seesay-demo-clip.gif",
+        "seesay-demo-pair.png",
+        "seesay-demo.png",
+    ]
+
+
+def test_tour_of_a_model_without_video(monkeypatch, tmp_path):
+    status, shown = run(monkeypatch, tmp_path, FakePipe(fails_at_clips=True), out=tmp_path / "new" / "scene")
+    assert status == 1
+    assert "this model takes no video" in shown
+    assert (tmp_path / "new" / "scene.png").is_file()
+    assert "clip               failed" in shown
+
+
+def test_tour_where_nothing_can_be_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(tour.Path, "cwd", lambda: tmp_path / "missing")
+    status, shown = run(monkeypatch, tmp_path, FakePipe())
+    assert status == 0
+    path = tour.Path(shown.split("picture: ", 1)[1].splitlines()[0])
+    assert path.is_file() and tmp_path not in path.parents
