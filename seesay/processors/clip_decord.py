@@ -12,6 +12,9 @@ import numpy.typing as npt
 from seesay.config import MediaLimits
 from seesay.processors.clip import ClipInfo, Frames, check_info
 
+# Streams without an index: decord seeks to the wrong frames there and does not notice.
+_MISREAD = ("mpegts", "mpeg")
+
 
 def open_decord(content: bytes | Path, kind: str, limits: MediaLimits) -> DecordReader:
     """A reader of the clip. Raises ImportError without decord, and decord's errors for what it cannot read."""
@@ -19,6 +22,10 @@ def open_decord(content: bytes | Path, kind: str, limits: MediaLimits) -> Decord
         import decord
     except OSError as error:  # a shared library that it needs is missing
         raise ImportError(str(error)) from None
+    if kind in _MISREAD:
+        raise ValueError(
+            f"decord cannot seek in {kind} streams, PyAV can: install it with  pip install 'seesay[video]'"
+        )
     decord.logging.set_level(decord.logging.QUIET)
     _check_header(content, kind, limits)
     return DecordReader(content)
