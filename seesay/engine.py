@@ -6,16 +6,17 @@ A request is prepared in a thread (template, media, tokens), computed by the eng
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from seesay.batch import Batch
 from seesay.checkpoint import Checkpoint, resolve_checkpoint
 from seesay.config import (
     ChatTemplateConfig,
@@ -32,6 +33,7 @@ from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.preparer import RequestPreparer, has_media
 from seesay.processors.tokenizer import Tokenizer
+from seesay.response import AnswerBuilder, Response
 from seesay.templates import ChatTemplate, pick_template
 from seesay.values import FinishReason, GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
@@ -121,7 +123,7 @@ class AsyncEngine:
         self._ids = itertools.count(1)
         self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
         self._lock = threading.Lock()
-        self._sessions: dict[int, int] = {}
+        self._sessions: dict[int, Batch] = {}
         self._is_closed = False
         self.loop = EngineLoop(scheduler=scheduler, runner=runner, encoder=encoder, vision_config=vision_config)
 
@@ -232,55 +234,35 @@ class AsyncEngine:
         *,
         stream_response: bool = True,
         do_preprocess: bool = True,
-    ) -> AsyncIterator[OutputDelta]:
-        """Answer one prompt, of any form that `pipeline` takes. Yields its deltas, or with `stream_response=False` one
-        that holds the whole answer. Leaving the iteration early aborts the request.
+    ) -> AsyncGenerator[Response, None]:
+        """Answer one prompt, of any form that `pipeline` takes. Yields the pieces of the answer, or with
+        `stream_response=False` one `Response` that holds all of it. Leaving the iteration early aborts the request.
 
-        `session_id`, when given, makes the request known to `stop_session`.
+        `session_id` comes back in the responses, and is what `stop_session` takes.
         """
         requests, is_list = parse_prompts(messages, gen_config, do_preprocess=do_preprocess)
         if is_list:
             raise TypeError("generate answers one prompt; give several to Pipeline.async_batch_infer")
-        if isinstance(requests[0], RequestError):
-            yield OutputDelta(request_id=0, finish_reason="error", error=requests[0])
-            return
-        deltas = self._stream(requests[0], session_id)
-        try:
-            if stream_response:
-                async for delta in deltas:
-                    yield delta
-            else:
-                yield join_deltas([delta async for delta in deltas])
-        finally:
-            await deltas.aclose()
-
-    async def _stream(self, request: GenerationRequest, session_id: int | None) -> AsyncGenerator[OutputDelta]:
-        """The deltas of one request, in the caller's event loop."""
-        event_loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[OutputDelta] = asyncio.Queue()
-
-        def on_output(delta: OutputDelta) -> None:
-            event_loop.call_soon_threadsafe(arrived.put_nowait, delta)
-
-        request_id = self.submit(request, on_output)
+        batch = Batch(self, requests)
+        answer = AnswerBuilder(0, session_id)
         if session_id is not None:
-            self._sessions[session_id] = request_id
-        is_over = False
+            self._sessions[session_id] = batch
         try:
-            while not is_over:
-                delta = await arrived.get()
-                is_over = delta.finish_reason is not None
-                yield delta
+            async with aclosing(batch.deltas_async()) as deltas:
+                async for _, delta in deltas:
+                    piece = answer.add(delta)
+                    if stream_response:
+                        yield piece
+            if not stream_response:
+                yield answer.complete()
         finally:
-            if not is_over:
-                self.abort(request_id)
-            if session_id is not None and self._sessions.get(session_id) == request_id:
+            if session_id is not None and self._sessions.get(session_id) is batch:
                 del self._sessions[session_id]
 
     def stop_session(self, session_id: int) -> None:
-        """Abort the request that runs under this `session_id`, if one does."""
-        if (request_id := self._sessions.get(session_id)) is not None:
-            self.abort(request_id)
+        """Abort what `generate` does under this `session_id`, if it does anything."""
+        if (batch := self._sessions.get(session_id)) is not None:
+            batch.abort()
 
     # --- preparing, in a thread -------------------------------------------------------------------------------------
 
@@ -320,14 +302,3 @@ class AsyncEngine:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def join_deltas(deltas: Sequence[OutputDelta]) -> OutputDelta:
-    """All deltas of one request as one, final delta."""
-    logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
-    return replace(
-        deltas[-1],
-        text="".join(delta.text for delta in deltas),
-        token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
-        logprobs=tuple(logprobs) or None,
-    )

@@ -16,8 +16,9 @@ import torch
 from PIL import Image
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
-from seesay.engine import AsyncEngine, join_deltas
+from seesay.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.response import AnswerBuilder, Response
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
 
@@ -46,8 +47,15 @@ def collect(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[
     return [deltas[request_id] for request_id in ids]
 
 
-def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[OutputDelta]:
-    return [join_deltas(deltas) for deltas in collect(engine, requests)]
+def join(deltas: Sequence[OutputDelta]) -> Response:
+    answer = AnswerBuilder(0)
+    for delta in deltas:
+        answer.add(delta)
+    return answer.complete()
+
+
+def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Response]:
+    return [join(deltas) for deltas in collect(engine, requests)]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -104,13 +112,14 @@ def test_equal_pictures_in_flight_are_encoded_once(vision_engine: AsyncEngine) -
 def test_bad_media_end_their_request_only(vision_engine: AsyncEngine, tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    odd = {"url": make_picture(2), "max_dynamic_patch": 3}
     prompts = [
         ("one", make_picture(1)),
         ("two", str(broken)),
         ("three", tmp_path / "none.png"),
         "four",
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": make_picture(2), "max_dynamic_patch": 3}}]}],
-    ]  # fmt: skip
+        [{"role": "user", "content": [{"type": "image_url", "image_url": odd}]}],
+    ]
     good, bad, missing, text, option = ask(vision_engine, parse(prompts, max_new_tokens=3))
     assert good.finish_reason == text.finish_reason == "length"
     for output, words in (
@@ -172,8 +181,9 @@ def test_stop_words_cross_tokens(text_engine: AsyncEngine) -> None:
     start = next(i for i in range(5, len(text) - 3) if text.find(text[i : i + 3]) == i and "�" not in text[i : i + 3])
     stop = text[start : start + 3]
     pieces = collect(text_engine, parse(["tell me"], stop_words=[stop], **config))[0]
-    output = join_deltas(pieces)
-    assert output.text == text[:start] and output.finish_reason == "stop" and output.stop_reason == stop
+    assert pieces[-1].stop_reason == stop
+    output = join(pieces)
+    assert output.text == text[:start] and output.finish_reason == "stop"
     assert free.text.startswith("".join(delta.text for delta in pieces))
     kept = ask(text_engine, parse(["tell me"], stop_words=[stop], include_stop_str_in_output=True, **config))[0]
     assert kept.text == text[: start + 3]
@@ -184,7 +194,7 @@ def test_stop_and_bad_token_ids_and_lengths(text_engine: AsyncEngine) -> None:
     ids = ask(text_engine, parse(["go"], **config))[0].token_ids
     index = next(i for i in range(4, 30) if ids.index(ids[i]) == i)
     output = ask(text_engine, parse(["go"], stop_token_ids=[ids[index]], **config))[0]
-    assert output.token_ids == ids[:index] and output.stop_reason == ids[index]
+    assert output.token_ids == ids[:index] and output.finish_reason == "stop"
     assert output.usage is not None and output.usage.completion_tokens == index
     later = ask(text_engine, parse(["go"], stop_token_ids=[ids[index]], min_new_tokens=index + 2, **config))[0]
     assert len(later.token_ids) >= index + 2 and ids[index] not in later.token_ids[: index + 2]
@@ -238,7 +248,7 @@ def test_seeds_repeat_whatever_runs_beside(text_engine: AsyncEngine) -> None:
     others = [GenerationConfig(do_sample=True, max_new_tokens=20, ignore_eos=True) for _ in range(5)]
     beside = ask(text_engine, parse([*"abcde", "sing"], *others, config))
     assert beside[-1].token_ids == alone
-    unseeded = {ask(text_engine, parse(["sing"], others[0]))[0].token_ids for _ in range(3)}
+    unseeded = {ask(text_engine, parse(["sing"], others[0]))[0].text for _ in range(3)}
     assert len(unseeded) == 3
 
 
@@ -256,7 +266,7 @@ def test_prompt_logprobs(text_engine: AsyncEngine) -> None:
     ids = tuple(text_engine.tokenizer.encode("the frame in the game"))
     config = GenerationConfig(max_new_tokens=1, output_logits="all")
     request = GenerationRequest(prompt=ids, gen_config=config, prompt_logprobs=True)
-    output = ask(text_engine, [request])[0]
+    output = collect(text_engine, [request])[0][-1]
     expected = torch.log_softmax(output.logits[:-1], -1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
     assert output.prompt_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
@@ -359,14 +369,14 @@ async def test_generate_streams_and_stops_when_left(text_engine: AsyncEngine) ->
     whole = [delta async for delta in text_engine.generate("hello", gen_config=config, stream_response=False)]
     assert len(whole) == 1 and whole[0].text == "".join(delta.text for delta in streamed)
     both = await asyncio.gather(*(_first(text_engine, name) for name in ("x", "y")))
-    assert all(delta.finish_reason is None for delta in both)
+    assert all(piece.finish_reason is None for piece in both)
     check_all_free(text_engine)
 
 
-async def _first(engine: AsyncEngine, prompt: str) -> OutputDelta:
+async def _first(engine: AsyncEngine, prompt: str) -> Response:
     deltas = engine.generate(prompt, gen_config=GenerationConfig(max_new_tokens=1500, ignore_eos=True))
     async for delta in deltas:
-        await deltas.aclose()  # type: ignore[attr-defined]
+        await deltas.aclose()
         return delta
     raise AssertionError
 

@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.engine import AsyncEngine, join_deltas
+from seesay.engine import AsyncEngine
+from seesay.response import AnswerBuilder, Response
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
 
@@ -103,7 +104,14 @@ def case(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path])
     return Case(name, path, conversations, _run_transformers(path, name, conversations))
 
 
-def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[OutputDelta]:
+def join(deltas: Sequence[OutputDelta]) -> Response:
+    answer = AnswerBuilder(0)
+    for delta in deltas:
+        answer.add(delta)
+    return answer.complete()
+
+
+def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Response]:
     """Final, joined deltas of requests that are submitted at once, in their order."""
     arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
     ids = engine.submit_batch(requests, arrived.put)
@@ -113,7 +121,7 @@ def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Outp
         delta = arrived.get(timeout=60)
         deltas[delta.request_id].append(delta)
         num_left -= delta.finish_reason is not None
-    return [join_deltas(deltas[request_id]) for request_id in ids]
+    return [join(deltas[request_id]) for request_id in ids]
 
 
 def make_requests(case: Case, **options: Any) -> list[GenerationRequest]:
@@ -123,7 +131,7 @@ def make_requests(case: Case, **options: Any) -> list[GenerationRequest]:
     return requests  # type: ignore[return-value]
 
 
-def check(case: Case, outputs: Sequence[OutputDelta]) -> None:
+def check(case: Case, outputs: Sequence[Response]) -> None:
     for index, (output, expected) in enumerate(zip(outputs, case.expected, strict=True)):
         assert output.error is None, (case.name, index, output.error)
         assert output.usage is not None
