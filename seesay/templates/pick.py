@@ -119,9 +119,3 @@ def _from_pieces(name: str, pieces: Pieces, tokenizer: PromptTokenizer, adds_bos
             "a", add_special_tokens=True
         )
     return PiecesTemplate(name, pieces, bos=bos if adds_bos else "", special_tokens=tuple(tokenizer.special_tokens))
-
-
-def pieces_of(template: PiecesTemplate) -> Pieces:
-    """The pieces of a template as they stand now."""
-    values = {field.name: getattr(template, field.name) for field in fields(Pieces)}
-    return Pieces(**{**values, "stop_words": tuple(template.stop_words)})

@@ -112,7 +112,10 @@ def _parse_pair(pair: tuple[Any, ...]) -> tuple[str, list[MediaPart]]:
     elif isinstance(second, str):
         text, media = second, first
     else:
-        _fail(f"one element of a tuple prompt must be the text; these are {_describe(first)} and {_describe(second)}")
+        _fail(
+            "one element of a tuple prompt must be the text; "
+            f"the first is {_describe(first)}, the second {_describe(second)}"
+        )
     if media is None:
         _fail("the image of a tuple prompt is None; leave the tuple out to ask without an image")
     sources = list(media) if isinstance(media, list | tuple) else [media]
@@ -206,7 +209,7 @@ def _parse_message(message: Mapping[str, Any], index: int) -> Message:
     elif isinstance(content, list | tuple):
         parts = [_parse_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
     else:
-        _fail(f"{where}.content must be a text or a list of parts, not {_describe(content)}", f"{where}.content")
+        _fail(f"{where}.content must be a text or a list of parts; it is {_describe(content)}", f"{where}.content")
     return Message(role=role, parts=_place(parts), extra=extra)
 
 
@@ -214,12 +217,12 @@ def _parse_part(part: Any, where: str) -> Part:
     if isinstance(part, str):
         return TextPart(text=part)
     if not isinstance(part, Mapping):
-        _fail(f"{where} must be an object with a type, not {_describe(part)}", where)
+        _fail(f"{where} must be an object with a type; it is {_describe(part)}", where)
     kind = part.get("type")
     if kind == "text":
         _refuse_unknown(part, ("type", "text"), where)
         if not isinstance(part.get("text"), str):
-            _fail(f"{where}.text must be a text, not {_describe(part.get('text'))}", f"{where}.text")
+            _fail(f"{where}.text must be a text; it is {_describe(part.get('text'))}", f"{where}.text")
         return TextPart(text=part["text"])
     if kind in ("image_url", "video_url", "image_data"):
         _refuse_unknown(part, ("type", kind), where)
@@ -270,7 +273,7 @@ def _refuse_unknown(part: Mapping[str, Any], known: Sequence[str], where: str) -
 
 
 def _describe(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def _fail(message: str, param: str = "prompts") -> NoReturn:

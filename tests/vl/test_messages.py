@@ -81,9 +81,9 @@ def test_batches():
 
 def test_one_bad_prompt_leaves_the_others():
     requests, _ = parse_prompts(["a", 7, ("b", PICTURE, 1), None, []])
-    assert isinstance(requests[1], RequestError) and "a int" in str(requests[1])
+    assert isinstance(requests[1], RequestError) and "of type int" in str(requests[1])
     assert "has 3" in str(requests[2])
-    assert "nothing" in str(requests[3])
+    assert "None" in str(requests[3])
     assert "empty list" in str(requests[4])
     assert shape(requests[0]) == [("user", "a")]
 
@@ -146,7 +146,7 @@ def test_media_parts(part, modality, source, options):
     [
         ([{"content": "x"}], "no role", "messages[0].role"),
         ([{"role": "user"}], "no content", "messages[0].content"),
-        ([{"role": "user", "content": 3}], "a int", "messages[0].content"),
+        ([{"role": "user", "content": 3}], "of type int", "messages[0].content"),
         ([{"role": "user", "content": "x", "weight": 1}], "'weight'", "messages[0].weight"),
         (in_messages({"type": "audio"}), "'audio'", "messages[0].content[0].type"),
         (in_messages({"type": "text", "text": "x", "bold": True}), "'bold'", "messages[0].content[0].bold"),
