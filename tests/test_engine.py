@@ -10,52 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from asking import ask, collect, join, make_picture, parse
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
-from seesay.response import AnswerBuilder, Response
+from seesay.response import Response
 from seesay.values import GenerationRequest, OutputDelta
-from seesay.vl.messages import parse_prompts
 
 CPU = EngineConfig(device_type="cpu", block_size=16)
-
-
-def make_picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8))
-
-
-def parse(prompts: Sequence[Any], *configs: GenerationConfig, **options: Any) -> list[GenerationRequest]:
-    config = list(configs) if len(configs) > 1 else configs[0] if configs else GenerationConfig(**options)
-    requests, _ = parse_prompts(list(prompts), config)
-    return requests  # type: ignore[return-value]
-
-
-def collect(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[list[OutputDelta]]:
-    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
-    ids = engine.submit_batch(requests, arrived.put)
-    deltas: dict[int, list[OutputDelta]] = {request_id: [] for request_id in ids}
-    num_left = len(ids)
-    while num_left:
-        delta = arrived.get(timeout=60)
-        deltas[delta.request_id].append(delta)
-        num_left -= delta.finish_reason is not None
-    return [deltas[request_id] for request_id in ids]
-
-
-def join(deltas: Sequence[OutputDelta]) -> Response:
-    answer = AnswerBuilder(0)
-    for delta in deltas:
-        answer.add(delta)
-    return answer.complete()
-
-
-def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Response]:
-    return [join(deltas) for deltas in collect(engine, requests)]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -93,7 +58,7 @@ def vision_engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngin
 def test_tower_calls_are_batched_across_requests(vision_engine: AsyncEngine) -> None:
     worker = vision_engine.loop.worker
     assert worker is not None
-    pictures = [make_picture(seed, (24 + 4 * seed, 40)) for seed in range(8)]
+    pictures = [make_picture(24 + 4 * seed, 40, seed) for seed in range(8)]
     ask(vision_engine, parse([("what?", picture) for picture in pictures], max_new_tokens=3))
     assert (worker.num_calls, worker.num_items) == (2, 8)
     ask(vision_engine, parse([("and now?", picture) for picture in pictures], max_new_tokens=3))
@@ -103,7 +68,7 @@ def test_tower_calls_are_batched_across_requests(vision_engine: AsyncEngine) -> 
 def test_equal_pictures_in_flight_are_encoded_once(vision_engine: AsyncEngine) -> None:
     worker = vision_engine.loop.worker
     assert worker is not None
-    requests = parse([(f"question {k}", make_picture(50)) for k in range(6)], max_new_tokens=3)
+    requests = parse([(f"question {k}", make_picture(40, 30, 50)) for k in range(6)], max_new_tokens=3)
     outputs = ask(vision_engine, requests)
     assert all(output.error is None for output in outputs)
     assert worker.num_items == 1
@@ -112,9 +77,9 @@ def test_equal_pictures_in_flight_are_encoded_once(vision_engine: AsyncEngine) -
 def test_bad_media_end_their_request_only(vision_engine: AsyncEngine, tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
-    odd = {"url": make_picture(2), "max_dynamic_patch": 3}
+    odd = {"url": make_picture(40, 30, 2), "max_dynamic_patch": 3}
     prompts = [
-        ("one", make_picture(1)),
+        ("one", make_picture(40, 30, 1)),
         ("two", str(broken)),
         ("three", tmp_path / "none.png"),
         "four",
@@ -137,7 +102,6 @@ def test_failing_tower_ends_the_requests_that_need_it(
     worker = vision_engine.loop.worker
     assert worker is not None
     encode = worker._encoder.encode
-    bad_size = (48, 48)
 
     def fail_on_some(features: Sequence[Any]) -> Any:
         if any(entry["grid"] == (1, 12, 12) for entry in features):
@@ -145,7 +109,7 @@ def test_failing_tower_ends_the_requests_that_need_it(
         return encode(features)
 
     monkeypatch.setattr(worker._encoder, "encode", fail_on_some)
-    prompts = [("a", make_picture(60)), ("b", make_picture(61, bad_size)), "c", ("d", make_picture(62))]
+    prompts = [("a", make_picture(40, 30, 60)), ("b", make_picture(48, 48, 61)), "c", ("d", make_picture(40, 30, 62))]
     outputs = ask(vision_engine, parse(prompts, max_new_tokens=3))
     assert [output.finish_reason for output in outputs] == ["length", "error", "length", "length"]
     assert isinstance(outputs[1].error, RequestError) and outputs[1].error.code is ErrorCode.INTERNAL
@@ -154,7 +118,7 @@ def test_failing_tower_ends_the_requests_that_need_it(
 def test_disabled_vision_encoder_refuses_pictures(tiny_checkpoint: Callable[[str], Path]) -> None:
     config = EngineConfig(device_type="cpu", disable_vision_encoder=True)
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
-        refused, text = ask(engine, parse([("a", make_picture(1)), "b"], max_new_tokens=3))
+        refused, text = ask(engine, parse([("a", make_picture(40, 30, 1)), "b"], max_new_tokens=3))
         assert engine.loop.worker is None
     assert isinstance(refused.error, RequestError) and "disable_vision_encoder" in refused.error.message
     assert text.finish_reason == "length"
@@ -164,7 +128,7 @@ def test_disabled_vision_encoder_refuses_pictures(tiny_checkpoint: Callable[[str
 
 
 def test_one_final_delta_with_usage_and_timings(vision_engine: AsyncEngine) -> None:
-    deltas = collect(vision_engine, parse([("what?", make_picture(3))], max_new_tokens=5, ignore_eos=True))[0]
+    deltas = collect(vision_engine, parse([("what?", make_picture(40, 30, 3))], max_new_tokens=5, ignore_eos=True))[0]
     assert [delta.finish_reason for delta in deltas] == [None] * 4 + ["length"]
     final = deltas[-1]
     assert final.usage is not None and final.timings is not None
@@ -314,7 +278,7 @@ def test_failing_step_ends_the_row_at_fault_only(
 
 def test_abort_ends_with_one_final_delta(vision_engine: AsyncEngine) -> None:
     arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
-    requests = parse(["a", ("b", make_picture(70)), "c"], max_new_tokens=1500, ignore_eos=True)
+    requests = parse(["a", ("b", make_picture(40, 30, 70)), "c"], max_new_tokens=1500, ignore_eos=True)
     ids = vision_engine.submit_batch(requests, arrived.put)
     vision_engine.abort(ids[1])  # most likely while it is prepared
     seen = [arrived.get(timeout=30)]

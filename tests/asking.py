@@ -1,0 +1,118 @@
+"""What the tests of the whole stream share: prompts, asking an engine, and what Transformers answers."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from seesay.config import GenerationConfig
+from seesay.engine import AsyncEngine
+from seesay.response import AnswerBuilder, Response
+from seesay.values import GenerationRequest, OutputDelta
+from seesay.vl.messages import parse_prompts
+
+BACKBONES = ("llama", "qwen2", "qwen3", "mistral", "phi3")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "llava", "internvl")
+Conversation = list[dict[str, Any]]
+
+
+def make_picture(height: int, width: int, seed: int) -> Image.Image:
+    """A noisy picture."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def make_message(*parts: str | Image.Image, role: str = "user") -> dict[str, Any]:
+    content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image", "image": p} for p in parts]
+    return {"role": role, "content": content}
+
+
+def make_conversations(name: str) -> list[Conversation]:
+    """Odd sizes; text before, between and after pictures; pictures in an earlier turn; text alone."""
+    conversations = [[make_message("the game is in the frame, " * 5)], [make_message("Frame")]]
+    if name in FAMILIES:
+        small, wide, tall = make_picture(23, 31, 1), make_picture(19, 77, 2), make_picture(90, 33, 3)
+        conversations += [
+            [make_message(small, "what?")],
+            [make_message("before ", wide, " between ", tall, " after")],
+            [make_message(tall, small, wide, "?")],
+            [
+                make_message(make_picture(41, 40, 4), "the frame"),
+                make_message("a frame", role="assistant"),
+                make_message("in the game"),
+            ],
+        ]
+    return conversations
+
+
+def parse(prompts: Sequence[Any], *configs: GenerationConfig, **options: Any) -> list[GenerationRequest]:
+    """Requests with one configuration each, one for all, or one made of `options`."""
+    config = list(configs) if len(configs) > 1 else configs[0] if configs else GenerationConfig(**options)
+    requests, _ = parse_prompts(list(prompts), config)
+    assert all(isinstance(request, GenerationRequest) for request in requests), requests
+    return requests  # type: ignore[return-value]
+
+
+def collect(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[list[OutputDelta]]:
+    """The deltas of each request, all of them submitted at once."""
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    deltas: dict[int, list[OutputDelta]] = {i: [] for i in engine.submit_batch(requests, arrived.put)}
+    num_left = len(deltas)
+    while num_left:
+        delta = arrived.get(timeout=60)
+        deltas[delta.request_id].append(delta)
+        num_left -= delta.finish_reason is not None
+    return list(deltas.values())
+
+
+def join(deltas: Sequence[OutputDelta]) -> Response:
+    answer = AnswerBuilder(0)
+    for delta in deltas:
+        answer.add(delta)
+    return answer.complete()
+
+
+def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Response]:
+    """The whole answers, in the requests' order."""
+    return [join(deltas) for deltas in collect(engine, requests)]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What Transformers makes of a conversation: its ids, float32 logits on the CPU, and greedy new tokens."""
+
+    input_ids: list[int]
+    logits: torch.Tensor
+    answer: list[int]
+
+
+def run_transformers(
+    path: Path, name: str, *, new_tokens: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> list[Expected]:
+    """Each of `make_conversations(name)`, alone."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+
+    is_vision = name in FAMILIES
+    loader = AutoModelForImageTextToText if is_vision else AutoModelForCausalLM
+    model = loader.from_pretrained(path, dtype=dtype).eval().to(device)
+    processor = (AutoProcessor if is_vision else AutoTokenizer).from_pretrained(path)
+    found = []
+    for messages in make_conversations(name):
+        text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        images = [part["image"] for m in messages for part in m["content"] if part["type"] == "image"]
+        media = {"images": images} if images else {}
+        inputs = processor(text=[text], return_tensors="pt", **media).to(device)
+        with torch.inference_mode():
+            logits = model(**inputs).logits[0].float().cpu()
+            output = model.generate(
+                **inputs, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False, num_beams=1
+            )
+        ids = inputs["input_ids"][0].tolist()
+        found.append(Expected(input_ids=ids, logits=logits, answer=output[0, len(ids) :].tolist()))
+    return found

@@ -1,0 +1,67 @@
+"""The whole stream on a CUDA GPU, against Transformers on the same GPU. Skipped where there is none.
+
+In float32 the greedy tokens are equal. In bfloat16 logits are compared with Transformers' float32 ones: our relative
+error ‖ours − reference‖ / ‖reference‖ is below `BF16_TOLERANCE`, and at most `BF16_RATIO` times the error that
+Transformers itself makes in bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import BACKBONES, FAMILIES, ask, make_conversations, parse, run_transformers
+
+from seesay.config import EngineConfig
+from seesay.engine import AsyncEngine
+from seesay.values import GenerationRequest
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+
+NEW_TOKENS = 32
+BF16_TOLERANCE = 0.06
+BF16_RATIO = 1.5
+
+
+def make_requests(name: str, **options: Any) -> list[GenerationRequest]:
+    return parse(make_conversations(name), max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, **options)
+
+
+@pytest.mark.parametrize("name", (*BACKBONES, *FAMILIES))
+def test_float32_answers_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint(name)
+    expected = [e.answer for e in run_transformers(path, name, new_tokens=NEW_TOKENS, device="cuda")]
+    for options in ({}, {"max_prefill_token_num": 7}):
+        config = EngineConfig(device_type="cuda", dtype="float32", block_size=16, num_gpu_blocks=200, **options)
+        with AsyncEngine(str(path), backend_config=config) as engine:
+            for _ in range(2):  # the second time from the cache
+                outputs = ask(engine, make_requests(name))
+                assert [list(output.token_ids) for output in outputs] == expected, options
+
+
+@pytest.mark.parametrize("name", (*BACKBONES, *FAMILIES))
+def test_bfloat16_logits_are_as_good_as_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint(name)
+    reference = run_transformers(path, name, new_tokens=1, device="cuda")
+    theirs = run_transformers(path, name, new_tokens=1, device="cuda", dtype=torch.bfloat16)
+    config = EngineConfig(device_type="cuda", dtype="bfloat16", block_size=16, num_gpu_blocks=200)
+    with AsyncEngine(str(path), backend_config=config) as engine:
+        outputs = ask(engine, make_requests(name, output_logits="all"))
+    for index, output in enumerate(outputs):
+        expected = reference[index].logits
+        ours = output.logits[: len(expected)]
+        error, their_error = (float((x - expected).norm() / expected.norm()) for x in (ours, theirs[index].logits))
+        assert error < BF16_TOLERANCE and error < BF16_RATIO * their_error + 1e-3, (name, index, error, their_error)
+
+
+def test_cache_is_sized_by_what_is_free(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """The share of the free memory that `cache_max_entry_count` says, after the largest prefill and encode."""
+    free, _ = torch.cuda.mem_get_info()
+    config = EngineConfig(device_type="cuda", cache_max_entry_count=0.1)
+    with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
+        block_bytes = 2 * 64 * 2 * 2 * 16 * 2  # layers · tokens · (key, value) · heads · width · bytes
+        assert 0.05 * free < engine.loop.stats().num_blocks * block_bytes < 0.11 * free
+        assert ask(engine, make_requests("qwen2_5_vl"))[2].error is None
