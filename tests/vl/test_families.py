@@ -201,6 +201,17 @@ def test_packed_equals_alone(name: str, load: Callable[[str], Loaded]) -> None:
         torch.testing.assert_close(reversed_order, alone, rtol=0, atol=2e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", VISION_FAMILIES)
+def test_bfloat16_rows_on_the_gpu_are_near_float32(name: str, load: Callable[[str], Loaded]) -> None:
+    loaded = load(name)
+    features = [loaded.family.preprocess(item, {}) for item in mixed_media(loaded.family)]
+    encoder = loaded.family.build_encoder(torch.device("cuda"), torch.bfloat16)
+    for found, expected in zip(encoder.encode(features), loaded.encoder.encode(features)):
+        assert found.is_cuda and found.dtype is torch.bfloat16
+        assert (found.float().cpu() - expected).abs().mean() < 0.05 * expected.abs().mean()
+
+
 @pytest.mark.parametrize("name", VISION_FAMILIES)
 def test_logits_of_the_spliced_prompt_equal_the_models(name: str, load: Callable[[str], Loaded]) -> None:
     """Our tokens, rows, slots and positions in Transformers' decoder, against its own forward."""
