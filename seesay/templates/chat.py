@@ -124,14 +124,12 @@ def _texts_in(value: Any) -> Iterator[str]:
 def locate(shielded: str, media: Sequence[MediaPart], *, markers: Markers, shield: Shield) -> RenderedPrompt:
     """Find the markers that a template wrote, and give user text its shape back.
 
-    The i-th marker of a modality stands for the i-th item of that modality; `media` of the result is in text order,
+    The i-th marker with a text stands for the i-th item with that marker; `media` of the result is in text order,
     which is not the order of the parts when a template puts all pictures first.
     """
     waiting: dict[str, list[MediaPart]] = {}
     for part in media:
         waiting.setdefault(markers[part.modality], []).append(part)
-    if len(waiting) > 0 and len(set(markers.values())) < len(markers):
-        raise CheckpointError(f"two modalities share the marker text {list(markers.values())!r}")
     # Only modalities in use: a template's own text may well contain the marker of another.
     shielded = shield.restore_escapes(shielded)
     found = shield.find_open(shielded, tuple(waiting))
