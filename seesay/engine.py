@@ -278,7 +278,9 @@ class AsyncEngine:
             live, error = None, explain(failure)
         with self._lock:
             is_aborted = self._preparing.pop(request_id)
-            if live is not None and not is_aborted:
+            if self._is_closed and not is_aborted:
+                error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
+            elif live is not None and not is_aborted:
                 self.loop.submit(live, was_expected=expects_media)
                 return
         self.loop.expect_media(-expects_media)
@@ -291,8 +293,6 @@ class AsyncEngine:
             if self._is_closed:
                 return
             self._is_closed = True
-            for request_id in self._preparing:
-                self._preparing[request_id] = True
         self._threads.shutdown(wait=True)
         self._preparer.close()
         self.loop.close()

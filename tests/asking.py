@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -62,13 +66,26 @@ def parse(prompts: Sequence[Any], *configs: GenerationConfig, **options: Any) ->
 def collect(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[list[OutputDelta]]:
     """The deltas of each request, all of them submitted at once."""
     arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
-    deltas: dict[int, list[OutputDelta]] = {i: [] for i in engine.submit_batch(requests, arrived.put)}
+    with held(engine):
+        deltas: dict[int, list[OutputDelta]] = {i: [] for i in engine.submit_batch(requests, arrived.put)}
     num_left = len(deltas)
     while num_left:
         delta = arrived.get(timeout=60)
         deltas[delta.request_id].append(delta)
         num_left -= delta.finish_reason is not None
     return list(deltas.values())
+
+
+@contextmanager
+def held(engine: AsyncEngine) -> Iterator[None]:
+    """What is submitted inside is computed only once all of it is prepared: its order does not depend on threads."""
+    is_ready = threading.Event()
+    engine.loop._inbox.put(lambda: None if is_ready.wait(60) else pytest.fail("held for 60 s"))
+    yield
+    deadline = time.monotonic() + 60
+    while engine._preparing and time.monotonic() < deadline:
+        time.sleep(0.001)
+    is_ready.set()
 
 
 def join(deltas: Sequence[OutputDelta]) -> Response:

@@ -1,7 +1,7 @@
 """The whole stream on a CUDA GPU, against Transformers on the same GPU. Skipped where there is none.
 
 In float32 the greedy tokens are equal. In bfloat16 logits are compared with Transformers' float32 ones: our relative
-error ‖ours − reference‖ / ‖reference‖ is below `BF16_TOLERANCE`, and at most `BF16_RATIO` times the error that
+error ‖ours - reference‖ / ‖reference‖ is below `BF16_TOLERANCE`, and at most `BF16_RATIO` times the error that
 Transformers itself makes in bfloat16.
 """
 
