@@ -6,7 +6,6 @@ import math
 import operator
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from types import TracebackType
@@ -26,8 +25,8 @@ from seesay.deprecated import with_call_arguments, with_pipeline_arguments
 from seesay.errors import ConfigError, RequestError
 from seesay.log import set_up_logging
 from seesay.response import AnswerBuilder, Response
-from seesay.session import Session
-from seesay.values import GenerationRequest, Message
+from seesay.session import Session, continue_session, turn_of
+from seesay.values import GenerationRequest
 from seesay.vl.messages import parse_prompts
 
 if TYPE_CHECKING:
@@ -375,8 +374,8 @@ class Pipeline:
         pieces: bool,
     ) -> Answers:
         """Like `_stream`, for prompts that continue conversations."""
-        turns = [_turn_of(request) for request in requests]
-        batch = Batch(self._engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
+        turns = [turn_of(request) for request in requests]
+        batch = Batch(self._engine, [continue_session(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
         builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
         answered: dict[int, Response] = {}
         begun: list[int] = []
@@ -399,20 +398,6 @@ class Pipeline:
         finally:
             for index in begun:
                 sessions[index].end_turn(prompts[index], turns[index], None)
-
-
-def _turn_of(request: GenerationRequest | RequestError) -> tuple[Message, ...]:
-    if isinstance(request, RequestError):
-        return ()
-    if isinstance(request.prompt, str):
-        raise ValueError("a session's turns go through the chat template: leave do_preprocess=True")
-    return tuple(part for part in request.prompt if isinstance(part, Message))
-
-
-def _continue(
-    session: Session, request: GenerationRequest | RequestError, turn: tuple[Message, ...]
-) -> GenerationRequest | RequestError:
-    return request if isinstance(request, RequestError) else replace(request, prompt=(*session.messages, *turn))
 
 
 @contextmanager

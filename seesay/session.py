@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from seesay.errors import RequestError
 from seesay.response import Response
-from seesay.values import Message, TextPart
+from seesay.values import GenerationRequest, Message, TextPart
 
 _ids = itertools.count(1)
 
@@ -86,3 +88,19 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session(id={self.id}, turns={len(self._history)})"
+
+
+def turn_of(request: GenerationRequest | RequestError) -> tuple[Message, ...]:
+    """The messages that a request adds to a conversation; a refused one adds none."""
+    if isinstance(request, RequestError):
+        return ()
+    if isinstance(request.prompt, str):
+        raise ValueError("a session's turns go through the chat template: leave do_preprocess=True")
+    return tuple(part for part in request.prompt if isinstance(part, Message))
+
+
+def continue_session(
+    session: Session, request: GenerationRequest | RequestError, turn: tuple[Message, ...]
+) -> GenerationRequest | RequestError:
+    """The request with the conversation so far before its turn."""
+    return request if isinstance(request, RequestError) else replace(request, prompt=(*session.messages, *turn))
