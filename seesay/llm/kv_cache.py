@@ -14,8 +14,7 @@ CPU_MEMORY_SHARE = 0.25
 class KVCache:
     """Keys and values of all cached tokens.
 
-    `layers[i]` is [num_blocks, block_size, 2, num_kv_heads, head_dim], keys before values. All of it is finite at any
-    time: it starts as zeros and `Ops.write_kv` keeps it so, hence masked slots can never turn a sum into NaN.
+    `layers[i]` is [num_blocks, block_size, 2, num_kv_heads, head_dim], keys before values.
     """
 
     def __init__(
@@ -24,7 +23,14 @@ class KVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
-        self.layers = torch.zeros(shape, dtype=dtype, device=device).unbind(0)
+        self._pool = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = self._pool.unbind(0)
+
+    def clear(self, block_ids: list[int]) -> None:
+        """Zero blocks that a sequence begins to fill: a NaN that an earlier owner left in the slots behind its last
+        token would get through any mask, because 0 · NaN is NaN."""
+        ids = torch.tensor(block_ids, dtype=torch.int64, device=self._pool.device)
+        self._pool.index_fill_(1, ids, 0)
 
 
 def bytes_per_block(config: DecoderConfig, *, block_size: int, dtype: torch.dtype) -> int:

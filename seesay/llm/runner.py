@@ -195,6 +195,8 @@ class ModelRunner:
         errors = dict(step.errors)
         if not step.rows:
             return StepResult(errors=errors)
+        if step.fresh_blocks:
+            self._cache.clear(step.fresh_blocks)
         hidden = self.decoder.forward(step.model, self._cache.layers)
         sampled, sampled_logits = self._sample(hidden, step, sequences)
         results = []

@@ -27,9 +27,13 @@ class Embeddings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInput:
-    """`rows[i]` is row i of `model.layout`: decode rows first. `errors` are the sequences that cannot be computed."""
+    """`rows[i]` is row i of `model.layout`: decode rows first. `errors` are the sequences that cannot be computed.
+
+    `fresh_blocks` get their first tokens in this step and are not filled by it: see `KVCache.clear`.
+    """
 
     rows: tuple[Row, ...]
+    fresh_blocks: list[int]
     model: ModelInput
     errors: Mapping[int, RequestError]
 
@@ -69,7 +73,15 @@ def build_step_input(
         rows.append(row)
     members = [sequences[row.seq_id] for row in rows]
     model = _make_model_input(rows, members, splices, config=config, block_size=block_size, device=device)
-    return StepInput(rows=tuple(rows), model=model, errors=errors)
+    fresh_blocks = [block for row in rows if (block := _fresh_block(row, block_size)) is not None]
+    return StepInput(rows=tuple(rows), fresh_blocks=fresh_blocks, model=model, errors=errors)
+
+
+def _fresh_block(row: Row, block_size: int) -> int | None:
+    """The row's last block when the row begins but does not fill it."""
+    stop = row.start + row.num_tokens
+    last = (stop - 1) // block_size
+    return row.block_ids[last] if last * block_size >= row.start and stop % block_size else None
 
 
 def _is_long_row(row: Row) -> bool:
@@ -124,6 +136,7 @@ def _make_layout(rows: list[Row], block_size: int) -> RowLayout:
     block_table = np.zeros((len(rows), max(num_blocks, default=0)), dtype=np.int64)
     for index, (row, used) in enumerate(zip(rows, num_blocks, strict=True)):
         block_table[index, :used] = row.block_ids[:used]
+        block_table[index, used:] = row.block_ids[used - 1]
     cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([row.num_tokens for row in rows], out=cu_seqlens_q[1:])
     return RowLayout(

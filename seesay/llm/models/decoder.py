@@ -100,14 +100,14 @@ class _Layer:
         ops, num_heads = self._ops, self._num_heads
         qkv = self._qkv(x).view(x.shape[0], -1, self._head_dim)
         num_qk = num_heads + self._num_kv_heads
-        qk, value = qkv[:, :num_qk], qkv[:, num_qk:]
+        qk = qkv[:, :num_qk]
         if self._qk_norms:
             q_norm, k_norm = self._qk_norms
-            query = ops.rms_norm(qk[:, :num_heads], q_norm.data, self._eps)
-            qk = torch.cat((query, ops.rms_norm(qk[:, num_heads:], k_norm.data, self._eps)), dim=1)
-        qk = ops.rotate(qk, step.cos, step.sin)
-        query = qk[:, :num_heads]
-        ops.write_kv(cache, step.slots, qk[:, num_heads:], value)
+            qk[:, :num_heads] = ops.rms_norm(qk[:, :num_heads], q_norm.data, self._eps)
+            qk[:, num_heads:] = ops.rms_norm(qk[:, num_heads:], k_norm.data, self._eps)
+        ops.rotate(qk, step.cos, step.sin)
+        query = qkv[:, :num_heads]
+        ops.write_kv(cache, step.slots, qkv[:, num_heads:].view(x.shape[0], 2, -1, self._head_dim))
         output = ops.attend(
             query, cache, step.attention, scale=self._scale, window=self._window, soft_cap=self._soft_cap
         )

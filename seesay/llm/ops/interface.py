@@ -20,7 +20,8 @@ class RowLayout:
 
     cu_seqlens_q: int64 [B + 1], row b has the tokens cu_seqlens_q[b] … cu_seqlens_q[b + 1] - 1.
     kv_lens: int64 [B], tokens of the row's sequence after this step; its new tokens are the last of these.
-    block_table: int64 [B, M], KV blocks of each row, padded with 0.
+    block_table: int64 [B, M], KV blocks of each row, padded with the row's own last one, so that nobody's rows read
+        what is another's: a NaN stays with the sequence that made it.
     num_decode: the first rows, which have one token each.
     """
 
@@ -40,8 +41,8 @@ class Ops(Protocol):
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Add x to `residual` in place and return the norm of the sum."""
 
-    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Rotate the first R of the D components of x [T, H, D] (Su et al. 2021, halves paired).
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """Rotate the first R of the D components of x [T, H, D] in place (Su et al. 2021, halves paired).
 
         cos and sin are [T, 1, R]; the first half of sin is negated already.
         """
@@ -49,11 +50,8 @@ class Ops(Protocol):
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         """silu(first half) · second half of the last axis."""
 
-    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Write key and value [T, G, D] to `slots` int64 [T] of one layer's cache [num_blocks, block_size, 2, G, D].
-
-        What is not finite is written as 0: a sequence gone wrong must not reach others through a reused block.
-        """
+    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
+        """Write keys and values [T, 2, G, D] to `slots` int64 [T] of a cache [num_blocks, block_size, 2, G, D]."""
 
     def plan_attention(
         self, layout: RowLayout, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype

@@ -65,22 +65,17 @@ class TorchOps:
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return F.rms_norm(residual.add_(x), weight.shape, weight, eps)
 
-    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         dim = cos.shape[-1]
-        if dim == x.shape[-1]:
-            return torch.addcmul(x * cos, x.roll(dim // 2, -1), sin)
-        rotated = x[..., :dim]
-        rotated = torch.addcmul(rotated * cos, rotated.roll(dim // 2, -1), sin)
-        return torch.cat((rotated, x[..., dim:]), dim=-1)
+        rotated = x if dim == x.shape[-1] else x[..., :dim]
+        torch.addcmul(rotated * cos, rotated.roll(dim // 2, -1), sin, out=rotated)
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = x.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 
-    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        flat = cache.flatten(0, 1)
-        pair = torch.stack((key, value), dim=1)
-        flat.index_copy_(0, slots, torch.nan_to_num_(pair, nan=0.0, posinf=0.0, neginf=0.0))
+    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
+        cache.flatten(0, 1).index_copy_(0, slots, pairs)
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         hidden.index_copy_(0, rows, embeddings.to(hidden.dtype))
@@ -167,12 +162,19 @@ def _attend_group(
     window: int | None,
     soft_cap: float | None,
 ) -> torch.Tensor:
-    """Decode rows: the query heads of one key-value head stand in for query positions, so nothing is repeated."""
+    """Decode rows. On CUDA the query heads of one key-value head stand in for query positions, because no kernel there
+    takes both a mask and grouped heads; on the CPU one does, and is faster."""
     num_rows, (num_kv_heads, head_dim) = group.stop - group.start, cache.shape[3:]
     pairs = cache.index_select(0, group.blocks).view(num_rows, -1, 2, num_kv_heads, head_dim)
     key, value = pairs[:, :, 0].transpose(1, 2), pairs[:, :, 1].transpose(1, 2)
-    grouped = query[group.start : group.stop].reshape(num_rows, num_kv_heads, -1, head_dim)
-    output = _attend(grouped, key, value, group.masks[window], scale=scale, soft_cap=soft_cap)
+    rows, mask = query[group.start : group.stop], group.masks[window]
+    if soft_cap is None and not query.is_cuda:
+        output = F.scaled_dot_product_attention(
+            rows.unsqueeze(2), key, value, attn_mask=mask, scale=scale, enable_gqa=rows.shape[1] != num_kv_heads
+        )
+        return output.squeeze(2)
+    grouped = rows.reshape(num_rows, num_kv_heads, -1, head_dim)
+    output = _attend(grouped, key, value, mask, scale=scale, soft_cap=soft_cap)
     return output.reshape(num_rows, -1, head_dim)
 
 
