@@ -57,7 +57,8 @@ class PatchSettings:
         )
 
     def fit(self, media: DecodedMedia, options: Mapping[str, int]) -> tuple[int, int]:
-        """(height, width) the frames are resized to. Raises `RequestError` for options that contradict each other."""
+        """(height, width) the frames are resized to: near their own size, or near `resized_height` and
+        `resized_width`. Raises `RequestError` for options that contradict each other."""
         min_pixels = options.get("min_pixels", self.min_pixels)
         max_pixels = options.get("max_pixels", max(self.max_pixels, min_pixels))
         if "min_pixels" not in options:
@@ -66,6 +67,10 @@ class PatchSettings:
             message = f"min_pixels={min_pixels} is above max_pixels={max_pixels}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
         count, height, width, _ = media.frames.shape
+        if ("resized_height" in options) != ("resized_width" in options):
+            message = "resized_height and resized_width go together: give both"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "resized_height")
+        height, width = options.get("resized_height", height), options.get("resized_width", width)
         if self.total_pixels is not None:
             share = self.total_pixels * self.temporal_patch_size // count
             max_pixels = max(min(max_pixels, share), int(min_pixels * 1.05))
@@ -78,8 +83,8 @@ class DynamicResolutionFamily(Family):
 
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
-        Modality.IMAGE: ("min_pixels", "max_pixels"),
-        Modality.VIDEO: ("min_pixels", "max_pixels"),
+        Modality.IMAGE: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
+        Modality.VIDEO: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
     }
     decode_defaults: ClassVar[Mapping[Modality, Mapping[str, Any]]] = {
         Modality.VIDEO: {"fps": 2.0, "min_frames": 4, "max_frames": 768}

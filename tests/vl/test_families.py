@@ -466,6 +466,9 @@ def test_pixel_limits_of_one_item(name: str, load: Callable[[str], Loaded]) -> N
     assert units({"max_pixels": 1024}) * 16 <= 1024 < units({}) * 16
     assert units({"min_pixels": 20000, "max_pixels": 40000}) * 16 >= 20000
     assert units({"min_pixels": 20000}) * 16 >= 20000
+    assert family.preprocess(image, {"resized_height": 39, "resized_width": 66})["grid"] == (1, 10, 16)
+    with pytest.raises(RequestError, match="go together"):
+        units({"resized_width": 40})
     with pytest.raises(RequestError, match="above max_pixels"):
         units({"min_pixels": 5000, "max_pixels": 1000})
     with pytest.raises(RequestError, match="longer than wide"):
