@@ -104,7 +104,7 @@ class AsyncEngine:
         family_type = find_family(self.checkpoint.architecture)
         tokenizer = Tokenizer.load(folder, trust_remote_code=self.config.trust_remote_code)
         self.family: Family = family_type(self.checkpoint, tokenizer)
-        chat_template = pick_template(model_path, tokenizer, chat_template_config)
+        chat_template = pick_template(model_path, tokenizer, chat_template_config, folder=folder)
         backbone = self.family.backbone()
         self.resolved = resolve(self.config, self.checkpoint, backbone.text_config)
         encoder = self._build_encoder()
