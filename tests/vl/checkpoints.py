@@ -14,6 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     CLIPImageProcessor,
     CLIPVisionConfig,
+    GotOcr2ImageProcessor,
     InternVLConfig,
     InternVLForConditionalGeneration,
     InternVLProcessor,
@@ -41,7 +42,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
