@@ -51,7 +51,7 @@ def fetch(url: str, limits: MediaLimits) -> bytes:
             raise _unreachable(url, f"no complete answer within {limits.timeout_s:g} s") from None
         except ssl.SSLError as error:
             raise _unreachable(url, f"no secure connection: {error.reason or error}") from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: letters that no host has
             raise _unreachable(url, str(error) or type(error).__name__) from None
         if isinstance(body, bytes):
             return body
@@ -129,12 +129,12 @@ def _resolve(host: str, port: int, limits: MediaLimits, deadline: _Deadline) -> 
 
 def _look_up(host: str, port: int, deadline: _Deadline) -> list[Address]:
     # The system's resolver knows no deadline, so it runs beside and may be left behind.
-    answers: queue.SimpleQueue[list[Address] | OSError | UnicodeError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[list[Address] | Exception] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
             answers.put(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
-        except (OSError, UnicodeError) as error:
+        except Exception as error:  # whatever it is, somebody waits for an answer
             answers.put(error)
 
     threading.Thread(target=look_up, name="seesay-resolve", daemon=True).start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -90,11 +89,8 @@ def _pick_frames(source: Sequence[Any] | npt.NDArray[Any], sampling: FrameSampli
     pictures: list[Any] = []
     num_pixels = 0
     for index in indices:
-        is_source = isinstance(source[index], (str, bytes, bytearray, memoryview, os.PathLike))
-        picture = (
-            load_image(source[index], limits=limits) if is_source or not _is_plain(source[index]) else source[index]
-        )
-        array = np.asarray(picture)
+        frame = source[index]
+        array = frame if _is_plain(frame) else np.asarray(load_image(frame, limits=limits))
         if pictures and array.shape != pictures[0].shape:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA,
@@ -131,7 +127,7 @@ def _thin(video: Video, sampling: FrameSampling) -> Video:
 
 def _is_plain(frame: Any) -> bool:
     """Whether a frame needs no conversion."""
-    return isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
+    return isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.shape[2:] == (3,) and frame.size > 0
 
 
 def _array_to_image(array: npt.NDArray[Any]) -> Image.Image:

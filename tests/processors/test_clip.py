@@ -214,6 +214,7 @@ def test_given_frames_that_are_refused(clip_frames):
     assert refusal(list(clip_frames), max_frames=20).code is ErrorCode.MEDIA_TOO_LARGE
     assert refusal(list(clip_frames), max_clip_pixels=100).code is ErrorCode.MEDIA_TOO_LARGE
     assert "frame 1 is 32x48" in refusal([clip_frames[0], clip_frames[1][:, :32]]).message
+    assert refusal(clip_frames[:2, :0]).code is ErrorCode.INVALID_MEDIA
     assert refusal([clip_frames[0].astype(float)]).code is ErrorCode.INVALID_MEDIA
 
 

@@ -203,11 +203,14 @@ def test_nobody_there():
         ("http://example.com:99999/x.png", ErrorCode.INVALID_MEDIA),
         ("http://[::1/x.png", ErrorCode.INVALID_MEDIA),
         ("http://user:hunter2@example.com/x.png", ErrorCode.INVALID_MEDIA),
+        ("http://a\0b/x.png", ErrorCode.MEDIA_UNREACHABLE),
+        (f"http://{'a' * 70}.example/x.png", ErrorCode.MEDIA_UNREACHABLE),
         ("http://example.com/\r\nX: y", ErrorCode.MEDIA_UNREACHABLE),
     ],
 )
 def test_bad_urls(monkeypatch, url, code):
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: (_ for _ in ()).throw(socket.gaierror("no network")))
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: real(host.replace("example", "invalid"), port))
     error = refusal(url)
     assert error.code is code
     assert "hunter2" not in error.message
