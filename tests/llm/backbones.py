@@ -1,0 +1,212 @@
+"""Tiny random text backbones as Transformers writes them, and helpers to run them here. Used by the golden tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from seesay.checkpoint import Checkpoint
+from seesay.llm.runner import ModelRunner
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.sequence import Sequence as TokenSequence
+from seesay.values import MultimodalInput, Row, StepPlan
+
+VOCAB = 160
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 60,
+    "intermediate_size": 88,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.8,
+    "short_factor": [1.0 + 0.1 * i for i in range(4)],
+    "long_factor": [2.0 + 0.5 * i for i in range(4)],
+    "original_max_position_embeddings": 64,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 1]}
+
+BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-llama3-rope": ("Llama", {"rope_parameters": LLAMA3, "head_dim": 16, "tie_word_embeddings": True}),
+    "llama-linear-rope": ("Llama", {"rope_parameters": LINEAR}),
+    "llama-dynamic-rope": ("Llama", {"rope_parameters": DYNAMIC}),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen2-yarn": ("Qwen2", {"rope_parameters": YARN}),
+    "qwen2-some-windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 13, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"head_dim": 16, "num_key_value_heads": 3}),
+    "mistral-window": ("Mistral", {"sliding_window": 11, "head_dim": 10}),
+    "phi3": ("Phi3", {}),
+    "phi3-longrope": ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
+    "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
+    "qwen2-vl": ("Qwen2VL", {"rope_parameters": MROPE, "tie_word_embeddings": True}),
+}
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A model of Transformers and the folder it was saved to."""
+
+    model: Any
+    path: Path
+
+    @property
+    def text_config(self) -> Any:
+        return self.model.config.get_text_config()
+
+    @property
+    def is_multimodal(self) -> bool:
+        return hasattr(self.model.config, "vision_config")
+
+    def logits(self, token_ids: np.ndarray, positions: np.ndarray) -> torch.Tensor:
+        """Transformers' logits [T, vocab]."""
+        with torch.inference_mode():
+            ids, places = torch.tensor(token_ids)[None], torch.tensor(positions)
+            places = places[:, None] if positions.ndim == 2 else places[None]
+            logits: torch.Tensor = self.model(input_ids=ids, position_ids=places, use_cache=False).logits[0]
+            return logits
+
+    def greedy(self, token_ids: np.ndarray, num_new: int) -> list[int]:
+        with torch.inference_mode():
+            ids = torch.tensor(token_ids)[None]
+            output = self.model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_new, do_sample=False, eos_token_id=None
+            )
+        new: list[int] = output[0, len(token_ids) :].tolist()
+        return new
+
+
+def make_backbone(name: str, folder: Path) -> Backbone:
+    """Save a model whose weights are large and whose norms are uneven, so that a wrong one gives other logits."""
+    kind, changes = BACKBONES[name]
+    sizes = SIZES | changes
+    if kind in ("Qwen2_5_VL", "Qwen2VL"):
+        tied = sizes["tie_word_embeddings"]
+        vision = {"depth": 1, "num_heads": 2, "intermediate_size": 8, "mlp_ratio": 1}
+        vision |= (
+            {"hidden_size": 60, "embed_dim": 16} if kind == "Qwen2VL" else {"hidden_size": 16, "out_hidden_size": 60}
+        )
+        config = getattr(transformers, f"{kind}Config")(
+            text_config=sizes, vision_config=vision, tie_word_embeddings=tied
+        )
+        model_class = getattr(transformers, f"{kind}ForConditionalGeneration")
+    else:
+        config = getattr(transformers, f"{kind}Config")(**sizes)
+        model_class = getattr(transformers, f"{kind}ForCausalLM")
+    torch.manual_seed(sum(map(ord, name)))
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            parameter.normal_(0.0, 0.2)
+            if "norm" in parameter_name and parameter_name.endswith("weight"):
+                parameter.add_(1.0)
+    model.generation_config = transformers.GenerationConfig(pad_token_id=0)
+    model.save_pretrained(folder)
+    return Backbone(model=model, path=folder)
+
+
+def decoder_name(name: str) -> str | None:
+    """The decoder's name of a tensor, in the layout that Transformers 5 writes and in that of the hub."""
+    if ".visual." in name or name.startswith("visual."):
+        return None
+    return name.removeprefix("model.").removeprefix("language_model.")
+
+
+def load_runner(backbone: Backbone, *, block_size: int = 4, num_blocks: int = 400, device: str = "cpu") -> ModelRunner:
+    checkpoint = Checkpoint.load(backbone.path)
+    config = checkpoint.hf_config()
+    runner = ModelRunner.load(
+        checkpoint,
+        config.get_text_config(),
+        decoder_name=decoder_name,
+        tied_embeddings=bool(config.tie_word_embeddings),
+        device=torch.device(device),
+        dtype=torch.float32,
+        block_size=block_size,
+        session_len=256,
+    )
+    runner.allocate_cache(num_blocks=num_blocks, share=0.5, max_batch_size=4, session_len=256)
+    return runner
+
+
+def make_prompt(backbone: Backbone, length: int, seed: int) -> MultimodalInput:
+    """Random tokens; on a multimodal backbone with three-dimensional positions as a picture makes them."""
+    rng = np.random.default_rng(seed)
+    positions = np.arange(length)
+    if backbone.is_multimodal:
+        positions = np.stack(
+            [positions, positions + rng.integers(0, 9, length), positions + rng.integers(0, 5, length)]
+        )
+    return MultimodalInput(
+        token_ids=rng.integers(3, VOCAB, length), positions=positions, next_position=int(positions.max()) + 1
+    )
+
+
+class Driver:
+    """Feeds sequences to a runner in rows of at most `chunk` tokens, all sequences together, blocks in mixed order."""
+
+    def __init__(self, runner: ModelRunner, *, chunk: int = 1 << 30) -> None:
+        self._runner = runner
+        self._chunk = chunk
+        self._free = np.random.default_rng(1).permutation(runner.num_blocks).tolist()
+
+    def generate(
+        self,
+        prompts: Sequence[MultimodalInput],
+        params: Sequence[SamplingParams],
+        embeddings: Mapping[bytes, torch.Tensor] | None = None,
+    ) -> tuple[list[list[int]], list[torch.Tensor]]:
+        """Generated ids, and logits of all positions for those that ask for them."""
+        sequences = {i: TokenSequence(i, prompt, p) for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))}
+        computed = dict.fromkeys(sequences, 0)
+        blocks: dict[int, list[int]] = {i: [] for i in sequences}
+        logits: dict[int, list[torch.Tensor]] = {i: [] for i in sequences}
+        while live := [s for i, s in sequences.items() if s.num_generated < params[i].max_new_tokens]:
+            rows = []
+            for sequence in live:
+                start = computed[sequence.seq_id]
+                count = min(self._chunk, sequence.num_tokens - start)
+                own = blocks[sequence.seq_id]
+                while len(own) * self._runner.block_size < start + count:
+                    own.append(self._free.pop())
+                is_last = start + count == sequence.num_tokens
+                rows.append(
+                    Row(seq_id=sequence.seq_id, start=start, num_tokens=count, block_ids=tuple(own), samples=is_last)
+                )
+                computed[sequence.seq_id] += count
+            result = self._runner.run(StepPlan(rows=tuple(rows)), sequences, embeddings or {})
+            assert not result.errors, result.errors
+            for row in result.rows:
+                if row.logits is not None:
+                    logits[row.seq_id].append(row.logits.values)
+            for seq_id, token_ids in result.token_ids.items():
+                for token_id in token_ids:
+                    sequences[seq_id].append(token_id)
+        joined = [torch.cat(parts) if parts else torch.empty(0) for parts in logits.values()]
+        return [s.generated_ids.tolist() for s in sequences.values()], joined

@@ -1,0 +1,190 @@
+"""Every text backbone against Transformers, on tiny random checkpoints that Transformers wrote."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from llm import backbones
+from safetensors.torch import load_file, save_file
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
+from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.sampling_params import SamplingParams
+
+TOLERANCE = 1e-4
+ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    made = {}
+
+    def get(name: str) -> backbones.Backbone:
+        if name not in made:
+            made[name] = backbones.make_backbone(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", backbones.BACKBONES)
+def test_logits_and_greedy_tokens_equal_transformers(saved, name):
+    backbone = saved(name)
+    prompt = backbones.make_prompt(backbone, 41, seed=3)
+    driver = backbones.Driver(backbones.load_runner(backbone))
+    _, [logits] = driver.generate([prompt], [ALL_LOGITS])
+    expected = backbone.logits(prompt.token_ids, prompt.positions)
+    assert expected.std() > 0.3, "a model that says nothing tests nothing"
+    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
+
+    plain = backbones.make_prompt(backbone, 23, seed=4)
+    if backbone.is_multimodal:
+        plain = type(plain)(token_ids=plain.token_ids, positions=np.arange(23), next_position=23)
+    [tokens], _ = driver.generate([plain], [SamplingParams(max_new_tokens=32)])
+    assert tokens == backbone.greedy(plain.token_ids, 32)
+
+
+@pytest.mark.parametrize("name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "mistral-window", "qwen2.5-vl"])
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_chunked_and_batched_equal_whole_and_alone(saved, name, block_size):
+    backbone = saved(name)
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (29, 8, 1, 50)]
+    params = [SamplingParams(output_logits="all", max_new_tokens=count) for count in (9, 20, 12, 3)]
+    alone = [
+        backbones.Driver(backbones.load_runner(backbone, block_size=16)).generate([prompt], [p])
+        for prompt, p in zip(prompts, params, strict=True)
+    ]
+    for chunk in (7, 1 << 30):
+        driver = backbones.Driver(backbones.load_runner(backbone, block_size=block_size), chunk=chunk)
+        tokens, logits = driver.generate(prompts, params)
+        for (expected_tokens, expected_logits), own_tokens, own_logits in zip(alone, tokens, logits, strict=True):
+            assert own_tokens == expected_tokens[0]
+            torch.testing.assert_close(own_logits, expected_logits[0], atol=TOLERANCE, rtol=0)
+
+
+def test_longrope_takes_the_long_factors_for_texts_that_may_become_long(saved):
+    backbone = saved("phi3-longrope")
+    prompt = backbones.make_prompt(backbone, 90, seed=5)
+    _, [logits] = backbones.Driver(backbones.load_runner(backbone), chunk=7).generate([prompt], [ALL_LOGITS])
+    expected = backbone.logits(prompt.token_ids, prompt.positions)
+    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
+    short = backbone.logits(prompt.token_ids[:40], prompt.positions[:40])
+    assert (short - expected[:40]).abs().max() > 0.1
+
+
+def test_long_and_short_texts_share_a_batch(saved):
+    backbone = saved("phi3-longrope")
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (90, 20)]
+    _, logits = backbones.Driver(backbones.load_runner(backbone)).generate(prompts, [ALL_LOGITS] * 2)
+    for prompt, own in zip(prompts, logits, strict=True):
+        torch.testing.assert_close(own, backbone.logits(prompt.token_ids, prompt.positions), atol=TOLERANCE, rtol=0)
+
+
+def test_dynamic_rope_is_stretched_for_long_sessions(saved):
+    config = saved("llama-dynamic-rope").text_config
+    assert DecoderConfig.from_hf(config, session_len=256).rotary.long_inv_freq is None
+    rotary = DecoderConfig.from_hf(config, session_len=512).rotary
+    assert rotary.long_inv_freq is not None and rotary.long_inv_freq[-1] < rotary.inv_freq[-1]
+    assert rotary.uses_long(257) and not rotary.uses_long(256)
+
+
+@pytest.mark.parametrize(
+    "changes, word",
+    [
+        ({"model_type": "gemma3_text"}, "gemma3_text"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"num_key_value_heads": 4}, "num_key_value_heads=4"),
+        ({"rope_parameters": {"rope_type": "su", "rope_theta": 1.0}}, "'su'"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "llama3"),
+        ({"rope_parameters": {"full_attention": {}}}, "rope_theta"),
+        ({"rope_parameters": {"rope_theta": 1.0, "mrope_section": [1, 1, 1]}}, "mrope_section"),
+        ({"rope_parameters": {"rope_theta": 1.0, "mrope_interleaved": True}}, "mrope_interleaved"),
+        ({"layer_types": ["linear_attention"] * 3}, "linear_attention"),
+        ({"layer_types": ["sliding_attention"] * 3}, "sliding_window"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(saved, changes, word):
+    config = copy.deepcopy(saved("llama").text_config)
+    config.__dict__.update(changes)
+    with pytest.raises(CheckpointError, match=word):
+        DecoderConfig.from_hf(config)
+
+
+def change_tensors(backbone: backbones.Backbone, folder: Path, change) -> backbones.Backbone:
+    tensors = load_file(backbone.path / "model.safetensors")
+    change(tensors)
+    save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text((backbone.path / "config.json").read_text())
+    return backbones.Backbone(model=backbone.model, path=folder)
+
+
+@pytest.mark.parametrize(
+    "change, word",
+    [
+        (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), "'layers.1.mlp.up_proj.weight' is missing"),
+        (lambda t: t.pop("lm_head.weight"), "'lm_head.weight' is missing"),
+        (lambda t: t.update({"model.extra.weight": torch.ones(1)}), "unexpected tensor 'model.extra.weight'"),
+        (lambda t: t.update({"model.norm.weight": torch.ones(3)}), r"'model.norm.weight' has shape \[3\].*\[60\]"),
+        (lambda t: t.update({"norm.weight": torch.ones(60)}), "are both 'norm.weight'"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(saved, tmp_path, change, word):
+    with pytest.raises(CheckpointError, match=word):
+        backbones.load_runner(change_tensors(saved("llama"), tmp_path, change))
+
+
+def test_what_old_checkpoints_carry_along_is_no_error(saved, tmp_path):
+    def change(tensors):
+        tensors["lm_head.weight"] = torch.zeros(160, 60)
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(5)
+
+    tied = saved("qwen2")
+    runner = backbones.load_runner(change_tensors(tied, tmp_path, change))
+    prompt = backbones.make_prompt(tied, 9, seed=1)
+    _, [logits] = backbones.Driver(runner).generate([prompt], [ALL_LOGITS])
+    torch.testing.assert_close(logits, tied.logits(prompt.token_ids, prompt.positions), atol=TOLERANCE, rtol=0)
+
+
+def test_both_layouts_of_a_multimodal_checkpoint_load(saved, tmp_path):
+    backbone = saved("qwen2.5-vl")
+
+    def to_hub_names(tensors):
+        for name in list(tensors):
+            tensors[name.replace("model.language_model.", "model.")] = tensors.pop(name)
+
+    moved = change_tensors(backbone, tmp_path, to_hub_names)
+    assert "model.layers.0.self_attn.q_proj.weight" in Checkpoint.load(tmp_path).tensor_names()
+    prompt = backbones.make_prompt(backbone, 12, seed=1)
+    _, [logits] = backbones.Driver(backbones.load_runner(moved)).generate([prompt], [ALL_LOGITS])
+    torch.testing.assert_close(logits, backbone.logits(prompt.token_ids, prompt.positions), atol=TOLERANCE, rtol=0)
+
+
+def test_overrides_reach_the_decoder(saved):
+    backbone = saved("llama")
+    checkpoint = Checkpoint.load(backbone.path, {"rope_parameters": {"rope_theta": 500.0}})
+    assert json.loads((backbone.path / "config.json").read_text())["rope_parameters"]["rope_theta"] == 10000.0
+    frequencies = DecoderConfig.from_hf(checkpoint.hf_config()).rotary.inv_freq
+    assert frequencies[1] == pytest.approx(500.0 ** (-2 / 10))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+@pytest.mark.parametrize("name", backbones.BACKBONES)
+def test_logits_on_a_gpu_equal_those_on_the_cpu(saved, name):
+    backbone = saved(name)
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (41, 9)]
+    params = [SamplingParams(output_logits="all", max_new_tokens=6)] * 2
+    expected = backbones.Driver(backbones.load_runner(backbone)).generate(prompts, params)
+    for chunk in (7, 1 << 30):
+        driver = backbones.Driver(backbones.load_runner(backbone, device="cuda"), chunk=chunk)
+        tokens, logits = driver.generate(prompts, params)
+        assert tokens == expected[0]
+        for own, other in zip(logits, expected[1], strict=True):
+            torch.testing.assert_close(own, other, atol=1e-3, rtol=0)

@@ -1,0 +1,164 @@
+"""The operations against plain formulas. Every implementation must pass these."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from seesay.llm.ops import RowLayout, pick_ops, torch_ops
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")],
+    ),
+]
+HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 8, 4
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    torch.manual_seed(0)
+    return torch.device(request.param)
+
+
+def test_one_implementation_per_device_and_process(device):
+    assert pick_ops(device) is pick_ops(torch.device(device))
+
+
+def test_rms_norm_and_its_sum(device):
+    ops = pick_ops(device)
+    x, residual = torch.randn(5, 12, device=device), torch.randn(5, 12, device=device)
+    weight = torch.randn(12, device=device)
+    expected_sum = x + residual
+
+    def norm(v):
+        return v / (v.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+    torch.testing.assert_close(ops.rms_norm(x, weight, 1e-5), norm(x))
+    torch.testing.assert_close(ops.add_rms_norm(x, residual, weight, 1e-5), norm(expected_sum))
+    torch.testing.assert_close(residual, expected_sum)
+
+
+@pytest.mark.parametrize("rotated", [DIM, 4])
+def test_rotate_turns_pairs_and_leaves_the_rest(device, rotated):
+    wide = torch.randn(5, 7, DIM, device=device)
+    x, before = wide[:, 1:4], wide.clone()
+    angles = torch.rand(5, 1, rotated // 2, device=device) * 6
+    cos = torch.cat((angles.cos(), angles.cos()), -1)
+    sin = torch.cat((-angles.sin(), angles.sin()), -1)
+    expected = before.clone()
+    half = rotated // 2
+    a, b = before[:, 1:4, :half], before[:, 1:4, half:rotated]
+    expected[:, 1:4, :half] = a * angles.cos() - b * angles.sin()
+    expected[:, 1:4, half:rotated] = b * angles.cos() + a * angles.sin()
+    pick_ops(device).rotate(x, cos, sin)
+    torch.testing.assert_close(wide, expected)
+
+
+def test_silu_and_mul(device):
+    x = torch.randn(3, 10, device=device)
+    expected = x[:, :5] / (1 + (-x[:, :5]).exp()) * x[:, 5:]
+    torch.testing.assert_close(pick_ops(device).silu_and_mul(x), expected)
+
+
+def test_splice_writes_rows(device):
+    hidden, rows = torch.zeros(6, 3, device=device), torch.tensor([4, 1], device=device)
+    pick_ops(device).splice(hidden, rows, torch.arange(6.0, device=device).view(2, 3))
+    assert hidden[4].tolist() == [0, 1, 2] and hidden[1].tolist() == [3, 4, 5] and hidden.count_nonzero() == 5
+
+
+def test_write_kv_by_slot(device):
+    cache = torch.zeros(3, BLOCK, 2, KV_HEADS, DIM, device=device)
+    pairs = torch.randn(2, 2, KV_HEADS, DIM, device=device)
+    pick_ops(device).write_kv(cache, torch.tensor([9, 2], device=device), pairs)
+    torch.testing.assert_close(cache[2, 1], pairs[0])
+    torch.testing.assert_close(cache[0, 2], pairs[1])
+    assert cache.count_nonzero() == pairs.numel()
+
+
+def attend_plainly(query, keys, values, *, scale, window, soft_cap):
+    """One row: query [n, H, D] over keys and values [L, G, D]; its tokens are the last n of L."""
+    n, length = len(query), len(keys)
+    output = torch.empty_like(query)
+    for i in range(n):
+        own = length - n + i
+        first = 0 if window is None else max(0, own - window + 1)
+        for head in range(HEADS):
+            g = head // (HEADS // KV_HEADS)
+            scores = keys[first : own + 1, g] @ query[i, head] * scale
+            if soft_cap is not None:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
+            output[i, head] = scores.softmax(0) @ values[first : own + 1, g]
+    return output
+
+
+def run_attention(device, rows, *, window, soft_cap, poison=False):
+    """`rows` are (new tokens, all tokens). Returns ours and the plain one's."""
+    ops = pick_ops(device)
+    rows = sorted(rows, key=lambda row: row[0] > 1)
+    num_blocks = [-(-length // BLOCK) for _, length in rows]
+    ids = np.random.default_rng(0).permutation(sum(num_blocks) + 3)
+    cache = torch.zeros(len(ids), BLOCK, 2, KV_HEADS, DIM, device=device)
+    if poison:
+        cache[torch.from_numpy(ids[sum(num_blocks) :].copy()).to(device)] = float("nan")
+    table = np.zeros((len(rows), max(num_blocks)), dtype=np.int64)
+    queries, expected, used = [], [], 0
+    for index, ((num_new, length), count) in enumerate(zip(rows, num_blocks, strict=True)):
+        own = ids[used : used + count]
+        used += count
+        table[index, :count] = own
+        table[index, count:] = own[-1]
+        pairs = torch.randn(length, 2, KV_HEADS, DIM, device=device)
+        slots = own[np.arange(length) // BLOCK] * BLOCK + np.arange(length) % BLOCK
+        ops.write_kv(cache, torch.from_numpy(slots).to(device), pairs)
+        query = torch.randn(num_new, HEADS, DIM, device=device)
+        queries.append(query)
+        options = {"scale": 0.4, "window": window, "soft_cap": soft_cap}
+        expected.append(attend_plainly(query, pairs[:, 0], pairs[:, 1], **options))
+    layout = RowLayout(
+        cu_seqlens_q=np.cumsum([0] + [n for n, _ in rows]),
+        kv_lens=np.array([length for _, length in rows]),
+        block_table=table,
+        block_size=BLOCK,
+        num_decode=sum(n == 1 for n, _ in rows),
+    )
+    plan = ops.plan_attention(layout, windows=frozenset([window]), device=device, dtype=torch.float32)
+    output = ops.attend(torch.cat(queries), cache, plan, scale=0.4, window=window, soft_cap=soft_cap)
+    return output, torch.cat(expected)
+
+
+ROWS = {
+    "one token": [(1, 1)],
+    "decode": [(1, 9), (1, 1), (1, 16), (1, 30)],
+    "whole prompt": [(13, 13)],
+    "chunk": [(7, 21)],
+    "mixed": [(1, 5), (7, 7), (3, 19), (1, 17), (20, 20)],
+}
+
+
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("window", [None, 1, 6, 100])
+@pytest.mark.parametrize("soft_cap", [None, 2.0])
+def test_attention_is_the_plain_formula(device, rows, window, soft_cap):
+    ours, expected = run_attention(device, rows, window=window, soft_cap=soft_cap)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_attention_in_small_groups_and_pieces_is_the_same(device, monkeypatch, window):
+    monkeypatch.setattr(torch_ops, "MAX_GATHER_TOKENS", 20)
+    monkeypatch.setattr(torch_ops, "MAX_MASK_ELEMENTS", 50)
+    monkeypatch.setattr(torch_ops, "MAX_KEPT_MASK_ELEMENTS", 0)
+    ours, expected = run_attention(device, [*ROWS["decode"], *ROWS["mixed"]], window=window, soft_cap=None)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_what_others_left_in_the_cache_is_never_read(device):
+    ours, expected = run_attention(device, ROWS["mixed"], window=None, soft_cap=None, poison=True)
+    assert math.isfinite(ours.sum().item())
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,203 @@
+"""The runner: what it splices, what it reports, whose fault stays whose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from llm import backbones
+
+from seesay.device import Memory
+from seesay.errors import ErrorCode
+from seesay.llm.kv_cache import bytes_per_block, plan_num_blocks
+from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.sequence import Sequence
+from seesay.values import MediaItem, Modality, MultimodalInput, Row, StepPlan
+
+HIDDEN = 60
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    return backbones.make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture
+def runner(backbone):
+    return backbones.load_runner(backbone)
+
+
+def make_media_prompt(length: int, spans: list[tuple[int, int]], seed: int = 0) -> MultimodalInput:
+    rng = np.random.default_rng(seed)
+    items = tuple(
+        MediaItem(
+            modality=Modality.IMAGE,
+            span=(start, stop),
+            slots=np.arange(start + 1, stop),
+            hash=bytes([seed, index]) * 16,
+            features={},
+            num_units=1,
+        )
+        for index, (start, stop) in enumerate(spans)
+    )
+    return MultimodalInput(
+        token_ids=rng.integers(3, 160, length), positions=np.arange(length), next_position=length, items=items
+    )
+
+
+def make_embeddings(prompt: MultimodalInput) -> dict[bytes, torch.Tensor]:
+    generator = torch.Generator().manual_seed(prompt.items[0].hash[0])
+    return {item.hash: torch.randn(len(item.slots), HIDDEN, generator=generator) for item in prompt.items}
+
+
+def spliced_logits(backbone, prompt, embeddings) -> torch.Tensor:
+    with torch.inference_mode():
+        hidden = backbone.model.get_input_embeddings()(torch.tensor(prompt.token_ids))
+        for item in prompt.items:
+            hidden[torch.tensor(item.slots)] = embeddings[item.hash]
+        return backbone.model(inputs_embeds=hidden[None], use_cache=False).logits[0]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
+def test_embeddings_are_spliced_by_offset(backbone, runner, chunk):
+    prompts = [make_media_prompt(30, [(0, 5), (9, 10), (12, 29)]), make_media_prompt(12, [(3, 7)], seed=1)]
+    embeddings = make_embeddings(prompts[0]) | make_embeddings(prompts[1])
+    params = [SamplingParams(output_logits="all", max_new_tokens=1)] * 2
+    _, logits = backbones.Driver(runner, chunk=chunk).generate(prompts, params, embeddings)
+    for prompt, own in zip(prompts, logits, strict=True):
+        expected = spliced_logits(backbone, prompt, embeddings)
+        torch.testing.assert_close(own, expected, atol=1e-4, rtol=0)
+
+
+def whole_row(sequence: Sequence, first_block: int = 0) -> Row:
+    count = -(-sequence.num_tokens // 4)
+    return Row(
+        seq_id=sequence.seq_id,
+        start=0,
+        num_tokens=sequence.num_tokens,
+        block_ids=tuple(range(first_block, first_block + count)),
+        samples=True,
+    )
+
+
+@pytest.mark.parametrize("wrong", ["missing", "too few", "too many", "wrong width"])
+def test_an_embedding_that_does_not_fit_ends_its_own_request(backbone, runner, wrong):
+    bad = Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams())
+    good = Sequence(2, make_media_prompt(9, [(1, 4)], seed=2), SamplingParams(output_logits="all"))
+    embeddings = make_embeddings(make_media_prompt(9, [(1, 4)], seed=2))
+    shapes = {"too few": (2, HIDDEN), "too many": (4, HIDDEN), "wrong width": (3, HIDDEN + 1)}
+    if wrong in shapes:
+        embeddings[bad.items[0].hash] = torch.zeros(shapes[wrong])
+    plan = StepPlan(rows=(whole_row(bad), whole_row(good, 5)))
+    result = runner.run(plan, {1: bad, 2: good}, embeddings)
+    assert result.errors[1].code is ErrorCode.INTERNAL and "image 0" in result.errors[1].message
+    [row] = result.rows
+    assert row.seq_id == 2 and set(result.token_ids) == {2}
+    expected = spliced_logits(backbone, make_media_prompt(9, [(1, 4)], seed=2), embeddings)
+    torch.testing.assert_close(row.logits.values, expected, atol=1e-4, rtol=0)
+
+
+def test_when_all_rows_fail_nothing_is_computed(runner):
+    bad = Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams())
+    result = runner.run(StepPlan(rows=(whole_row(bad),)), {1: bad}, {})
+    assert set(result.errors) == {1} and not result.rows
+
+
+def test_a_nan_stays_with_its_sequence_even_when_its_blocks_are_reused(backbone, runner):
+    prompt = make_media_prompt(10, [(3, 7)])
+    poison = {prompt.items[0].hash: torch.full((3, HIDDEN), float("nan"))}
+    healthy = backbones.make_prompt(backbone, 10, seed=1)
+    bad, good = Sequence(1, prompt, SamplingParams()), Sequence(2, healthy, SamplingParams())
+    result = runner.run(StepPlan(rows=(whole_row(bad), whole_row(good, 3))), {1: bad, 2: good}, poison)
+    assert result.errors[1].code is ErrorCode.INTERNAL and 2 in result.token_ids
+    alone = backbone.greedy(healthy.token_ids, 4)
+    again = Sequence(3, healthy, SamplingParams())
+    computed = 0
+    for _ in range(4):
+        row = Row(
+            seq_id=3,
+            start=computed,
+            num_tokens=again.num_tokens - computed,
+            block_ids=(0, 1, 2, 399)[: -(-again.num_tokens // 4)],
+            samples=True,
+        )
+        computed = again.num_tokens
+        [(token,)] = runner.run(StepPlan(rows=(row,)), {3: again}, {}).token_ids.values()
+        again.append(token)
+    assert again.generated_ids.tolist() == alone
+
+
+def test_logits_and_hidden_states_come_for_the_positions_asked(backbone, runner):
+    prompt = backbones.make_prompt(backbone, 9, seed=1)
+    everything = Sequence(1, prompt, SamplingParams(output_logits="all", output_last_hidden_state="generation"))
+    answers = Sequence(2, prompt, SamplingParams(output_logits="generation", output_last_hidden_state="all"))
+    nothing = Sequence(3, prompt, SamplingParams())
+    sequences = {1: everything, 2: answers, 3: nothing}
+    rows = tuple(whole_row(sequence, 3 * i) for i, sequence in enumerate(sequences.values()))
+    first, second, third = sorted(runner.run(StepPlan(rows=rows), sequences, {}).rows, key=lambda r: r.seq_id)
+    assert (first.logits.start, first.logits.values.shape) == (0, (9, 160))
+    assert (first.hidden_states.start, first.hidden_states.values.shape) == (8, (1, HIDDEN))
+    assert (second.logits.start, second.logits.values.shape) == (8, (1, 160))
+    assert (second.hidden_states.start, second.hidden_states.values.shape) == (0, (9, HIDDEN))
+    assert third.logits is None and third.hidden_states is None
+    assert first.token_id == first.logits.values[-1].argmax() == second.logits.values[0].argmax()
+    torch.testing.assert_close(first.hidden_states.values[0], second.hidden_states.values[-1])
+    with torch.inference_mode():
+        expected = backbone.model.model(torch.tensor(prompt.token_ids)[None]).last_hidden_state[0]
+    torch.testing.assert_close(second.hidden_states.values, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 5, 100])
+def test_prompt_logprobs_come_piece_by_piece(backbone, runner, chunk):
+    prompt = backbones.make_prompt(backbone, 14, seed=1)
+    sequence = Sequence(1, prompt, SamplingParams(prompt_logprobs=True))
+    found = {}
+    for start in range(0, 14, chunk):
+        count = min(chunk, 14 - start)
+        row = Row(seq_id=1, start=start, num_tokens=count, block_ids=(5, 1, 7, 2), samples=start + count == 14)
+        [result] = runner.run(StepPlan(rows=(row,)), {1: sequence}, {}).rows
+        found |= {start + 1 + i: value for i, value in enumerate(result.prompt_logprobs)}
+        assert (result.token_id is not None) == row.samples
+    expected = backbone.logits(prompt.token_ids, prompt.positions).log_softmax(-1)
+    assert found == {p: pytest.approx(expected[p - 1, prompt.token_ids[p]].item(), abs=1e-4) for p in range(1, 14)}
+
+
+def test_rows_that_do_not_sample_give_no_token(backbone, runner):
+    sequence = Sequence(1, backbones.make_prompt(backbone, 9, seed=1), SamplingParams())
+    row = dataclasses.replace(whole_row(sequence), num_tokens=6, samples=False)
+    result = runner.run(StepPlan(rows=(row,)), {1: sequence}, {})
+    assert result.token_ids == {} and result.rows[0].token_id is None
+
+
+def test_cache_size_follows_memory_and_limits(backbone):
+    config = DecoderConfig.from_hf(backbone.text_config)
+    block_bytes = bytes_per_block(config, block_size=16, dtype=torch.float16)
+    assert block_bytes == 3 * 16 * 2 * 2 * 10 * 2
+    memory = Memory(free_bytes=1000, total_bytes=2000)
+    common = {"memory": memory, "share": 0.5, "block_bytes": 10}
+    assert plan_num_blocks(**common, reserved_bytes=200, num_blocks_of_full_batch=3, is_cpu=False) == 40
+    assert plan_num_blocks(**common, reserved_bytes=200, num_blocks_of_full_batch=99, is_cpu=True) == 10
+    assert plan_num_blocks(**common, reserved_bytes=200, num_blocks_of_full_batch=3, is_cpu=True) == 3
+    assert plan_num_blocks(**common, reserved_bytes=5000, num_blocks_of_full_batch=3, is_cpu=False) == 1
+
+
+def test_allocated_cache_is_as_asked(backbone):
+    runner = backbones.load_runner(backbone, num_blocks=7)
+    assert runner.num_blocks == 7
+    assert runner.profile(max_tokens=64, max_batch_size=2, session_len=64) == 0
+    assert runner.allocate_cache(num_blocks=0, share=0.5, max_batch_size=2, session_len=30) == 16
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_profile_measures_what_a_step_needs(backbone):
+    runner = backbones.load_runner(backbone, device="cuda")
+    peak = runner.profile(max_tokens=4096, max_batch_size=8, session_len=8192)
+    assert 4096 * 88 * 4 < peak < 4 << 30
+    num_blocks = runner.allocate_cache(
+        num_blocks=0, share=0.01, max_batch_size=8, session_len=8192, reserved_bytes=peak
+    )
+    assert num_blocks > 1000

@@ -1,0 +1,207 @@
+"""The sampler against Transformers' logits processors, and against itself in other company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation import logits_process as hf
+
+from seesay.errors import ErrorCode
+from seesay.llm.sampler import Sampler, SamplingRow, draw_sorted, draw_unsorted, make_uniform
+from seesay.llm.sampling_params import SamplingParams
+
+VOCAB = 50
+
+
+def make_row(seq_id: int = 0, token_ids=(1, 2, 3), num_generated: int = 1, **params) -> SamplingRow:
+    params.setdefault("greedy", False)
+    return SamplingRow(
+        seq_id=seq_id,
+        params=SamplingParams(**params),
+        token_ids=np.array(token_ids, dtype=np.int64),
+        num_generated=num_generated,
+    )
+
+
+def make_logits(num_rows: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def expected_distribution(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    scores, ids = logits[None].clone(), torch.zeros(1, 1, dtype=torch.int64)
+    scores = hf.TemperatureLogitsWarper(params.temperature)(ids, scores)
+    if params.top_k:
+        scores = hf.TopKLogitsWarper(params.top_k)(ids, scores)
+    if params.top_p < 1:
+        scores = hf.TopPLogitsWarper(params.top_p)(ids, scores)
+    if params.min_p:
+        scores = hf.MinPLogitsWarper(params.min_p)(ids, scores)
+    return scores[0].softmax(-1)
+
+
+FILTERS = [
+    {"temperature": 1.0},
+    {"temperature": 0.7},
+    {"temperature": 2.0, "min_p": 0.1},
+    {"temperature": 1.3, "top_k": 5},
+    {"temperature": 1.5, "top_p": 0.8},
+    {"temperature": 2.5, "top_k": 20, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 0.9, "top_k": 1},
+    {"temperature": 1.0, "top_p": 0.01},
+    {"temperature": 1.0, "top_k": 1000},
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_distribution_equals_transformers(filters):
+    """Evenly spread points through the inverse of the cumulative distribution count out each probability."""
+    params = SamplingParams(greedy=False, **filters)
+    logits = make_logits(1, seed=len(str(filters)))
+    count = 20_000
+    points = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    draw = draw_sorted if params.top_k or params.top_p < 1 else draw_unsorted
+    ids = draw(logits.expand(count, -1), [params] * count, points)
+    found = torch.bincount(ids, minlength=VOCAB) / count
+    expected = expected_distribution(logits[0], params)
+    torch.testing.assert_close(found, expected, atol=2 / count, rtol=0)
+    assert set(ids.tolist()) <= set(expected.nonzero()[:, 0].tolist())
+
+
+def test_rows_of_all_kinds_share_a_batch():
+    """Each row's draw is what it is alone: it depends on its seed, its step and its own options only."""
+    rows = [make_row(i, seed=i * 7, token_ids=range(i + 1), **FILTERS[i]) for i in range(len(FILTERS))]
+    rows.append(make_row(99, greedy=True))
+    logits = make_logits(len(rows))
+    together = [s.token_id for s in Sampler(1).sample(logits, rows)]
+    for order in (range(len(rows)), reversed(range(len(rows)))):
+        for index in order:
+            [alone] = Sampler(2).sample(logits[index : index + 1], [rows[index]])
+            assert alone.token_id == together[index]
+
+
+def test_a_seed_repeats_and_steps_differ():
+    logits = torch.zeros(1, VOCAB)
+    draws = [
+        [Sampler(process).sample(logits, [make_row(process, range(n + 1), seed=5)])[0].token_id for n in range(40)]
+        for process in (1, 2)
+    ]
+    assert draws[0] == draws[1]
+    assert len(set(draws[0])) > 15
+
+
+def test_without_a_seed_requests_and_processes_differ():
+    logits = torch.zeros(30, VOCAB)
+    rows = [make_row(i) for i in range(30)]
+    first, second = ([s.token_id for s in Sampler().sample(logits, rows)] for _ in range(2))
+    assert len(set(first)) > 10 and first != second
+
+
+def test_uniform_numbers_are_uniform():
+    numbers = make_uniform([3] * 50_000, range(50_000))
+    other = make_uniform(range(50_000), [3] * 50_000)
+    for sample in (numbers, other):
+        assert sample.min() > 0 and sample.max() < 1
+        counts = np.bincount((sample * 50).astype(int), minlength=50)
+        assert ((counts - 1000) ** 2 / 1000).sum() < 100, "chi-square of 49 degrees of freedom, p < 1e-5"
+    assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.02
+
+
+def test_greedy_is_the_first_of_the_best():
+    logits = make_logits(3)
+    rows = [make_row(i, greedy=True) for i in range(3)]
+    assert [s.token_id for s in Sampler().sample(logits, rows)] == logits.argmax(-1).tolist()
+
+
+def test_repetition_penalty_equals_transformers():
+    logits = make_logits(2)
+    token_ids = [4, 4, 9, 30, 31]
+    rows = [make_row(0, token_ids, greedy=True, repetition_penalty=3.0), make_row(1, greedy=True)]
+    processor = hf.RepetitionPenaltyLogitsProcessor(3.0)
+    for seed in range(20):
+        logits = make_logits(2, seed)
+        expected = processor(torch.tensor([token_ids]), logits[:1].clone()).argmax().item()
+        assert [s.token_id for s in Sampler().sample(logits, rows)] == [expected, logits[1].argmax().item()]
+
+
+def test_banned_ids_are_never_chosen():
+    logits = make_logits(1)
+    best = logits[0].argsort(descending=True).tolist()
+    [choice] = Sampler().sample(logits, [make_row(greedy=True, bad_token_ids=(best[0], best[1], 10**9))])
+    assert choice.token_id == best[2]
+
+
+def test_min_new_tokens_holds_back_the_ends():
+    logits = make_logits(1)
+    best = logits[0].argsort(descending=True).tolist()
+    ends = {"eos_token_ids": (best[0],), "stop_token_ids": (best[1],), "min_new_tokens": 3, "greedy": True}
+    for num_generated, expected in ((0, best[2]), (2, best[2]), (3, best[0])):
+        row = make_row(num_generated=num_generated, **ends)
+        assert Sampler().sample(logits, [row])[0].token_id == expected
+    ignoring = make_row(num_generated=0, ignore_eos=True, **ends)
+    assert Sampler().sample(logits, [ignoring])[0].token_id == best[0]
+
+
+def test_logits_processors_run_in_order_on_their_own_row():
+    seen = []
+
+    def only_seven(token_ids, logits):
+        seen.append((token_ids.tolist(), tuple(logits.shape)))
+        return torch.full_like(logits, float("-inf")).index_fill_(0, torch.tensor([7, 8]), 1.0)
+
+    def not_seven(token_ids, logits):
+        logits[7] = float("-inf")
+        return logits
+
+    logits = make_logits(2)
+    before = logits.clone()
+    rows = [make_row(0, greedy=True, logits_processors=(only_seven, not_seven)), make_row(1, greedy=True)]
+    assert [s.token_id for s in Sampler().sample(logits, rows)] == [8, logits[1].argmax().item()]
+    assert seen == [([1, 2, 3], (VOCAB,))] and torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("processor", [lambda t, x: x[:3], lambda t, x: None, lambda t, x: 1 / 0])
+def test_a_bad_logits_processor_ends_its_own_request(processor):
+    rows = [make_row(0, logits_processors=(processor,)), make_row(1, greedy=True)]
+    bad, good = Sampler().sample(make_logits(2), rows)
+    assert bad.token_id is None and bad.error.code is ErrorCode.INVALID_REQUEST
+    assert bad.error.param == "logits_processors" and good.token_id is not None
+
+
+def test_logits_that_are_not_finite_end_their_own_request():
+    logits = make_logits(3)
+    logits[0, 5] = float("nan")
+    logits[1, 5] = float("inf")
+    results = Sampler().sample(logits, [make_row(0, greedy=True), make_row(1), make_row(2)])
+    assert [s.error and s.error.code for s in results] == [ErrorCode.INTERNAL, ErrorCode.INTERNAL, None]
+    assert results[2].token_id is not None
+
+
+def test_banning_every_token_says_so():
+    [result] = Sampler().sample(make_logits(1), [make_row(bad_token_ids=tuple(range(VOCAB)))])
+    assert result.error.code is ErrorCode.INVALID_REQUEST and "no token is left" in result.error.message
+
+
+def test_logprobs_are_the_models_own():
+    logits = make_logits(3)
+    rows = [
+        make_row(0, greedy=True, logprobs=2, bad_token_ids=(int(logits[0].argmax()),)),
+        make_row(1, logprobs=0, temperature=5.0, top_k=3),
+        make_row(2, greedy=True),
+    ]
+    results = Sampler().sample(logits, rows)
+    expected = logits.log_softmax(-1)
+    assert results[2].logprobs is None
+    assert list(results[1].logprobs) == [results[1].token_id]
+    best = logits[0].argsort(descending=True).tolist()
+    assert list(results[0].logprobs) == best[:2] and results[0].token_id == best[1]
+    for row, result in enumerate(results[:2]):
+        for token_id, logprob in result.logprobs.items():
+            assert logprob == pytest.approx(expected[row, token_id].item(), abs=1e-5)
+
+
+def test_the_chosen_token_is_reported_even_when_it_is_not_among_the_best():
+    logits = make_logits(1)
+    best = logits[0].argsort(descending=True).tolist()
+    [result] = Sampler().sample(logits, [make_row(greedy=True, logprobs=1, bad_token_ids=(best[0],))])
+    assert list(result.logprobs) == best[:2]

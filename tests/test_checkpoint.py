@@ -1,0 +1,232 @@
+"""Model folders that are as they should be, and all the ways in which they are not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from seesay.checkpoint import Checkpoint, resolve_checkpoint
+from seesay.errors import CheckpointError
+
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "num_attention_heads": 2}
+
+
+def write_config(folder: Path, config: object = CONFIG) -> None:
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_index(folder: Path, weight_map: object) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_config(tmp_path)
+    save_file(
+        {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4, dtype=torch.int64)}, tmp_path / "model.safetensors"
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    write_config(tmp_path)
+    save_file({"a": torch.zeros(2)}, tmp_path / "one.safetensors")
+    save_file({"b": torch.ones(3)}, tmp_path / "two.safetensors")
+    write_index(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
+    return tmp_path
+
+
+def rewrite_header(file: Path, change) -> None:
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    change(header)
+    raw = json.dumps(header).encode()
+    file.write_bytes(len(raw).to_bytes(8, "little") + raw + data[8 + length :])
+
+
+def test_reads_what_is_there(folder):
+    (folder / "generation_config.json").write_text('{"eos_token_id": 7}')
+    checkpoint = Checkpoint.load(folder)
+    assert checkpoint.architecture == "LlamaForCausalLM"
+    assert checkpoint.tensor_names() == {"a", "b"}
+    assert checkpoint.shape("a") == (2, 3)
+    assert checkpoint.generation_config == {"eos_token_id": 7}
+    assert checkpoint.read_json("config.json") == CONFIG
+    assert checkpoint.read_json("no.json") is None
+    tensors = dict(checkpoint.tensors(["b", "a"], "cpu", torch.bfloat16))
+    assert tensors["a"].dtype == torch.bfloat16 and tensors["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tensors["b"].dtype == torch.int64
+
+
+def test_reads_shards(sharded):
+    checkpoint = Checkpoint.load(sharded)
+    assert {name: t.sum().item() for name, t in checkpoint.tensors(["a", "b"], "cpu")} == {"a": 0, "b": 3}
+
+
+def test_overrides_are_merged_by_key(folder):
+    write_config(folder, CONFIG | {"rope_parameters": {"rope_type": "default", "rope_theta": 1.0}})
+    checkpoint = Checkpoint.load(folder, {"rope_parameters": {"rope_theta": 5.0}, "num_hidden_layers": 3})
+    assert checkpoint.config["rope_parameters"] == {"rope_type": "default", "rope_theta": 5.0}
+    assert checkpoint.hf_config().num_hidden_layers == 3
+    assert checkpoint.hf_config().rope_parameters["rope_theta"] == 5.0
+    with pytest.raises(CheckpointError, match=r"hf_overrides.rope_parameters=3"):
+        Checkpoint.load(folder, {"rope_parameters": 3})
+
+
+def test_digest_follows_config_names_and_data(folder):
+    first = Checkpoint.load(folder).revision_digest
+    assert len(first) == 32 and first == Checkpoint.load(folder).revision_digest
+    assert first != Checkpoint.load(folder, {"hidden_size": 16}).revision_digest
+    save_file({"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.int64)}, folder / "model.safetensors")
+    assert first != Checkpoint.load(folder).revision_digest
+
+
+def truncate(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+BROKEN = {
+    "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
+    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), r"config.json: cannot be read as JSON"),
+    "config is no object": (lambda f: write_config(f, [1]), r"config.json: holds a JSON list"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights"),
+    "truncated data": (truncate, r"model.safetensors: truncated: tensor '[ab]'"),
+    "truncated header": (
+        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:20]),
+        "model.safetensors: truncated or not",
+    ),
+    "empty file": (lambda f: (f / "model.safetensors").write_bytes(b""), "truncated or not a safetensors file"),
+    "header is no JSON": (
+        lambda f: (f / "model.safetensors").write_bytes((4).to_bytes(8, "little") + b"abcdefgh"),
+        "header is damaged",
+    ),
+    "unknown dtype": (
+        lambda f: rewrite_header(f / "model.safetensors", lambda h: h["a"].update(dtype="X9")),
+        "tensor 'a' has unknown dtype 'X9'",
+    ),
+    "shape and bytes differ": (
+        lambda f: rewrite_header(f / "model.safetensors", lambda h: h["a"].update(shape=[2, 4])),
+        "tensor 'a' .* does not fit its shape",
+    ),
+    "negative offset": (
+        lambda f: rewrite_header(f / "model.safetensors", lambda h: h["a"].update(data_offsets=[-24, 0])),
+        "entry of tensor 'a' is damaged",
+    ),
+    "entry without offsets": (
+        lambda f: rewrite_header(f / "model.safetensors", lambda h: h["a"].pop("data_offsets")),
+        "entry of tensor 'a' is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_folders_are_refused_by_name(folder, case):
+    damage, message = BROKEN[case]
+    damage(folder)
+    with pytest.raises(CheckpointError, match=message):
+        Checkpoint.load(folder)
+
+
+def test_pickles_are_refused(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(CheckpointError, match=r"pickles \(pytorch_model.bin\)"):
+        Checkpoint.load(folder)
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/../../b", "..\\x", ""])
+def test_an_index_may_not_leave_the_folder(sharded, name):
+    write_index(sharded, {"a": name})
+    with pytest.raises(CheckpointError, match="leads out of the folder"):
+        Checkpoint.load(sharded)
+    with pytest.raises(CheckpointError, match="leads out of the folder"):
+        write_index(sharded, {"a": "one.safetensors"})
+        Checkpoint.load(sharded).read_json(name)
+
+
+def test_an_index_that_does_not_fit_is_refused(sharded):
+    write_index(sharded, {"a": "one.safetensors", "b": "three.safetensors"})
+    with pytest.raises(CheckpointError, match=r"three.safetensors: this shard is missing"):
+        Checkpoint.load(sharded)
+    write_index(sharded, {"a": "two.safetensors", "b": "two.safetensors"})
+    with pytest.raises(CheckpointError, match=r"two.safetensors: tensor 'a' is missing"):
+        Checkpoint.load(sharded)
+    write_index(sharded, {"a": 3})
+    with pytest.raises(CheckpointError, match="no 'weight_map'"):
+        Checkpoint.load(sharded)
+    save_file({"a": torch.zeros(2)}, sharded / "two.safetensors")
+    write_index(sharded, {"a": "one.safetensors", "b": "two.safetensors"})
+    with pytest.raises(CheckpointError, match=r"tensor 'a' is also in one.safetensors"):
+        Checkpoint.load(sharded)
+
+
+def test_missing_tensors_are_named(folder):
+    with pytest.raises(CheckpointError, match="tensor 'c' is missing"):
+        list(Checkpoint.load(folder).tensors(["a", "c"], "cpu"))
+
+
+def test_kinds_that_are_unknown_are_named(folder):
+    write_config(folder, {"model_type": "nonesuch", "auto_map": {"AutoConfig": "evil.Config"}})
+    checkpoint = Checkpoint.load(folder)
+    with pytest.raises(CheckpointError, match="model_type 'nonesuch' is unknown"):
+        checkpoint.hf_config()
+    with pytest.raises(CheckpointError, match="no 'architectures'"):
+        _ = checkpoint.architecture
+
+
+def test_resolves_folders_and_the_built_in_name(tmp_path):
+    assert resolve_checkpoint(tmp_path) == tmp_path
+    assert resolve_checkpoint("seesay-demo").parts[-2:] == ("demo", "checkpoint")
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./nowhere", "a/b/c", "word"])
+def test_a_folder_that_is_not_there_is_named(name):
+    with pytest.raises(CheckpointError, match=f"'{name}': no such folder"):
+        resolve_checkpoint(name)
+
+
+def test_a_file_is_no_folder(folder):
+    with pytest.raises(CheckpointError, match="is a file"):
+        resolve_checkpoint(folder / "config.json")
+
+
+def test_offline_the_id_and_the_way_out_are_named(tmp_path):
+    code = f"""
+from seesay.checkpoint import resolve_checkpoint
+from seesay.errors import CheckpointError
+try:
+    resolve_checkpoint("some/model", revision="v9", download_dir={str(tmp_path)!r})
+except CheckpointError as error:
+    print(error)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[1]), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "'some/model' at revision 'v9'" in result.stdout
+    assert "pass the folder's path" in result.stdout
+
+
+def test_an_id_that_is_none_is_named():
+    with pytest.raises(CheckpointError, match="neither a folder nor a hub id"):
+        resolve_checkpoint("bad id/x y")
+
+
+def test_importing_it_does_not_import_torch():
+    code = "import sys, seesay.checkpoint; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
+    )
+    assert result.stdout.strip() == "[]"
