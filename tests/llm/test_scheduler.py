@@ -236,6 +236,15 @@ def test_the_youngest_is_preempted_and_comes_back_in_its_old_place() -> None:
     assert rows(step(scheduler)) == [(2, 0, 9), (3, 0, 1)], "recomputed with its two generated tokens"
 
 
+def test_what_is_being_computed_is_not_preempted() -> None:
+    scheduler = make_scheduler([make_sequence(1, 8), make_sequence(2, 8)], blocks=4)
+    plan = scheduler.plan_step()
+    commit(scheduler, StepPlan(rows=plan.rows[:1]))
+    assert scheduler.plan_step() == StepPlan(), "the first needs a block of the second, which is in flight"
+    commit(scheduler, StepPlan(rows=plan.rows[1:]))
+    assert scheduler.plan_step().preempted_ids == (2,)
+
+
 def test_a_large_prompt_is_not_starved_by_small_ones_that_keep_coming() -> None:
     scheduler = make_scheduler([make_sequence(n, 8, max_new_tokens=8) for n in range(3)], blocks=12)
     step(scheduler)
@@ -247,6 +256,16 @@ def test_a_large_prompt_is_not_starved_by_small_ones_that_keep_coming() -> None:
         if large.is_finished:
             return
     raise AssertionError("overtaken for 30 steps")
+
+
+def test_blocks_that_a_started_prompt_will_need_are_not_given_away() -> None:
+    scheduler = make_scheduler([make_sequence(1, 16, (8, 12, 1)), make_sequence(2, 12)], budget=8, blocks=6)
+    assert rows(step(scheduler)) == [(1, 0, 8)]
+    assert step(scheduler).rows == (), "four blocks are free, but two of them will be the first one's"
+    scheduler.mark_ready(picture_hash(1))
+    assert rows(step(scheduler)) == [(1, 8, 8)]
+    assert run_until_idle(scheduler) > 0
+    assert scheduler.stats().total_preemptions == 0
 
 
 def test_a_preempted_sequence_finds_its_blocks_again() -> None:
@@ -402,6 +421,29 @@ def test_a_picture_in_the_prefix_cache_is_not_encoded_again() -> None:
     assert (rows(plan), plan.encode_jobs) == ([(2, 20, 4)], ())
     scheduler.add(make_sequence(3, 14, (5, 13, 1), text=5))
     assert len(scheduler.plan_step().encode_jobs) == 1, "the same picture at another place"
+
+
+def test_who_waits_for_a_place_asks_only_for_what_the_prefix_cache_lacks() -> None:
+    scheduler = make_scheduler([make_sequence(1, 20, (5, 15, 1), text=5)], batch=1)
+    scheduler.plan_step()
+    scheduler.mark_ready(picture_hash(1))
+    run_until_idle(scheduler)
+    scheduler.add(make_sequence(2, 8))
+    scheduler.add(make_sequence(3, 30, (5, 15, 1), (20, 24, 2), text=5))
+    plan = step(scheduler)
+    assert rows(plan) == [(2, 0, 8)]
+    assert [(job.seq_id, job.item_index) for job in plan.encode_jobs] == [(3, 1)]
+
+
+def test_the_oldest_exceeds_the_limit_by_its_next_chunk_only() -> None:
+    pictures = [(start, start + 10, start) for start in range(5, 65, 12)]
+    scheduler = make_scheduler([make_sequence(1, 70, *pictures)], ahead=5, budget=20)
+    assert [job.item_index for job in scheduler.plan_step().encode_jobs] == [0, 1]
+    scheduler.mark_ready(picture_hash(5))
+    scheduler.mark_ready(picture_hash(17))
+    plan = step(scheduler)
+    assert rows(plan) == [(1, 0, 20)]
+    assert [job.item_index for job in plan.encode_jobs] == [2]
 
 
 def test_a_picture_that_the_cache_covers_in_part_is_still_needed() -> None:

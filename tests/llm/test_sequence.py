@@ -82,6 +82,12 @@ def test_ready_until_is_the_first_slot_that_waits() -> None:
     assert make_sequence().ready_until == NO_LIMIT
 
 
+def test_what_lies_before_the_start_does_not_wait() -> None:
+    seq = make_sequence(20, (make_item(2, 8), make_item(12, 14)))
+    seq.update_ready_until(10)
+    assert seq.ready_until == 12
+
+
 def test_an_item_without_embedding_rows_never_waits() -> None:
     seq = make_sequence(20, (make_item(2, 8, []), make_item(8, 10)))
     assert seq.ready_until == 8
