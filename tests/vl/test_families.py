@@ -27,6 +27,7 @@ from seesay.vl.registry import find_family, list_families
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
     pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
+    pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning"),
 ]
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
 VISION_FAMILIES = sorted({f.__module__.rpartition(".")[2] for f in list_families().values() if f.modalities})
@@ -370,6 +371,17 @@ def test_positions_without_rope_index_count_up(name: str, load: Callable[[str], 
     assert made.positions.tolist() == list(range(len(made.token_ids)))
 
 
+def truncates_seconds(loaded: Loaded) -> bool:
+    """Whether this transformers cuts the seconds per grid to whole ones first (a mistake of 5.17, mended since)."""
+    positions, _ = loaded.model.model.get_rope_index(
+        torch.zeros(1, 2, dtype=torch.long),
+        mm_token_type_ids=torch.full((1, 2), 2),
+        video_grid_thw=torch.tensor([[2, 2, 2]]),
+        second_per_grid_ts=torch.tensor([1.5]),
+    )
+    return positions[0].max() == 2
+
+
 @pytest.mark.parametrize("name", MROPE_FAMILIES)
 @pytest.mark.parametrize("seed", range(40))
 def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[str], Loaded]) -> None:
@@ -391,7 +403,8 @@ def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[st
         grid = (int(rng.integers(1, 9)) if kind == 2 else 1, 2 * int(rng.integers(1, 7)), 2 * int(rng.integers(1, 7)))
         features: dict[str, Any] = {"grid": grid}
         if kind == 2:
-            features["seconds_per_grid"] = float(rng.choice([0.1, 0.2, 1 / 3, 0.5, 1.0, 1.2, 2.0, rng.random() * 3]))
+            times = [0.1, 0.2, 1 / 3, 0.5, 1.0, 1.2, 2.0, rng.random() * 3]
+            features["seconds_per_grid"] = float(rng.choice([1.0, 2.0, 3.0] if truncates_seconds(loaded) else times))
             seconds.append(features["seconds_per_grid"])
         count = grid[0] * grid[1] * grid[2] // 4
         slots = len(ids) + np.arange(count)
@@ -433,6 +446,8 @@ def test_clip_positions_equal_the_processors_and_models(name: str, load: Callabl
 def test_positions_of_a_sampled_clip_equal_the_processors(name: str, load: Callable[[str], Loaded]) -> None:
     """20 frames of 10.3 s: the time between them is duration / 20, as the reference has it."""
     loaded = load(name)
+    if truncates_seconds(loaded):
+        pytest.skip("this transformers cuts the seconds per grid to whole ones")
     total, rate, count = 309, 30.0, 20
     indices = np.linspace(0, total - 1, count).round().astype(int)
     frames = draw_media(VIDEO, count, 30, 40).frames
