@@ -46,6 +46,7 @@ class RowResult:
     token_id: the sampled token, None when the row does not sample. logprobs: {token id: logprob} when asked for.
     prompt_logprobs: of the prompt tokens at positions start + 1, start + 2, …, when asked for.
     logits, hidden_states (after the last norm): when asked for; with 'generation' of the sampling position only.
+    hidden_sum: float32 [hidden] on the CPU, the sum of the row's hidden states, when the sequence is pooled.
     A sequence that was preempted is computed again, so the same positions may come a second time.
     """
 
@@ -56,6 +57,7 @@ class RowResult:
     prompt_logprobs: tuple[float, ...] = ()
     logits: PositionOutputs | None = None
     hidden_states: PositionOutputs | None = None
+    hidden_sum: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,11 @@ class ModelRunner:
     def num_blocks(self) -> int:
         """Number of KV blocks; 0 before `allocate_cache`."""
         return 0 if self._cache is None else self._cache.num_blocks
+
+    def cache_salt(self, longest: int) -> bytes:
+        """What a sequence that may grow to `longest` tokens must add to the salt of its KV blocks: where rotary scaling
+        depends on the length (longrope, dynamic), long and short texts have other keys for the same tokens."""
+        return b"long" if self.decoder.config.rotary.uses_long(longest) else b""
 
     def profile(self, *, max_tokens: int, max_batch_size: int, session_len: int) -> int:
         """Bytes that the largest prefill and the largest decode step need beside weights and cache, by trying both.
@@ -256,6 +263,7 @@ class ModelRunner:
             prompt_logprobs=self._prompt_logprobs(row, sequence, hidden) if params.prompt_logprobs else (),
             logits=logits,
             hidden_states=hidden_states,
+            hidden_sum=None if params.pooling is None else _to_host(hidden.float().sum(dim=0)),
         )
 
     def _prompt_logprobs(self, row: Row, sequence: Sequence, hidden: torch.Tensor) -> tuple[float, ...]:

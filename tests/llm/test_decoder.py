@@ -86,6 +86,12 @@ def test_long_and_short_texts_share_a_batch(saved):
         torch.testing.assert_close(own, backbone.logits(prompt.token_ids, prompt.positions), atol=TOLERANCE, rtol=0)
 
 
+def test_long_and_short_texts_share_no_cached_block(saved):
+    runner = backbones.load_runner(saved("phi3-longrope"))
+    assert runner.cache_salt(64) == b"" and runner.cache_salt(65) == b"long"
+    assert backbones.load_runner(saved("phi3")).cache_salt(1 << 20) == b""
+
+
 def test_dynamic_rope_is_stretched_for_long_sessions(saved):
     config = saved("llama-dynamic-rope").text_config
     assert DecoderConfig.from_hf(config, session_len=256).rotary.long_inv_freq is None
