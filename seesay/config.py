@@ -80,10 +80,17 @@ class EngineConfig:
         for name in ("session_len", "max_batch_size"):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "must be at least 1, or None")
-        _require(0 < self.cache_max_entry_count <= 1, "cache_max_entry_count", self.cache_max_entry_count, "must be in (0, 1]")
+        _require(
+            0 < self.cache_max_entry_count <= 1,
+            "cache_max_entry_count",
+            self.cache_max_entry_count,
+            "must be in (0, 1]",
+        )
         _require(self.block_size >= 1, "block_size", self.block_size, "must be at least 1")
         _require(self.num_gpu_blocks >= 0, "num_gpu_blocks", self.num_gpu_blocks, "must be at least 0")
-        _require(self.max_prefill_token_num >= 1, "max_prefill_token_num", self.max_prefill_token_num, "must be at least 1")
+        _require(
+            self.max_prefill_token_num >= 1, "max_prefill_token_num", self.max_prefill_token_num, "must be at least 1"
+        )
         _refuse_unsupported(
             self,
             {
@@ -176,12 +183,20 @@ class VisionConfig:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0")
 
 
+def _is_bias(entry: tuple[object, object]) -> bool:
+    token_id, bias = entry
+    is_id = isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0
+    return is_id and isinstance(bias, (int, float)) and not isinstance(bias, bool) and -100 <= bias <= 100
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
     """How an answer is generated.
 
     Greedy unless `do_sample` is set; then temperature, top-k (0: off), top-p and min-p, in this order, and
     `random_seed` makes it repeatable. `logprobs` is the number of alternatives to report per token.
+    `presence_penalty` and `frequency_penalty` (-2 … 2) are taken off the logit of each token that the answer holds so
+    far, once and once per occurrence; `logit_bias` adds -100 … 100 to the logits of the token ids it names.
     `output_logits` / `output_last_hidden_state` are None, 'generation' or 'all' (prompt too).
     `logits_processors` are called as f(token_ids [T], logits [V]) -> logits [V], one sequence at a time.
     """
@@ -194,6 +209,9 @@ class GenerationConfig:
     min_p: float = 0.0
     temperature: float = 0.8
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
     ignore_eos: bool = False
     random_seed: int | None = None
     stop_words: Sequence[str] | None = None
@@ -218,6 +236,12 @@ class GenerationConfig:
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "must be in [0, 1]")
         _require(self.temperature >= 0, "temperature", self.temperature, "must be at least 0 (0 is greedy)")
         _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "must be above 0")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "must be in [-2, 2]")
+        is_bias = self.logit_bias is None or (
+            isinstance(self.logit_bias, Mapping) and all(map(_is_bias, self.logit_bias.items()))
+        )
+        _require(is_bias, "logit_bias", self.logit_bias, "must map token ids to numbers in [-100, 100]")
         for name in ("stop_words", "bad_words"):
             words = getattr(self, name)
             is_list = words is None or (not isinstance(words, str) and all(isinstance(w, str) and w for w in words))
@@ -226,10 +250,20 @@ class GenerationConfig:
             ids = getattr(self, name)
             is_list = ids is None or (not isinstance(ids, str) and all(isinstance(i, int) and i >= 0 for i in ids))
             _require(is_list, name, ids, "must be a list of token ids")
-        _require(self.min_new_tokens is None or self.min_new_tokens >= 0, "min_new_tokens", self.min_new_tokens, "must be at least 0")
+        _require(
+            self.min_new_tokens is None or self.min_new_tokens >= 0,
+            "min_new_tokens",
+            self.min_new_tokens,
+            "must be at least 0",
+        )
         _require(self.logprobs is None or 0 <= self.logprobs <= 1024, "logprobs", self.logprobs, "must be in [0, 1024]")
         for name in ("output_logits", "output_last_hidden_state"):
-            _require(getattr(self, name) in (None, "all", "generation"), name, getattr(self, name), "must be 'all', 'generation' or None")
+            _require(
+                getattr(self, name) in (None, "all", "generation"),
+                name,
+                getattr(self, name),
+                "must be 'all', 'generation' or None",
+            )
 
 
 @dataclass(frozen=True)
@@ -265,11 +299,15 @@ class ChatTemplateConfig:
                 text = Path(text).read_text(encoding="utf-8")
             data = json.loads(text)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"chat template {str(file_or_string)[:200]!r} is neither a JSON file nor JSON text: {error}") from None
+            raise ConfigError(
+                f"chat template {str(file_or_string)[:200]!r} is neither a JSON file nor JSON text: {error}"
+            ) from None
         known = {f.name for f in fields(cls)}
         if not isinstance(data, dict) or not set(data) <= known or "model_name" not in data:
             extra = sorted(set(data) - known) if isinstance(data, dict) else data
-            raise ConfigError(f"a chat template is a JSON object with model_name and any of {sorted(known)}; not {extra!r}")
+            raise ConfigError(
+                f"a chat template is a JSON object with model_name and any of {sorted(known)}; not {extra!r}"
+            )
         return cls(**data)
 
     def to_json(self) -> str:

@@ -83,6 +83,16 @@ class LiveRequest:
     logits: Collected = field(default_factory=Collected)
     hidden_states: Collected = field(default_factory=Collected)
     prompt_logprobs: Collected = field(default_factory=Collected)
+    hidden_sum: Any = None
+
+    def add_hidden_sum(self, start: int, hidden_sum: Any) -> None:
+        """Take the sum of the hidden states of a row from position `start`. Nothing of a pooled sequence comes from a
+        cache, so one that was preempted begins again at 0."""
+        self.hidden_sum = hidden_sum if start == 0 else self.hidden_sum + hidden_sum
+
+    def make_pooled(self) -> Any:
+        """The mean of the prompt's hidden states; None when the request is not pooled."""
+        return None if self.hidden_sum is None else self.hidden_sum / self.sequence.num_prompt_tokens
 
     @property
     def request_id(self) -> int:
@@ -232,6 +242,8 @@ class EngineLoop:
                 request.logits.add(row.logits.start, row.logits.values)
             if row.hidden_states is not None:
                 request.hidden_states.add(row.hidden_states.start, row.hidden_states.values)
+            if row.hidden_sum is not None:
+                request.add_hidden_sum(row.start, row.hidden_sum)
         by_id = {row.seq_id: row for row in result.rows}
         for update in self._scheduler.commit_step(plan, result.token_ids):
             self._deliver(update, by_id[update.seq.seq_id])
@@ -243,6 +255,10 @@ class EngineLoop:
         request = self._live[update.seq.seq_id]
         if request.first_token_at is None:
             request.first_token_at = time.perf_counter()
+        if request.sequence.params.pooling is not None:
+            # The token that ended the prompt's last row is nobody's: the answer is the pooled state.
+            self._finish(request, "error" if update.error else "stop", error=update.error)
+            return
         token_ids = update.token_ids
         reason = update.finish_reason
         stop: str | int | None = update.stop_token_id
@@ -295,6 +311,7 @@ class EngineLoop:
                 logits=request.logits.as_tensor(),
                 last_hidden_state=request.hidden_states.as_tensor(),
                 prompt_logprobs=request.prompt_logprobs.as_tuple() or None,
+                pooled=request.make_pooled() if reason == "stop" else None,
                 error=error,
             ),
         )

@@ -59,18 +59,10 @@ class RequestPreparer:
     ) -> LiveRequest:
         """Everything the loop needs to answer `request`. `received_at` is a `time.perf_counter()` reading."""
         config = request.gen_config
-        prompt, media = self._build_prompt(request)
         template_stops = self.chat_template.stop_words if _is_conversation(request) else ()
         stop_words, stop_ids = self._split_stop_words((*template_stops, *(config.stop_words or ())))
-        params = SamplingParams.from_config(
-            config,
-            eos_token_ids=self._eos_token_ids,
-            stop_token_ids=stop_ids,
-            bad_token_ids=self._find_bad_ids(config.bad_words or ()),
-            prompt_logprobs=request.prompt_logprobs,
-        )
-        if params.seed is None:
-            params = replace(params, seed=secrets.randbits(63))
+        params = self._make_params(request, stop_ids)
+        prompt, media = self._build_prompt(request)
         detokenizer = IncrementalDetokenizer(
             self.tokenizer,
             skip_special_tokens=config.skip_special_tokens,
@@ -87,6 +79,32 @@ class RequestPreparer:
             decode_media_s=sum(item.decode_s for item in media),
             preprocess_s=sum(item.preprocess_s for item in media),
         )
+
+    def _make_params(self, request: GenerationRequest, stop_ids: list[int]) -> SamplingParams:
+        config = request.gen_config
+        if request.pooling is not None:
+            # The engine computes a prompt to its end by asking for one token.
+            return SamplingParams(
+                pooling=request.pooling, prompt_logprobs=request.prompt_logprobs, max_new_tokens=1, ignore_eos=True
+            )
+        self._check_biases(config.logit_bias or {})
+        params = SamplingParams.from_config(
+            config,
+            eos_token_ids=self._eos_token_ids,
+            stop_token_ids=stop_ids,
+            bad_token_ids=self._find_bad_ids(config.bad_words or ()),
+            prompt_logprobs=request.prompt_logprobs,
+        )
+        return params if params.seed is not None else replace(params, seed=secrets.randbits(63))
+
+    def _check_biases(self, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            if token_id >= self._vocab_size:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"logit_bias: token id {token_id} is not in the vocabulary (0 to {self._vocab_size - 1})",
+                    "logit_bias",
+                )
 
     def _build_prompt(self, request: GenerationRequest) -> tuple[MultimodalInput, list[PreparedMedia]]:
         if has_media(request) and not self._takes_media and self._family.modalities:

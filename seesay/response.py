@@ -17,7 +17,8 @@ class Response:
     generate_token_len, input_token_len: tokens generated so far, and tokens of the prompt.
     finish_reason: 'stop', 'length', 'abort' or 'error'; None while the answer goes on.
     token_ids: of the answer (of a piece: the new ones). logprobs: {token id: log-probability} per token of these.
-    logits, last_hidden_state: tensors [tokens, …] when the generation config asked for them.
+    logits, last_hidden_state: tensors [tokens, …] when the generation config asked for them. pooled: float32 [hidden],
+        the embedding of a prompt with `pooling`.
     index: which prompt of the call this answers. session_id: the session's id, or the request's.
     usage, timings: counts and seconds per stage, when the answer is complete. error: of finish reason 'error'.
     """
@@ -30,6 +31,7 @@ class Response:
     logprobs: list[dict[int, float]] | None = None
     logits: Any = None
     last_hidden_state: Any = None
+    pooled: Any = None
     index: int = 0
     session_id: int = -1
     usage: Usage | None = None
@@ -87,6 +89,7 @@ class AnswerBuilder:
             logprobs=logprobs,
             logits=delta.logits,
             last_hidden_state=delta.last_hidden_state,
+            pooled=delta.pooled,
             index=self._index,
             session_id=delta.request_id if self.session_id is None else self.session_id,
             usage=delta.usage,

@@ -1,4 +1,4 @@
-"""The frozen values that cross folders. Holds data only: no tensors of its own, no behaviour beyond small derivations."""
+"""The frozen values that cross folders. Holds data only: no tensors of its own, no behaviour beyond small ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class GenerationRequest:
 
     `prompt` is a conversation (the chat template is applied), a raw text (no template; `IMAGE_TOKEN` and `VIDEO_TOKEN`
     mark where `media` go, special tokens are honoured), or token ids. `prompt_logprobs` asks for the log-probability of
-    each prompt token after the first. `template_options` are passed to the chat template.
+    each prompt token after the first. `template_options` are passed to the chat template. `pooling` 'mean' asks for an
+    embedding of the prompt in place of an answer: nothing is generated, and `gen_config` does not matter.
     """
 
     prompt: tuple[Message, ...] | str | tuple[int, ...]
@@ -67,6 +68,7 @@ class GenerationRequest:
     media: tuple[MediaPart, ...] = ()
     prompt_logprobs: bool = False
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    pooling: Literal["mean"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ class MediaItem:
     `span` is the (start, stop) range of prompt positions it occupies; `slots` int64 [R] are the absolute positions,
     ascending and inside the span, that take the R rows of the encoder's output. `hash` is 32 bytes over content,
     preprocessing options and model revision: the key of every cache. `features` is the family's own preprocessed
-    input for its tower, and `num_units` what it costs to encode (patches, tiles × patches, …).
+    input for its tower, and `num_units` what it costs to encode (patches, tiles times patches, …).
     """
 
     modality: Modality
@@ -146,7 +148,7 @@ class MultimodalInput:
     items: tuple[MediaItem, ...] = ()
 
 
-# --- one engine step ---------------------------------------------------------------------------------------------------
+# --- one engine step --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,7 @@ class StepPlan:
         return sum(row.num_tokens for row in self.rows)
 
 
-# --- answers -----------------------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +221,8 @@ class OutputDelta:
 
     `logprobs` has one {token_id: logprob} per new token when asked for. `usage`, `timings`, `logits`,
     `last_hidden_state` and `prompt_logprobs` come with the final delta. `error` is set when `finish_reason` is "error".
+    `pooled` float32 [hidden] comes with the final delta of a request with `pooling`: the mean over the prompt's
+    positions, text and media, of the last hidden state (after the final norm). Such a request has no other output.
     """
 
     request_id: int
@@ -232,4 +236,5 @@ class OutputDelta:
     logits: Any = None
     last_hidden_state: Any = None
     prompt_logprobs: tuple[float, ...] | None = None
+    pooled: Any = None
     error: Exception | None = None

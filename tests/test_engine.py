@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,102 @@ def test_failing_logits_processor_ends_its_request_only(text_engine: AsyncEngine
     assert plain.finish_reason == forbidden.finish_reason == "length"
     assert failed.finish_reason == "error" and "no thanks" in str(failed.error)
     assert min(forbidden.token_ids) >= 100
+
+
+def test_penalties_and_biases_reach_the_sampler(text_engine: AsyncEngine) -> None:
+    config = {"max_new_tokens": 24, "ignore_eos": True}
+    free, never, always, varied, odd = ask(
+        text_engine,
+        parse(
+            ["go"] * 5,
+            GenerationConfig(**config),
+            GenerationConfig(logit_bias={ask(text_engine, parse(["go"], **config))[0].token_ids[0]: -100}, **config),
+            GenerationConfig(logit_bias={7: 100.0}, **config),
+            GenerationConfig(logit_bias={7: 100.0}, frequency_penalty=2, presence_penalty=2, **config),
+            GenerationConfig(logit_bias={10**6: 1.0}, **config),
+        ),
+    )
+    assert free.token_ids[0] not in never.token_ids
+    assert always.token_ids == [7] * 24
+    assert varied.token_ids[0] == 7
+    assert isinstance(odd.error, RequestError) and odd.error.param == "logit_bias" and "1000000" in odd.error.message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"presence_penalty": 2.1},
+        {"frequency_penalty": -3},
+        {"logit_bias": {1: 101}},
+        {"logit_bias": {-1: 1}},
+        {"logit_bias": {"a": 1}},
+        {"logit_bias": [1]},
+        {"logit_bias": {1: float("nan")}},
+    ],
+    ids=str,
+)
+def test_wrong_penalties_and_biases_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        GenerationConfig(**wrong)
+
+
+# --- embeddings ------------------------------------------------------------------------------------------------------
+
+
+def pooled(engine: AsyncEngine, prompts: Sequence[Any]) -> list[OutputDelta]:
+    requests = [replace(request, pooling="mean") for request in parse(prompts, max_new_tokens=9)]
+    deltas = collect(engine, requests)
+    assert all(len(own) == 1 for own in deltas), "an embedding is one final delta"
+    return [own[0] for own in deltas]
+
+
+def mean_states(engine: AsyncEngine, prompts: Sequence[Any]) -> list[torch.Tensor]:
+    answers = ask(engine, parse(prompts, max_new_tokens=1, ignore_eos=True, output_last_hidden_state="all"))
+    return [answer.last_hidden_state[: answer.input_token_len].mean(dim=0) for answer in answers]
+
+
+POOLED = [
+    "the frame " * 12,
+    ("what is it? ", make_picture(40, 60, 80)),
+    ("and it?", [make_picture(70, 33, 81), make_picture(24, 24, 82)]),
+]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_prefill_token_num": 7}], ids=["whole", "chunked"])
+def test_embeddings_are_means_over_the_prompt(tiny_checkpoint: Callable[[str], Path], options: dict[str, Any]) -> None:
+    config = EngineConfig(device_type="cpu", block_size=4, **options)
+    with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
+        expected = mean_states(engine, POOLED)
+        for final, mean in zip(pooled(engine, POOLED), expected, strict=True):
+            assert final.finish_reason == "stop" and final.text == "" and final.token_ids == ()
+            assert final.usage is not None and final.usage.completion_tokens == 0
+            assert final.usage.cached_tokens == 0, "cached positions have no hidden state"
+            assert final.pooled.dtype == torch.float32
+            torch.testing.assert_close(final.pooled, mean, atol=1e-5, rtol=1e-4)
+        assert ask(engine, parse(["x"], max_new_tokens=1))[0].pooled is None
+        check_all_free(engine)
+
+
+def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older answers grow while long prompts are pooled in small chunks, until there is no block left."""
+    prompts = [f"{name} in the frame " * 12 for name in "ab"]
+    config = EngineConfig(device_type="cpu", block_size=4, num_gpu_blocks=56, max_prefill_token_num=8)
+    with AsyncEngine(str(tiny_checkpoint("qwen2")), backend_config=config) as engine:
+        expected = [mean_states(engine, [prompt])[0] for prompt in prompts]
+        interrupted = []
+        preempt = engine.loop._scheduler._preempt
+
+        def watch(seq: Any) -> None:
+            interrupted.append((seq.params.pooling, seq.num_computed))
+            preempt(seq)
+
+        monkeypatch.setattr(engine.loop._scheduler, "_preempt", watch)
+        answers = parse(list("wxyz"), max_new_tokens=40, ignore_eos=True)
+        requests = [replace(request, pooling="mean") for request in parse(prompts)]
+        finals = [deltas[-1] for deltas in collect(engine, [*answers, *requests])]
+        assert any(pooling and computed for pooling, computed in interrupted), interrupted
+        for final, mean in zip(finals[len(answers) :], expected, strict=True):
+            torch.testing.assert_close(final.pooled, mean, atol=1e-5, rtol=1e-4)
 
 
 # --- failure, abort, close -------------------------------------------------------------------------------------------

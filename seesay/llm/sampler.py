@@ -1,8 +1,9 @@
 """Chooses the next token of each row from its logits: rows of different options in one batch, vectorised.
 
-Order as in Transformers: repetition penalty, banned ids, the request's own processors; then temperature, top-k, top-p,
-min-p. A draw is the inverse of the cumulative distribution at one uniform number, which is a hash of the request's
-seed and the token's index and of nothing else: what shares the batch cannot change it.
+Order as in Transformers: repetition penalty, what is added (presence and frequency penalties, biases), banned ids, the
+request's own processors; then temperature, top-k, top-p, min-p. A draw is the inverse of the cumulative distribution
+at one uniform number, which is a hash of the request's seed and the token's index and of nothing else: what shares the
+batch cannot change it.
 """
 
 from __future__ import annotations
@@ -159,6 +160,9 @@ def _is_adjusted(row: SamplingRow) -> bool:
     params = row.params
     return bool(
         params.repetition_penalty != 1.0
+        or params.presence_penalty
+        or params.frequency_penalty
+        or params.logit_bias
         or params.bad_token_ids
         or params.logits_processors
         or row.num_generated < params.min_new_tokens
@@ -168,6 +172,7 @@ def _is_adjusted(row: SamplingRow) -> bool:
 def _adjust(scores: torch.Tensor, rows: Sequence[SamplingRow], errors: dict[int, RequestError]) -> torch.Tensor:
     """Apply, in place, what changes single logits of single rows."""
     _penalize(scores, [(i, row) for i, row in enumerate(rows) if row.params.repetition_penalty != 1.0])
+    _shift(scores, rows)
     for index, row in enumerate(rows):
         banned = [t for t in row.params.banned_token_ids(row.num_generated) if t < scores.shape[-1]]
         if banned:
@@ -194,6 +199,38 @@ def _penalize(scores: torch.Tensor, penalized: list[tuple[int, SamplingRow]]) ->
     by = torch.from_numpy(penalty).to(scores.device)
     old = scores[at_row, at_id]
     scores[at_row, at_id] = torch.where(old < 0, old * by, old / by)
+
+
+def _shift(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Add biases, and take penalties off tokens that were generated: logit - count · frequency - (count > 0) · presence
+    (the definition in OpenAI's API reference)."""
+    at_row: list[npt.NDArray[np.int64]] = []
+    at_id: list[npt.NDArray[np.int64]] = []
+    by: list[npt.NDArray[np.float32]] = []
+    for index, row in enumerate(rows):
+        for ids, amounts in (_find_penalties(row), _find_biases(row.params)):
+            if len(ids):
+                known = ids < scores.shape[-1]
+                at_row.append(np.full(known.sum(), index, dtype=np.int64))
+                at_id.append(ids[known])
+                by.append(amounts[known])
+    if by:
+        places = tuple(torch.from_numpy(np.concatenate(part)).to(scores.device) for part in (at_row, at_id))
+        scores.index_put_(places, torch.from_numpy(np.concatenate(by)).to(scores.device), accumulate=True)
+
+
+def _find_penalties(row: SamplingRow) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Ids of the generated tokens, and what is added to their logits."""
+    params = row.params
+    if not row.num_generated or not (params.presence_penalty or params.frequency_penalty):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
+    ids, counts = np.unique(row.token_ids[-row.num_generated :], return_counts=True)
+    return ids, (-params.presence_penalty - params.frequency_penalty * counts).astype(np.float32)
+
+
+def _find_biases(params: SamplingParams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    ids = np.array([token_id for token_id, _ in params.logit_bias], dtype=np.int64)
+    return ids, np.array([bias for _, bias in params.logit_bias], dtype=np.float32)
 
 
 def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:

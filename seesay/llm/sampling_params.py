@@ -17,6 +17,8 @@ class SamplingParams:
     greedy: take the most likely token; temperature, top_k (0: off), top_p, min_p and seed then do nothing.
     eos_token_ids end the sequence unless `ignore_eos`, stop_token_ids always do, both after `min_new_tokens` tokens.
     bad_token_ids are never chosen. max_new_tokens bounds the generated tokens.
+    presence_penalty and frequency_penalty count generated tokens only; logit_bias has (token id, bias) pairs.
+    pooling: 'mean' asks for the sum of the last hidden states of the prompt's positions; no text is wanted.
     logprobs: number of alternatives to report per generated token; None reports nothing.
     prompt_logprobs: report the log-probability of each prompt token after the first.
     output_logits, output_last_hidden_state: None, 'generation' or 'all' (prompt positions too).
@@ -29,6 +31,9 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -41,11 +46,13 @@ class SamplingParams:
     output_logits: Literal["all", "generation"] | None = None
     output_last_hidden_state: Literal["all", "generation"] | None = None
     logits_processors: tuple[Callable[[Any, Any], Any], ...] = ()
+    pooling: Literal["mean"] | None = None
 
     @property
     def needs_prompt_outputs(self) -> bool:
         """Whether every prompt position must be computed for its output: none may come from the prefix cache."""
-        return self.prompt_logprobs or self.output_logits == "all" or self.output_last_hidden_state == "all"
+        asks_for_all = "all" in (self.output_logits, self.output_last_hidden_state)
+        return self.prompt_logprobs or asks_for_all or self.pooling is not None
 
     @property
     def ending_token_ids(self) -> tuple[int, ...]:
@@ -77,6 +84,9 @@ class SamplingParams:
             top_p=config.top_p,
             min_p=config.min_p,
             repetition_penalty=config.repetition_penalty,
+            presence_penalty=config.presence_penalty,
+            frequency_penalty=config.frequency_penalty,
+            logit_bias=tuple((config.logit_bias or {}).items()),
             seed=config.random_seed,
             eos_token_ids=tuple(dict.fromkeys(eos_token_ids)),
             stop_token_ids=tuple(dict.fromkeys((*(config.stop_token_ids or ()), *stop_token_ids))),

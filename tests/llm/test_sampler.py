@@ -8,6 +8,7 @@ import torch
 from transformers.generation import logits_process as hf
 
 from seesay.errors import ErrorCode
+from seesay.llm import sampler as sampler_module
 from seesay.llm.sampler import Sampler, SamplingRow, draw_sorted, draw_unsorted, make_uniform
 from seesay.llm.sampling_params import SamplingParams
 
@@ -122,6 +123,77 @@ def test_repetition_penalty_equals_transformers():
         logits = make_logits(2, seed)
         expected = processor(torch.tensor([token_ids]), logits[:1].clone()).argmax().item()
         assert [s.token_id for s in Sampler().sample(logits, rows)] == [expected, logits[1].argmax().item()]
+
+
+def shift_plainly(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
+    """OpenAI's definition, one token at a time."""
+    shifted = logits.clone()
+    generated = row.token_ids[len(row.token_ids) - row.num_generated :].tolist()
+    for token_id in range(VOCAB):
+        count = generated.count(token_id)
+        shifted[token_id] -= count * row.params.frequency_penalty + (count > 0) * row.params.presence_penalty
+        shifted[token_id] += dict(row.params.logit_bias).get(token_id, 0.0)
+    return shifted
+
+
+SHIFTS = [
+    {"presence_penalty": 1.5},
+    {"frequency_penalty": 0.8},
+    {"presence_penalty": -2.0, "frequency_penalty": 2.0},
+    {"logit_bias": ((3, 5.0), (7, -100.0), (10**9, 9.0))},
+    {"presence_penalty": 0.4, "frequency_penalty": -1.1, "logit_bias": ((5, 4.0), (6, 3.5))},
+    {},
+]
+
+
+def test_penalties_and_biases_equal_the_plain_formula():
+    """Rows of all kinds in one batch: the whole shifted distribution, seen through a processor, and the choice."""
+    seen: dict[int, torch.Tensor] = {}
+
+    def watch(key):
+        def keep(token_ids, logits):
+            seen[key] = logits.clone()
+            return logits
+
+        return keep
+
+    rng = np.random.default_rng(0)
+    for seed in range(10):
+        logits = make_logits(len(SHIFTS), seed)
+        rows = [
+            make_row(
+                index,
+                rng.integers(0, 9, 12),
+                num_generated=int(rng.integers(0, 12)),
+                greedy=True,
+                logits_processors=(watch(index),),
+                **shift,
+            )
+            for index, shift in enumerate(SHIFTS)
+        ]
+        before = logits.clone()
+        choices = Sampler().sample(logits, rows)
+        for index, (row, choice) in enumerate(zip(rows, choices, strict=True)):
+            expected = shift_plainly(logits[index], row)
+            torch.testing.assert_close(seen[index], expected, atol=1e-5, rtol=0)
+            assert choice.token_id == expected.argmax()
+        assert torch.equal(logits, before)
+
+
+def test_penalties_leave_the_prompt_alone():
+    logits = make_logits(1)
+    best, second = logits[0].topk(2).indices.tolist()
+    penalties = {"presence_penalty": 2.0, "frequency_penalty": 2.0, "greedy": True}
+    logits[0, second] = logits[0, best] - 1
+    assert Sampler().sample(logits, [make_row(token_ids=[best, 1], num_generated=1, **penalties)])[0].token_id == best
+    assert Sampler().sample(logits, [make_row(token_ids=[1, best], num_generated=1, **penalties)])[0].token_id == second
+
+
+def test_plain_greedy_batches_copy_no_logits(monkeypatch):
+    monkeypatch.setattr(sampler_module, "_adjust", lambda *_: pytest.fail("the logits were copied"))
+    logits = make_logits(3)
+    choices = Sampler().sample(logits, [make_row(i, greedy=True) for i in range(3)])
+    assert [choice.token_id for choice in choices] == logits.argmax(-1).tolist()
 
 
 def test_banned_ids_are_never_chosen():

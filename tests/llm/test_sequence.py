@@ -146,6 +146,7 @@ def test_who_needs_every_prompt_position() -> None:
     assert SamplingParams(prompt_logprobs=True).needs_prompt_outputs
     assert SamplingParams(output_logits="all").needs_prompt_outputs
     assert SamplingParams(output_last_hidden_state="all").needs_prompt_outputs
+    assert SamplingParams(pooling="mean").needs_prompt_outputs
     assert not SamplingParams(output_logits="generation", logprobs=3).needs_prompt_outputs
 
 
