@@ -1,0 +1,138 @@
+"""Positions against Transformers' `get_rope_index`, or counting up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from family_contract import (
+    IMAGE,
+    MROPE_FAMILIES,
+    VIDEO,
+    VISION_FAMILIES,
+    Loaded,
+    build,
+    draw_image,
+    draw_media,
+    mixed_media,
+    run_processor,
+)
+
+from seesay.values import DecodedMedia, MediaItem
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
+    pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning"),
+]
+
+
+@pytest.mark.parametrize("name", VISION_FAMILIES)
+def test_positions_without_rope_index_count_up(name: str, load: Callable[[str], Loaded]) -> None:
+    loaded = load(name)
+    if hasattr(loaded.model.model, "get_rope_index"):
+        return
+    made = build(loaded, mixed_media(loaded.family))
+    assert made.positions.tolist() == list(range(len(made.token_ids)))
+
+
+def truncates_seconds(loaded: Loaded) -> bool:
+    """Whether this transformers cuts the seconds per grid to whole ones first (a mistake of 5.17, mended since)."""
+    positions, _ = loaded.model.model.get_rope_index(
+        torch.zeros(1, 2, dtype=torch.long),
+        mm_token_type_ids=torch.full((1, 2), 2),
+        video_grid_thw=torch.tensor([[2, 2, 2]]),
+        second_per_grid_ts=torch.tensor([1.5]),
+    )
+    return positions[0].max() == 2
+
+
+@pytest.mark.parametrize("name", MROPE_FAMILIES)
+@pytest.mark.parametrize("seed", range(40))
+def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[str], Loaded]) -> None:
+    """Random prompts whose text is full of literal image tokens, which must change nothing."""
+    loaded = load(name)
+    rng = np.random.default_rng(seed)
+    ids: list[int] = []
+    types: list[int] = []
+    items, grids, seconds = [], {1: [], 2: []}, []
+    vocabulary = [3, 5, loaded.model.config.image_token_id, loaded.model.config.video_token_id]
+
+    def add_text(count: int) -> None:
+        ids.extend(rng.choice(vocabulary, count).tolist())
+        types.extend([0] * count)
+
+    for _ in range(rng.integers(0, 6)):
+        add_text(int(rng.integers(1, 9)))
+        kind = int(rng.integers(1, 3))
+        grid = (int(rng.integers(1, 9)) if kind == 2 else 1, 2 * int(rng.integers(1, 7)), 2 * int(rng.integers(1, 7)))
+        features: dict[str, Any] = {"grid": grid}
+        if kind == 2:
+            times = [0.1, 0.2, 1 / 3, 0.5, 1.0, 1.2, 2.0, rng.random() * 3]
+            features["seconds_per_grid"] = float(rng.choice([1.0, 2.0, 3.0] if truncates_seconds(loaded) else times))
+            seconds.append(features["seconds_per_grid"])
+        count = grid[0] * grid[1] * grid[2] // 4
+        slots = len(ids) + np.arange(count)
+        ids.extend([vocabulary[1 + kind]] * count)
+        types.extend([kind] * count)
+        grids[kind].append(grid)
+        modality = IMAGE if kind == 1 else VIDEO
+        span = (int(slots[0]) - 1, int(slots[-1]) + 2)
+        items.append(
+            MediaItem(modality=modality, span=span, slots=slots, hash=bytes(32), features=features, num_units=count * 4)
+        )
+    add_text(int(rng.integers(1, 9)))
+    expected, delta = loaded.model.model.get_rope_index(
+        torch.tensor([ids]),
+        mm_token_type_ids=torch.tensor([types]),
+        image_grid_thw=torch.tensor(grids[1]) if grids[1] else None,
+        video_grid_thw=torch.tensor(grids[2]) if grids[2] else None,
+        second_per_grid_ts=torch.tensor(seconds) if seconds else None,
+    )
+    positions, next_position = loaded.family.positions(np.array(ids), tuple(items))
+    np.testing.assert_array_equal(positions, expected[:, 0].numpy())
+    assert next_position == len(ids) + int(delta[0, 0])
+
+
+@pytest.mark.parametrize("name", MROPE_FAMILIES)
+def test_clip_positions_equal_the_processors_and_models(name: str, load: Callable[[str], Loaded]) -> None:
+    loaded = load(name)
+    media = [draw_media(VIDEO, 7, 50, 40), draw_image(40, 60), draw_media(VIDEO, 4, 30, 80)]
+    inputs = run_processor(loaded, media)
+    for key in ("pixel_values", "pixel_values_videos", "video_metadata"):
+        inputs.pop(key, None)
+    expected, delta = loaded.model.model.get_rope_index(**inputs)
+    made = build(loaded, media)
+    np.testing.assert_array_equal(made.positions, expected[:, 0].numpy())
+    assert made.next_position == len(made.token_ids) + int(delta[0, 0])
+
+
+@pytest.mark.parametrize("name", MROPE_FAMILIES)
+def test_positions_of_a_sampled_clip_equal_the_processors(name: str, load: Callable[[str], Loaded]) -> None:
+    """20 frames of 10.3 s: the time between them is duration / 20, as the reference has it."""
+    loaded = load(name)
+    if truncates_seconds(loaded):
+        pytest.skip("this transformers cuts the seconds per grid to whole ones")
+    total, rate, count = 309, 30.0, 20
+    indices = np.linspace(0, total - 1, count).round().astype(int)
+    frames = draw_media(VIDEO, count, 30, 40).frames
+    clip = DecodedMedia(
+        modality=VIDEO,
+        frames=frames,
+        timestamps_s=tuple(indices / rate),
+        frame_interval_s=total / rate / count,
+        digest=bytes(32),
+    )
+    inputs = loaded.processor(
+        text=[f"the {loaded.family.markers[VIDEO]} in 12\n<|im_end|>"],
+        videos=[torch.from_numpy(frames).permute(0, 3, 1, 2)],
+        video_metadata=[{"fps": rate, "total_num_frames": total, "frames_indices": indices.tolist()}],
+        return_tensors="pt",
+    )
+    for key in ("pixel_values_videos", "video_metadata"):
+        inputs.pop(key, None)
+    expected, _ = loaded.model.model.get_rope_index(**inputs)
+    np.testing.assert_array_equal(build(loaded, [clip]).positions, expected[:, 0].numpy())
