@@ -22,7 +22,6 @@ from seesay.vl.registry import find_family, list_families
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
 VISION_FAMILIES = sorted({f.__module__.rpartition(".")[2] for f in list_families().values() if f.modalities})
-VIDEO_FAMILIES = sorted({f.__module__.rpartition(".")[2] for f in list_families().values() if VIDEO in f.modalities})
 MROPE_FAMILIES = [name for name in VISION_FAMILIES if name.startswith("qwen")]
 TEXT_BACKBONES = ["llama", "mistral", "phi3", "qwen2", "qwen3"]
 IMAGE_SIZES = [(33, 70), (64, 64), (20, 90), (100, 31), (7, 9)]
