@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from seesay.batch import Batch
@@ -35,7 +35,7 @@ from seesay.preparer import RequestPreparer, has_media
 from seesay.processors.tokenizer import Tokenizer
 from seesay.response import AnswerBuilder, Response
 from seesay.templates import ChatTemplate, pick_template
-from seesay.values import FinishReason, GenerationRequest, OutputDelta
+from seesay.values import EngineStats, FinishReason, GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
 from seesay.vl.registry import find_family
 
@@ -147,6 +147,18 @@ class AsyncEngine:
     def session_len(self) -> int:
         """Most tokens of a prompt and its answer together."""
         return self.resolved.session_len
+
+    def stats(self) -> EngineStats:
+        """What the engine does now and has done: what a metrics page shows. May be called at any time, often."""
+        features = self._preparer.feature_stats()
+        return replace(
+            self.loop.engine_stats(),
+            num_preparing=len(self._preparing),
+            num_features=features.num_entries,
+            feature_bytes=features.used_bytes,
+            total_feature_hits=features.total_hits,
+            total_feature_misses=features.total_misses,
+        )
 
     # --- loading ----------------------------------------------------------------------------------------------------
 

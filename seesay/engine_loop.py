@@ -22,7 +22,16 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
 from seesay.llm.sequence import Sequence
 from seesay.processors.detokenize import IncrementalDetokenizer
-from seesay.values import EncodeJob, FinishReason, OutputDelta, StageTimings, StepPlan, Usage
+from seesay.values import (
+    EncodeJob,
+    EngineStats,
+    FinishReason,
+    Modality,
+    OutputDelta,
+    StageTimings,
+    StepPlan,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
@@ -100,11 +109,14 @@ class LiveRequest:
 
     def make_usage(self) -> Usage:
         seq = self.sequence
+        num_images = sum(item.modality is Modality.IMAGE for item in seq.items)
         return Usage(
             prompt_tokens=seq.num_prompt_tokens,
             completion_tokens=self.num_output_tokens,
             cached_tokens=seq.num_cached_tokens,
             media_tokens=sum(len(item.slots) for item in seq.items),
+            num_images=num_images,
+            num_videos=len(seq.items) - num_images,
         )
 
     def make_timings(self) -> StageTimings:
@@ -136,6 +148,9 @@ class EngineLoop:
         self._is_closed = False
         self._expected_media = 0
         self._arrived_media = 0
+        self._step_sizes: dict[int, int] = {}  # rows of a step → number of steps
+        self._total_step_tokens = 0
+        self._stats_lock = threading.Lock()
         self._expected_lock = threading.Lock()
         self.store = EmbeddingStore(vision_config.embedding_cache_bytes)
         self.worker: EncoderWorker | None = None
@@ -177,6 +192,33 @@ class EngineLoop:
     def stats(self) -> SchedulerStats:
         """Counts of the scheduler, as of its last step."""
         return self._scheduler.stats()
+
+    def engine_stats(self) -> EngineStats:
+        """Counts of everything that the loop owns."""
+        scheduler, store, worker = self._scheduler.stats(), self.store.stats(), self.worker
+        with self._stats_lock:
+            step_sizes, total_step_tokens = tuple(sorted(self._step_sizes.items())), self._total_step_tokens
+        return EngineStats(
+            num_waiting=scheduler.num_waiting,
+            num_running=scheduler.num_running,
+            num_encode_queued=0 if worker is None else worker.num_queued,
+            num_kv_blocks=scheduler.num_blocks,
+            num_used_kv_blocks=scheduler.num_used_blocks,
+            num_cached_kv_blocks=scheduler.num_cached_blocks,
+            total_prefix_queried_tokens=scheduler.total_prefix_queried_tokens,
+            total_prefix_hit_tokens=scheduler.total_prefix_hit_tokens,
+            total_preemptions=scheduler.total_preemptions,
+            total_step_tokens=total_step_tokens,
+            step_sizes=step_sizes,
+            encode_sizes=() if worker is None else worker.call_sizes(),
+            total_encoder_calls=0 if worker is None else worker.num_calls,
+            total_encoder_items=0 if worker is None else worker.num_items,
+            total_encoder_restarts=0 if worker is None else worker.num_restarts,
+            num_embeddings=store.num_entries,
+            embedding_bytes=store.pinned_bytes + store.unpinned_bytes,
+            total_embedding_hits=store.total_hits,
+            total_embedding_misses=store.total_misses,
+        )
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -233,6 +275,9 @@ class EngineLoop:
         self._commit(plan, result)
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
+        with self._stats_lock:
+            self._step_sizes[len(plan.rows)] = self._step_sizes.get(len(plan.rows), 0) + 1
+            self._total_step_tokens += plan.num_tokens
         for seq_id, error in result.errors.items():
             self._fail(seq_id, error)
         for row in result.rows:

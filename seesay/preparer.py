@@ -20,7 +20,7 @@ from seesay.processors.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate
 from seesay.values import GenerationRequest, MediaPart, Message, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Family
-from seesay.vl.media import MediaFront, PreparedMedia
+from seesay.vl.media import FeatureCacheStats, MediaFront, PreparedMedia
 from seesay.vl.prompt import build_input, build_token_input, render_raw
 
 
@@ -53,6 +53,10 @@ class RequestPreparer:
 
     def close(self) -> None:
         self._media.close()
+
+    def feature_stats(self) -> FeatureCacheStats:
+        """Counts of the cache of preprocessed media."""
+        return self._media.stats()
 
     def prepare(
         self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float

@@ -192,19 +192,23 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of one request. `cached_tokens` of the prompt came from the prefix cache, `media_tokens` hold
-    embeddings."""
+    """Counts of one request. `cached_tokens` of the prompt came from the prefix cache, `media_tokens` hold embeddings
+    of its `num_images` pictures and `num_videos` clips."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     media_tokens: int = 0
+    num_images: int = 0
+    num_videos: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimings:
-    """Seconds a request spent in each stage. Stages that did not happen are 0."""
+    """Seconds a request spent in each stage. Stages that did not happen are 0. Those of several media are added up,
+    though they may have run at the same time."""
 
+    fetch_s: float = 0.0
     decode_media_s: float = 0.0
     preprocess_s: float = 0.0
     encode_queue_s: float = 0.0
@@ -216,11 +220,34 @@ class StageTimings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MediaReport:
+    """How one picture or clip of a request was seen.
+
+    num_frames, height, width: as it came (of a clip, the frames that were taken). resized_height, resized_width: in
+    pixels, as the model receives it. num_tiles: pieces, of all frames together, that go through the tower (1 where a
+    picture is not cut); num_patches: of all of them; num_tokens: its places in the prompt. is_cached: no tower ran for
+    it, because its embedding or its part of the KV cache was there.
+    """
+
+    modality: Modality
+    num_frames: int
+    height: int
+    width: int
+    resized_height: int
+    resized_width: int
+    num_tiles: int
+    num_patches: int
+    num_tokens: int
+    is_cached: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputDelta:
     """New output of one request. Every request ends in exactly one delta whose `finish_reason` is set.
 
     `logprobs` has one {token_id: logprob} per new token when asked for. `usage`, `timings`, `logits`,
-    `last_hidden_state` and `prompt_logprobs` come with the final delta. `error` is set when `finish_reason` is "error".
+    `last_hidden_state`, `prompt_logprobs` and `media` come with the final delta. `error` is set when `finish_reason` is
+    "error".
     `pooled` float32 [hidden] comes with the final delta of a request with `pooling`: the mean over the prompt's
     positions, text and media, of the last hidden state (after the final norm). Such a request has no other output.
     """
@@ -237,4 +264,46 @@ class OutputDelta:
     last_hidden_state: Any = None
     prompt_logprobs: tuple[float, ...] | None = None
     pooled: Any = None
+    media: tuple[MediaReport, ...] = ()
     error: Exception | None = None
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Counts of one engine: `num_*` and `*_bytes` are of now, `total_*` since its start.
+
+    num_preparing: requests in front of the engine loop (template, media, tokens). num_waiting, num_running: sequences
+    in it. num_encode_queued: media that wait for the tower. KV blocks are used, cached (free, but their content can be
+    found again) or free. Prefix tokens are those of the prompts that were looked up and those that were found. A hit
+    of the embedding store found the embedding there or being made; one of the feature cache saved preprocessing.
+    step_sizes, encode_sizes: (size, count) pairs, ascending: how many steps had how many rows, and how many calls of
+    the tower had how many items.
+    """
+
+    num_preparing: int = 0
+    num_waiting: int = 0
+    num_running: int = 0
+    num_encode_queued: int = 0
+    num_kv_blocks: int = 0
+    num_used_kv_blocks: int = 0
+    num_cached_kv_blocks: int = 0
+    total_prefix_queried_tokens: int = 0
+    total_prefix_hit_tokens: int = 0
+    total_preemptions: int = 0
+    total_step_tokens: int = 0
+    step_sizes: tuple[tuple[int, int], ...] = ()
+    encode_sizes: tuple[tuple[int, int], ...] = ()
+    total_encoder_calls: int = 0
+    total_encoder_items: int = 0
+    total_encoder_restarts: int = 0
+    num_embeddings: int = 0
+    embedding_bytes: int = 0
+    total_embedding_hits: int = 0
+    total_embedding_misses: int = 0
+    num_features: int = 0
+    feature_bytes: int = 0
+    total_feature_hits: int = 0
+    total_feature_misses: int = 0

@@ -350,6 +350,51 @@ def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], m
             torch.testing.assert_close(final.pooled, mean, atol=1e-5, rtol=1e-4)
 
 
+# --- watching --------------------------------------------------------------------------------------------------------
+
+
+def test_stats_count_what_happened(vision_engine: AsyncEngine) -> None:
+    before = vision_engine.stats()
+    assert before.num_kv_blocks > 0 and before.num_used_kv_blocks == before.total_step_tokens == 0
+    pictures = [make_picture(24 + 4 * seed, 40, 200 + seed) for seed in range(4)]
+    requests = parse([("what is in the picture?", picture) for picture in pictures], max_new_tokens=3, ignore_eos=True)
+    first = ask(vision_engine, requests)
+    ask(vision_engine, requests)
+    after = vision_engine.stats()
+    assert (after.total_encoder_calls, after.total_encoder_items, after.encode_sizes) == (1, 4, ((4, 1),))
+    assert (after.total_feature_hits, after.total_feature_misses, after.num_features) == (4, 4, 4)
+    assert after.total_embedding_misses == after.num_embeddings == 4
+    assert after.embedding_bytes > 0 and after.feature_bytes > 0
+    num_prompt = sum(answer.input_token_len for answer in first)
+    assert after.total_prefix_queried_tokens == 2 * num_prompt > after.total_prefix_hit_tokens > num_prompt // 2
+    assert after.total_step_tokens == 2 * (num_prompt + 4 * 2) - after.total_prefix_hit_tokens
+    assert sum(size * count for size, count in after.step_sizes) >= 2 * 4 * 3
+    assert after.num_cached_kv_blocks > 0
+    assert after.num_preparing == after.num_waiting == after.num_running == after.num_encode_queued == 0
+    usage = first[0].usage
+    assert usage is not None and (usage.num_images, usage.num_videos) == (1, 0)
+
+
+def test_stats_may_be_asked_at_any_time(text_engine: AsyncEngine) -> None:
+    is_done, seen, problems = threading.Event(), [], []
+
+    def watch() -> None:
+        try:
+            while not is_done.is_set():
+                seen.append(text_engine.stats())
+        except Exception as error:
+            problems.append(error)
+
+    watchers = [threading.Thread(target=watch) for _ in range(3)]
+    for watcher in watchers:
+        watcher.start()
+    ask(text_engine, parse([f"question {k}" for k in range(20)], max_new_tokens=20, ignore_eos=True))
+    is_done.set()
+    for watcher in watchers:
+        watcher.join()
+    assert not problems and any(stats.num_running for stats in seen)
+
+
 # --- failure, abort, close -------------------------------------------------------------------------------------------
 
 

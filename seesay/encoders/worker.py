@@ -79,12 +79,18 @@ class EncoderWorker:
         self.num_calls = 0
         self.num_items = 0
         self.num_restarts = 0
+        self._sizes: dict[int, int] = {}  # of calls: number of items → number of calls
         self._thread = self._start_thread()
 
     @property
     def num_queued(self) -> int:
         """Items that wait for their batch."""
         return len(self._queue)
+
+    def call_sizes(self) -> tuple[tuple[int, int], ...]:
+        """(items in a call of the tower, number of such calls), ascending."""
+        with self._changed:
+            return tuple(sorted(self._sizes.items()))
 
     def submit(self, item: MediaItem) -> None:
         """Ask for an item's embedding. The answer for its hash comes once: at once and in this thread when the
@@ -221,7 +227,9 @@ class EncoderWorker:
         """One call of the tower; the only place that touches the device. Returns tensors that own their memory."""
         import torch
 
-        self.num_calls += 1
+        with self._changed:
+            self.num_calls += 1
+            self._sizes[len(items)] = self._sizes.get(len(items), 0) + 1
         with torch.inference_mode():
             embeddings = self._encoder.encode([item.features for item in items])
             if len(embeddings) != len(items):

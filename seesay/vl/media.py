@@ -36,6 +36,16 @@ class PreparedMedia:
     preprocess_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureCacheStats:
+    """Counts now, and since the start where the name says total."""
+
+    num_entries: int
+    used_bytes: int
+    total_hits: int
+    total_misses: int
+
+
 class FeatureCache:
     """Features by content key, least recently used first out, limited in bytes. Thread-safe."""
 
@@ -43,17 +53,26 @@ class FeatureCache:
         self._limit_bytes = limit_bytes
         self._entries: OrderedDict[bytes, tuple[Mapping[str, Any], int]] = OrderedDict()
         self._used_bytes = 0
+        self._total_hits = 0
+        self._total_misses = 0
         self._lock = threading.Lock()
 
-    @property
-    def used_bytes(self) -> int:
-        return self._used_bytes
+    def stats(self) -> FeatureCacheStats:
+        with self._lock:
+            return FeatureCacheStats(
+                num_entries=len(self._entries),
+                used_bytes=self._used_bytes,
+                total_hits=self._total_hits,
+                total_misses=self._total_misses,
+            )
 
     def get(self, key: bytes) -> Mapping[str, Any] | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
+                self._total_misses += 1
                 return None
+            self._total_hits += 1
             self._entries.move_to_end(key)
             return entry[0]
 
@@ -90,6 +109,10 @@ class MediaFront:
         finally:
             for future in futures:
                 future.cancel()
+
+    def stats(self) -> FeatureCacheStats:
+        """Counts of the feature cache."""
+        return self._cache.stats()
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
