@@ -309,7 +309,7 @@ class Pipeline:
         config = GenerationConfig(max_new_tokens=1)
         requests = [GenerationRequest(prompt=row, gen_config=config, prompt_logprobs=True) for row in rows]
         losses = [math.nan] * len(requests)
-        with closing(Batch(self._engine, requests).deltas()) as deltas:
+        with closing(Batch(self._engine, requests, streams=False).deltas()) as deltas:
             for index, delta in deltas:
                 if delta.error is not None:
                     raise delta.error
@@ -347,7 +347,7 @@ class Pipeline:
 
     def _stream(self, requests: Sequence[GenerationRequest | RequestError], *, pieces: bool) -> Answers:
         builders = [AnswerBuilder(index) for index in range(len(requests))]
-        with closing(Batch(self._engine, requests).deltas()) as deltas:
+        with closing(Batch(self._engine, requests, streams=pieces).deltas()) as deltas:
             for index, delta in deltas:
                 piece = builders[index].add(delta)
                 if pieces:
@@ -359,7 +359,7 @@ class Pipeline:
         self, requests: Sequence[GenerationRequest | RequestError]
     ) -> AsyncGenerator[Response, None]:
         builders = [AnswerBuilder(index) for index in range(len(requests))]
-        async with aclosing(Batch(self._engine, requests).deltas_async()) as deltas:
+        async with aclosing(Batch(self._engine, requests, streams=False).deltas_async()) as deltas:
             async for index, delta in deltas:
                 builders[index].add(delta)
                 if delta.finish_reason is not None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import queue
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from seesay.errors import RequestError
@@ -24,19 +25,23 @@ class Engine(Protocol):
 class Batch:
     """`start`, then read `deltas` (or `deltas_async`) to the end; leaving earlier aborts what is still running.
 
-    A `RequestError` among the requests is answered at once, without the engine.
+    A `RequestError` among the requests is answered at once, without the engine. With `streams` False each answer comes
+    as a whole, in its final delta.
     """
 
-    def __init__(self, engine: Engine, requests: Sequence[GenerationRequest | RequestError]) -> None:
+    def __init__(
+        self, engine: Engine, requests: Sequence[GenerationRequest | RequestError], *, streams: bool = True
+    ) -> None:
         self._engine = engine
         self._requests = requests
+        self._streams = streams
         self._running: dict[int, int] = {}  # request id → index
 
     def _start(self, on_output: Callable[[OutputDelta], None]) -> None:
         good = [(i, request) for i, request in enumerate(self._requests) if isinstance(request, GenerationRequest)]
         if good:
             # Deltas may come before submit_batch returns; they wait in the queue until their ids are known here.
-            ids = self._engine.submit_batch([request for _, request in good], on_output)
+            ids = self._engine.submit_batch([replace(request, streams=self._streams) for _, request in good], on_output)
             self._running = {request_id: index for request_id, (index, _) in zip(ids, good, strict=True)}
 
     def _refused(self) -> Iterator[tuple[int, OutputDelta]]:

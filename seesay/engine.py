@@ -27,8 +27,9 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.device import measure_peak, pick_device
-from seesay.engine_loop import EngineLoop, OutputSink, explain
+from seesay.engine_loop import EngineLoop, explain
 from seesay.errors import ErrorCode, RequestError
+from seesay.live_request import OutputSink
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.preparer import RequestPreparer, has_media
@@ -118,6 +119,7 @@ class AsyncEngine:
             takes_media=encoder is not None,
             vision_config=vision_config,
             media_limits=media_limits or MediaLimits(),
+            cache_salt=runner.cache_salt,
         )
         self._threads = ThreadPoolExecutor(vision_config.thread_num, thread_name_prefix="seesay-prepare")
         self._ids = itertools.count(1)
@@ -255,7 +257,7 @@ class AsyncEngine:
         requests, is_list = parse_prompts(messages, gen_config, do_preprocess=do_preprocess)
         if is_list:
             raise TypeError("generate answers one prompt; give several to Pipeline.async_batch_infer")
-        batch = Batch(self, requests)
+        batch = Batch(self, requests, streams=stream_response)
         answer = AnswerBuilder(0, session_id)
         if session_id is not None:
             self._sessions[session_id] = batch

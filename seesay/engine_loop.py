@@ -10,27 +10,22 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
 from seesay.device import is_out_of_memory, release_cached_memory
 from seesay.encoders.store import EmbeddingStore
 from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.errors import ErrorCode, RequestError
+from seesay.live_request import LiveRequest
 from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
-from seesay.llm.sequence import Sequence
-from seesay.processors.detokenize import IncrementalDetokenizer
 from seesay.values import (
     EncodeJob,
     EngineStats,
     FinishReason,
-    Modality,
     OutputDelta,
-    StageTimings,
     StepPlan,
-    Usage,
 )
 
 if TYPE_CHECKING:
@@ -40,99 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("seesay")
 
 OutputSink = Callable[[OutputDelta], None]
-
-
-class Collected:
-    """Per-position outputs of one request, in order of position. A preempted sequence is computed again: positions
-    that are here already are not taken twice."""
-
-    def __init__(self) -> None:
-        self._pieces: list[Any] = []
-        self._stop: int | None = None
-
-    def add(self, start: int, piece: Any) -> None:
-        """Take `piece` (tensor or tuple, one entry per position from `start`)."""
-        stop = start + len(piece)
-        known = 0 if self._stop is None else max(0, self._stop - start)
-        if known < len(piece):
-            self._pieces.append(piece[known:])
-            self._stop = stop
-
-    def as_tensor(self) -> Any:
-        """All entries as one tensor [n, …]; None when there are none."""
-        if not self._pieces:
-            return None
-        import torch
-
-        return torch.cat(self._pieces)
-
-    def as_tuple(self) -> tuple[Any, ...]:
-        return tuple(entry for piece in self._pieces for entry in piece)
-
-
-@dataclass(slots=True, kw_only=True)
-class LiveRequest:
-    """A request inside the loop: its sequence, its text so far, where its output goes, and what it cost.
-
-    Times that end in `_at` are `time.perf_counter()` readings; the others are seconds.
-    """
-
-    sequence: Sequence
-    detokenizer: IncrementalDetokenizer
-    on_output: OutputSink
-    include_stop: bool
-    received_at: float
-    decode_media_s: float = 0.0
-    preprocess_s: float = 0.0
-    encode_queue_s: float = 0.0
-    encode_s: float = 0.0
-    computing_at: float | None = None
-    first_token_at: float | None = None
-    num_output_tokens: int = 0
-    logits: Collected = field(default_factory=Collected)
-    hidden_states: Collected = field(default_factory=Collected)
-    prompt_logprobs: Collected = field(default_factory=Collected)
-    hidden_sum: Any = None
-
-    def add_hidden_sum(self, start: int, hidden_sum: Any) -> None:
-        """Take the sum of the hidden states of a row from position `start`. Nothing of a pooled sequence comes from a
-        cache, so one that was preempted begins again at 0."""
-        self.hidden_sum = hidden_sum if start == 0 else self.hidden_sum + hidden_sum
-
-    def make_pooled(self) -> Any:
-        """The mean of the prompt's hidden states; None when the request is not pooled."""
-        return None if self.hidden_sum is None else self.hidden_sum / self.sequence.num_prompt_tokens
-
-    @property
-    def request_id(self) -> int:
-        return self.sequence.seq_id
-
-    def make_usage(self) -> Usage:
-        seq = self.sequence
-        num_images = sum(item.modality is Modality.IMAGE for item in seq.items)
-        return Usage(
-            prompt_tokens=seq.num_prompt_tokens,
-            completion_tokens=self.num_output_tokens,
-            cached_tokens=seq.num_cached_tokens,
-            media_tokens=sum(len(item.slots) for item in seq.items),
-            num_images=num_images,
-            num_videos=len(seq.items) - num_images,
-        )
-
-    def make_timings(self) -> StageTimings:
-        now = time.perf_counter()
-        first = self.first_token_at
-        computing = self.computing_at
-        return StageTimings(
-            decode_media_s=self.decode_media_s,
-            preprocess_s=self.preprocess_s,
-            encode_queue_s=self.encode_queue_s,
-            encode_s=self.encode_s,
-            prefill_s=(first or now) - computing if computing is not None else 0.0,
-            decode_s=now - first if first is not None else 0.0,
-            time_to_first_token_s=first - self.received_at if first is not None else 0.0,
-            total_s=now - self.received_at,
-        )
 
 
 class EngineLoop:
@@ -310,56 +212,29 @@ class EngineLoop:
         keeps_stop = request.include_stop and update.stop_token_id in update.seq.params.stop_token_ids
         if update.stop_token_id is not None and not keeps_stop:
             token_ids = token_ids[:-1]
-        request.num_output_tokens += len(token_ids)
-        delta = request.detokenizer.push(token_ids)
-        text = delta.text
-        if delta.stop is None and reason is not None:
+        text = request.detokenizer.push(token_ids).text
+        if reason is not None:
             text += request.detokenizer.flush()
         if request.detokenizer.stop is not None and update.error is None:
             reason, stop = "stop", request.detokenizer.stop
             self._scheduler.finish(update.seq.seq_id, "stop")
-        logprobs = (result.logprobs,) if result.logprobs is not None and token_ids else None
-        if reason is None:
-            self._emit(
-                request,
-                OutputDelta(request_id=request.request_id, text=text, token_ids=token_ids, logprobs=logprobs),
-            )
-            return
-        self._finish(
-            request, reason, text=text, token_ids=token_ids, logprobs=logprobs, stop_reason=stop, error=update.error
-        )
+        request.add_output(text, token_ids, result.logprobs if token_ids else None)
+        if reason is not None:
+            self._finish(request, reason, stop_reason=stop, error=update.error)
+        elif request.streams:
+            self._emit(request, request.take_delta())
 
     def _finish(
         self,
         request: LiveRequest,
         reason: FinishReason,
         *,
-        text: str = "",
-        token_ids: tuple[int, ...] = (),
-        logprobs: tuple[Mapping[int, float], ...] | None = None,
         stop_reason: str | int | None = None,
         error: Exception | None = None,
     ) -> None:
         """Emit the final delta of a request that the scheduler no longer has."""
         del self._live[request.request_id]
-        self._emit(
-            request,
-            OutputDelta(
-                request_id=request.request_id,
-                text=text,
-                token_ids=token_ids,
-                logprobs=logprobs,
-                finish_reason=reason,
-                stop_reason=stop_reason,
-                usage=request.make_usage(),
-                timings=request.make_timings(),
-                logits=request.logits.as_tensor(),
-                last_hidden_state=request.hidden_states.as_tensor(),
-                prompt_logprobs=request.prompt_logprobs.as_tuple() or None,
-                pooled=request.make_pooled() if reason == "stop" else None,
-                error=error,
-            ),
-        )
+        self._emit(request, request.take_final(reason, stop_reason=stop_reason, error=error))
 
     def _emit(self, request: LiveRequest, delta: OutputDelta) -> None:
         try:
@@ -374,7 +249,8 @@ class EngineLoop:
         if request is None:
             return
         self._scheduler.finish(request_id, reason, error)
-        self._finish(request, reason, text=request.detokenizer.flush(), error=error)
+        request.add_output(request.detokenizer.flush())
+        self._finish(request, reason, error=error)
 
     def _fail(self, request_id: int, error: Exception) -> None:
         self._end(request_id, "error", explain(error))

@@ -6,13 +6,13 @@ Runs in worker threads. Everything that is wrong with a request is found here an
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import MediaLimits, VisionConfig
-from seesay.engine_loop import LiveRequest, OutputSink
 from seesay.errors import ErrorCode, RequestError
+from seesay.live_request import LiveRequest, OutputSink
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.processors.detokenize import IncrementalDetokenizer
@@ -27,7 +27,7 @@ from seesay.vl.prompt import build_input, build_token_input, render_raw
 class RequestPreparer:
     """Prepares the requests of one model. `tokenizer` and `chat_template` may be replaced between requests.
 
-    takes_media: whether the vision encoder is there.
+    takes_media: whether the vision encoder is there. cache_salt: see `ModelRunner.cache_salt`.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class RequestPreparer:
         takes_media: bool,
         vision_config: VisionConfig,
         media_limits: MediaLimits,
+        cache_salt: Callable[[int], bytes],
     ) -> None:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
@@ -48,6 +49,7 @@ class RequestPreparer:
         self._family = family
         self._vocab_size = vocab_size
         self._takes_media = takes_media
+        self._cache_salt = cache_salt
         self._eos_token_ids = _find_eos(checkpoint, tokenizer)
         self._media = MediaFront(family, vision_config, media_limits)
 
@@ -74,10 +76,12 @@ class RequestPreparer:
             include_stop_str=config.include_stop_str_in_output,
             spaces_between_special_tokens=config.spaces_between_special_tokens,
         )
+        longest = len(prompt.token_ids) + params.max_new_tokens
         return LiveRequest(
-            sequence=TokenSequence(request_id, prompt, params),
+            sequence=TokenSequence(request_id, prompt, params, cache_salt=self._cache_salt(longest)),
             detokenizer=detokenizer,
             on_output=on_output,
+            streams=request.streams,
             include_stop=config.include_stop_str_in_output,
             received_at=received_at,
             decode_media_s=sum(item.decode_s for item in media),

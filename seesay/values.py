@@ -60,7 +60,8 @@ class GenerationRequest:
     `prompt` is a conversation (the chat template is applied), a raw text (no template; `IMAGE_TOKEN` and `VIDEO_TOKEN`
     mark where `media` go, special tokens are honoured), or token ids. `prompt_logprobs` asks for the log-probability of
     each prompt token after the first. `template_options` are passed to the chat template. `pooling` 'mean' asks for an
-    embedding of the prompt in place of an answer: nothing is generated, and `gen_config` does not matter.
+    embedding of the prompt in place of an answer: nothing is generated, and `gen_config` does not matter. With
+    `streams` False the whole answer comes in the final delta.
     """
 
     prompt: tuple[Message, ...] | str | tuple[int, ...]
@@ -69,6 +70,7 @@ class GenerationRequest:
     prompt_logprobs: bool = False
     template_options: Mapping[str, Any] = field(default_factory=dict)
     pooling: Literal["mean"] | None = None
+    streams: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
