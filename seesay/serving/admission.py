@@ -1,0 +1,114 @@
+"""Who may come in: bodies are bounded in size and time, and so is the number of requests that have one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from seesay.serving.errors import ApiError
+from seesay.serving.settings import ServerSettings
+
+_RETRY_AFTER_S = 1.0
+
+
+class Gate:
+    """Whether new requests are let in. Belongs to the event loop that serves."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.max_inside = settings.max_concurrent_requests + settings.max_queue
+        self.num_inside = 0
+        self.is_draining = False
+
+    def enter(self) -> None:
+        """Count one more request inside. Raises `ApiError` when the queue is full or the server shuts down."""
+        if self.is_draining:
+            raise shutting_down()
+        if self.num_inside >= self.max_inside:
+            raise ApiError(
+                429,
+                f"the queue is full: {self.num_inside} requests are being answered or wait; try again later",
+                kind="rate_limit_error",
+                code="queue_full",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        self.num_inside += 1
+
+    def leave(self) -> None:
+        self.num_inside -= 1
+
+
+def shutting_down() -> ApiError:
+    """The error of requests that a server can no longer answer."""
+    return ApiError(
+        503, "the server is shutting down; try again later", kind="server_error", code="shutting_down", retry_after_s=5
+    )
+
+
+class AdmissionMiddleware:
+    """Lets POST requests through `gate`, and their bodies within the limits of `settings`."""
+
+    def __init__(self, app: ASGIApp, *, gate: Gate, settings: ServerSettings) -> None:
+        self._app = app
+        self._gate = gate
+        self._max_bytes = settings.max_body_bytes
+        self._timeout_s = settings.body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        self._check_announced(scope)
+        self._gate.enter()
+        try:
+            body = _BoundedBody(receive, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
+            await self._app(scope, body.receive, send)
+        finally:
+            self._gate.leave()
+
+    def _check_announced(self, scope: Scope) -> None:
+        """Refuse a body by the length it announces, before any of it is read."""
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > self._max_bytes:
+                raise _too_large(self._max_bytes)
+
+
+class _BoundedBody:
+    """A `receive` that raises `ApiError` for a body that is too large or takes too long."""
+
+    def __init__(self, receive: Receive, *, max_bytes: int, timeout_s: float) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+        self._deadline = asyncio.get_running_loop().time() + timeout_s
+        self._num_bytes = 0
+        self._is_complete = False
+
+    async def receive(self) -> Message:
+        if self._is_complete:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise ApiError(
+                408,
+                f"the body did not arrive within {self._timeout_s:g} s",
+                code="body_timeout",
+                headers={"Connection": "close"},
+            ) from None
+        if message["type"] == "http.request":
+            self._num_bytes += len(message.get("body", b""))
+            if self._num_bytes > self._max_bytes:
+                raise _too_large(self._max_bytes)
+            self._is_complete = not message.get("more_body", False)
+        return message
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the body is larger than {max_bytes} bytes (max_body_bytes): send smaller pictures, or their URLs",
+        code="body_too_large",
+        headers={"Connection": "close"},  # what is still to come of it is not read
+    )

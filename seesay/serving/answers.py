@@ -1,0 +1,283 @@
+"""Answers of the engine for HTTP routes: admitted, timed, measured, and aborted when the client leaves.
+
+Every route, of whatever API, asks here. Nothing here knows how an API spells an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from seesay.errors import ErrorCode, RequestError
+from seesay.serving.errors import ApiError
+from seesay.serving.settings import ServerSettings
+from seesay.values import GenerationRequest, OutputDelta, StageTimings, Usage
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+    from seesay.engine import AsyncEngine
+    from seesay.serving.metrics import ServerMetrics
+
+logger = logging.getLogger("seesay")
+T = TypeVar("T")
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection: nobody reads what would be sent."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A complete answer: all deltas of one request put together. `last` is the final delta."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[dict[int, float]]
+    last: OutputDelta
+
+    @property
+    def finish_reason(self) -> str:
+        """'stop' or 'length'."""
+        assert self.last.finish_reason is not None
+        return self.last.finish_reason
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the answers of one HTTP request cost together. `num_per_prompt` answers share each prompt, whose tokens
+    count once."""
+
+    num_per_prompt: int = 1
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    media_tokens: int = 0
+    timings: StageTimings | None = field(default=None)
+
+    def add(self, index: int, last: OutputDelta) -> None:
+        """Count the final delta of the answer `index`. The timings kept are those of the slowest answer."""
+        usage = last.usage or Usage()
+        self.completion_tokens += usage.completion_tokens
+        if index % self.num_per_prompt == 0:
+            self.prompt_tokens += usage.prompt_tokens
+            self.cached_tokens += usage.cached_tokens
+            self.media_tokens += usage.media_tokens
+        if last.timings is not None and (self.timings is None or last.timings.total_s > self.timings.total_s):
+            self.timings = last.timings
+
+
+class _Outbox:
+    """Carries deltas from the engine's threads into the event loop, waking it once for all that came meanwhile."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[tuple[asyncio.Queue[Any], OutputDelta]] = deque()
+        self._is_scheduled = False
+
+    def put(self, queue: asyncio.Queue[Any], delta: OutputDelta) -> None:
+        self._waiting.append((queue, delta))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits for this delta
+                self._loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        # The flag falls first: what is put from here on either is seen below or schedules a call of its own.
+        self._is_scheduled = False
+        while self._waiting:
+            queue, delta = self._waiting.popleft()
+            queue.put_nowait(delta)
+
+
+class _Running:
+    """The requests of one HTTP request inside the engine."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self.queue: asyncio.Queue[OutputDelta | ApiError] = asyncio.Queue()
+        self.index_of: dict[int, int] = {}  # request id → index, while it runs
+
+    def end(self, error: ApiError) -> None:
+        """Let whoever reads the deltas end with `error`."""
+        self.queue.put_nowait(error)
+
+    def abort(self) -> None:
+        for request_id in self.index_of:
+            self._engine.abort(request_id)
+
+
+class Answering:
+    """Asks the engine on behalf of HTTP requests. Belongs to the event loop that serves.
+
+    At most `max_concurrent_requests` HTTP requests are inside the engine; others wait their turn here, first come,
+    first served.
+    """
+
+    def __init__(self, engine: AsyncEngine, settings: ServerSettings, metrics: ServerMetrics) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._metrics = metrics
+        self._slots = asyncio.Semaphore(settings.max_concurrent_requests)
+        self._running: set[_Running] = set()
+        self._outbox: _Outbox | None = None
+        self.num_waiting = 0
+
+    @property
+    def num_running(self) -> int:
+        """HTTP requests that are being answered."""
+        return len(self._running)
+
+    def end_all(self, error: ApiError) -> None:
+        """Let every request that is being answered end with `error`."""
+        for running in list(self._running):
+            running.end(error)
+
+    async def deltas(
+        self, requests: Sequence[GenerationRequest], *, request_id: str | None = None
+    ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+        """(index of the request, delta) until every request has its final one, of reason 'stop' or 'length'.
+
+        Leaving early, or being cancelled, aborts what still runs. Raises `ApiError` when any of the requests cannot be
+        answered, the time is over, or the server shuts down; the others are aborted then.
+        """
+        loop = asyncio.get_running_loop()
+        running = _Running(self._engine)
+        timeout_s = self._settings.request_timeout_s
+        timer = loop.call_later(timeout_s, running.end, _timed_out(timeout_s))
+        self._running.add(running)
+        has_slot = False
+        try:
+            has_slot = await self._wait_for_slot(running)
+            self._submit(requests, running)
+            while running.index_of:
+                delta = await running.queue.get()
+                if isinstance(delta, ApiError):
+                    raise delta
+                index = running.index_of[delta.request_id]
+                if delta.finish_reason is not None:
+                    del running.index_of[delta.request_id]
+                    self._metrics.observe_answer(requests[index], delta)
+                    if delta.finish_reason in ("error", "abort"):
+                        raise self._explain(delta, request_id)
+                yield index, delta
+        finally:
+            timer.cancel()
+            self._running.discard(running)
+            running.abort()
+            self._metrics.observe_aborted(len(running.index_of))
+            if has_slot:
+                self._slots.release()
+
+    async def collect(
+        self, requests: Sequence[GenerationRequest], *, receive: Receive, request_id: str | None = None
+    ) -> list[Answer]:
+        """The complete answers, in the requests' order. `receive` is the ASGI callable of the HTTP request, whose body
+        was read; when the client leaves, the requests are aborted and `ClientGoneError` is raised. Else as `deltas`."""
+        return await unless_gone(receive, self._collect(requests, request_id))
+
+    async def _collect(self, requests: Sequence[GenerationRequest], request_id: str | None) -> list[Answer]:
+        parts: list[list[OutputDelta]] = [[] for _ in requests]
+        async with aclosing(self.deltas(requests, request_id=request_id)) as deltas:
+            async for index, delta in deltas:
+                parts[index].append(delta)
+        return [_join(deltas_of_one) for deltas_of_one in parts]
+
+    async def _wait_for_slot(self, running: _Running) -> bool:
+        if not self._slots.locked():
+            return await self._slots.acquire()
+        self.num_waiting += 1
+        slot = asyncio.ensure_future(self._slots.acquire())
+        ended = asyncio.ensure_future(running.queue.get())
+        try:
+            await asyncio.wait((slot, ended), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                error = ended.result()
+                assert isinstance(error, ApiError), "nothing was submitted yet"
+                raise error
+            return True
+        except BaseException:
+            # The turn may have come in the very moment that this request ended: it goes to the next one then.
+            if not slot.cancel():
+                self._slots.release()
+            raise
+        finally:
+            self.num_waiting -= 1
+            ended.cancel()
+
+    def _submit(self, requests: Sequence[GenerationRequest], running: _Running) -> None:
+        if self._outbox is None:
+            self._outbox = _Outbox(asyncio.get_running_loop())
+        outbox, queue = self._outbox, running.queue
+        try:
+            # Deltas that come before submit_batch returns wait in the outbox until their ids are known.
+            ids = self._engine.submit_batch(requests, lambda delta: outbox.put(queue, delta))
+        except RequestError as error:
+            raise ApiError.from_error(error) from error
+        running.index_of = {request_id: index for index, request_id in enumerate(ids)}
+
+    def _explain(self, delta: OutputDelta, request_id: str | None) -> ApiError:
+        if delta.error is None:
+            return ApiError.from_error(RequestError(ErrorCode.ABORTED, "the request was aborted"))
+        error = ApiError.from_error(delta.error, request_id=request_id)
+        if error.status_code >= 500:
+            logger.error("%s failed: %s", request_id, delta.error)
+        return error
+
+
+def choices_of(request: GenerationRequest, num_choices: int) -> list[GenerationRequest]:
+    """`num_choices` requests for one prompt; with a seed, each has its own: the seed, the seed + 1, …."""
+    seed = request.gen_config.random_seed
+    if num_choices == 1 or seed is None:
+        return [request] * num_choices
+    return [
+        replace(request, gen_config=replace(request.gen_config, random_seed=(seed + i) % (1 << 63)))
+        for i in range(num_choices)
+    ]
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled, and `ClientGoneError` raised, when the client disconnects first."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(wait_until_gone(receive))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError
+    finally:
+        watcher.cancel()
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def wait_until_gone(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _join(deltas: Sequence[OutputDelta]) -> Answer:
+    return Answer(
+        text="".join(delta.text for delta in deltas),
+        token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
+        logprobs=[dict(entry) for delta in deltas for entry in delta.logprobs or ()],
+        last=deltas[-1],
+    )
+
+
+def _timed_out(timeout_s: float) -> ApiError:
+    return ApiError(
+        504,
+        f"no complete answer within {timeout_s:g} s (request_timeout_s)",
+        kind="server_error",
+        code="request_timeout",
+    )

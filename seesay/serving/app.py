@@ -1,0 +1,154 @@
+"""The FastAPI app: routes of every API over one engine, and the layers around them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+
+from seesay.serving import operations
+from seesay.serving.admission import AdmissionMiddleware
+from seesay.serving.auth import ApiKeyMiddleware
+from seesay.serving.context import ContextMiddleware, make_error_response
+from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.openai import chat, models
+from seesay.serving.openai.protocol import ChatCompletionChunk, ErrorResponse
+from seesay.serving.settings import ServerSettings
+from seesay.serving.state import ServerState
+from seesay.version import __version__
+
+if TYPE_CHECKING:
+    from seesay.engine import AsyncEngine
+
+_STREAMED_MODELS = (ChatCompletionChunk,)
+
+
+def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> FastAPI:
+    """The server's app. It answers with `engine`, which stays its owner's to close.
+
+    `app.state.server` is the `ServerState`. Build the engine with `media_limits=settings.media`: that is where limits
+    on pictures and clips are kept.
+    """
+    state = ServerState.build(engine, settings or ServerSettings())
+    app = FastAPI(
+        title="seesay",
+        description="See images and video, say text: a vision-language model behind the OpenAI and Anthropic APIs.",
+        version=__version__,
+        docs_url="/",
+        redoc_url=None,
+        middleware=_make_middleware(state),
+        responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
+    )
+    app.state.server = state
+    for router in (module.make_router(state) for module in (models, chat, operations)):
+        app.include_router(router)
+    _add_error_handlers(app, state)
+    _describe_streams(app)
+    return app
+
+
+def _make_middleware(state: ServerState) -> list[Middleware]:
+    """Outermost first: CORS headers are on errors too, and a wrong key is refused before anything is read."""
+    settings = state.settings
+    layers = []
+    if settings.cors_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_origins,
+                allow_methods=settings.cors_methods,
+                allow_headers=settings.cors_headers,
+                allow_credentials=settings.cors_credentials,
+                expose_headers=["x-request-id"],
+            )
+        )
+    layers.append(Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics))
+    if settings.api_keys:
+        layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys))
+    layers.append(Middleware(AdmissionMiddleware, gate=state.gate, settings=settings))
+    return layers
+
+
+def _add_error_handlers(app: FastAPI, state: ServerState) -> None:
+    async def on_invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return make_error_response(request.scope, _explain_invalid(error), state.envelopes)
+
+    async def on_http_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        if not isinstance(error, ApiError):
+            error = _explain_http(request, error)
+        return make_error_response(request.scope, error, state.envelopes)
+
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http_error)
+
+
+def _explain_invalid(error: RequestValidationError) -> ApiError:
+    """The first thing that is wrong with a body. Of a union's branches, the one that got furthest is meant."""
+    problem = max(error.errors(), key=lambda entry: len(entry["loc"]))
+    where = _name_field(problem["loc"])
+    match problem["type"]:
+        case "json_invalid":
+            return bad_request(
+                f"the body is not JSON: {problem.get('ctx', {}).get('error', problem['msg'])}", code="invalid_json"
+            )
+        case "extra_forbidden":
+            return bad_request(f"unknown field: {where}", where, code="unknown_parameter")
+        case "missing" if where:
+            return bad_request(f"the field {where} is missing", where, code="missing_required_parameter")
+        case _ if not where:
+            return bad_request("the body must be a JSON object (with the header Content-Type: application/json)")
+        case _:
+            return bad_request(f"{where}: {problem['msg']}", where)
+
+
+def _name_field(location: tuple[int | str, ...]) -> str | None:
+    """`messages[0].content` for ('body', 'messages', 0, 'content', 'str'): the names of union branches are left out."""
+    name = ""
+    for step in location[1:]:
+        if isinstance(step, int):
+            name += f"[{step}]"
+        elif step.isidentifier() and step not in ("str", "int", "float", "bool", "dict", "list"):
+            name += f".{step}" if name else step
+    return name or None
+
+
+def _explain_http(request: Request, error: HTTPException) -> ApiError:
+    """What the framework refuses by itself."""
+    messages = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+    return ApiError(
+        error.status_code,
+        messages.get(error.status_code, str(error.detail)),
+        code={404: "not_found", 405: "method_not_allowed"}.get(error.status_code),
+        headers=error.headers,
+    )
+
+
+def _describe_streams(app: FastAPI) -> None:
+    """Let the OpenAPI document hold the models of events, which FastAPI does not see."""
+
+    def make_schema() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            components = schema.setdefault("components", {}).setdefault("schemas", {})
+            for model in _STREAMED_MODELS:
+                described = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                for name, definition in described.pop("$defs", {}).items():
+                    components.setdefault(name, definition)
+                components[model.__name__] = described
+            for path in schema["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)  # it is 400 here
+            for name in ("HTTPValidationError", "ValidationError"):
+                components.pop(name, None)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = make_schema  # type: ignore[method-assign]

@@ -1,0 +1,99 @@
+"""Messages as clients send them, checked before anything is fetched: texts that are Unicode, media that are addresses.
+
+What a part may look like is `vl.messages`' business; here it is decided which of it strangers may use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seesay.config import MediaLimits
+from seesay.errors import RequestError
+from seesay.serving.errors import ApiError, bad_request
+from seesay.values import MediaPart, Message
+from seesay.vl.messages import parse_messages
+
+# Fields of assistants' messages that clients send back as they got them; empty, they say nothing.
+_EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls", "reasoning_content")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_UNSUPPORTED_PARTS = {
+    "image_embeds": "embeddings are made from pictures here: send the picture as image_url",
+    "input_audio": "this server takes text, pictures and clips",
+    "file": "this server takes text, pictures and clips",
+}
+
+
+def read_messages(messages: object, limits: MediaLimits, *, param: str = "messages") -> tuple[Message, ...]:
+    """OpenAI messages as values. Raises `ApiError` 400 that names the field at fault."""
+    if not isinstance(messages, list) or not messages:
+        raise bad_request(f"{param} must be a list with at least one message", param)
+    check_unicode(messages, param)
+    cleaned = [_clean(message, f"{param}[{index}]") for index, message in enumerate(messages)]
+    try:
+        parsed = parse_messages(cleaned)
+    except RequestError as error:
+        raise ApiError.from_error(error) from error
+    for index, message in enumerate(parsed):
+        for part in message.parts:
+            if isinstance(part, MediaPart):
+                check_source(part.source, limits, f"{param}[{index}].content")
+    return parsed
+
+
+def check_unicode(value: object, param: str) -> None:
+    """Raises `ApiError` 400 when a text inside holds half a surrogate pair, which has no UTF-8."""
+    if isinstance(value, str):
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise bad_request(f"{param} holds an unpaired surrogate (\\ud800 … \\udfff)", param) from None
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            check_unicode(key, param)
+            check_unicode(item, f"{param}.{key}")
+    elif isinstance(value, Sequence):
+        for index, item in enumerate(value):
+            check_unicode(item, f"{param}[{index}]")
+
+
+def check_source(source: object, limits: MediaLimits, param: str) -> None:
+    """Raises `ApiError` 400 for a media source that is no http(s) or data URL, unless local paths are allowed."""
+    if isinstance(source, list):
+        for item in source:
+            check_source(item, limits, param)
+        return
+    if not isinstance(source, str):
+        raise bad_request(f"{param}: a URL must be a text", param, code="invalid_media")
+    if source[:8].lower().startswith(("http://", "https://", "data:")):
+        return
+    folder = getattr(limits, "allowed_local_media_path", None)
+    if folder is None:
+        shown = source[:40] + ("…" if len(source) > 40 else "")
+        raise bad_request(
+            f"{param}: {shown!r} is no http, https or data URL; files of the server are not read "
+            "(its owner may allow a folder with --allowed-local-media-path)",
+            param,
+            code="media_forbidden",
+        )
+
+
+def _clean(message: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(message, dict):
+        raise bad_request(f"{where} must be an object with role and content", where)
+    role = message.get("role")
+    if role not in _ROLES:
+        raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}; it is {str(role)[:40]!r}", f"{where}.role")
+    content = message.get("content")
+    for index, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
+            raise bad_request(
+                f"{where}.content[{index}]: {kind} is not supported; {_UNSUPPORTED_PARTS[kind]}",
+                f"{where}.content[{index}].type",
+            )
+    cleaned = {key: value for key, value in message.items() if value or key not in _EMPTY_FIELDS}
+    if role == "developer":
+        cleaned["role"] = "system"  # what OpenAI calls the system message of its newer models
+    return cleaned

@@ -1,0 +1,88 @@
+"""The outermost layer of every HTTP request: an id, an access log, counts, and an answer to whatever went wrong."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from seesay.serving.answers import ClientGoneError
+from seesay.serving.errors import ApiError, Envelopes
+from seesay.serving.metrics import ServerMetrics
+
+logger = logging.getLogger("seesay.access")
+
+_GIVEN_ID = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_CLIENT_CLOSED = 499  # nobody receives it; logs and metrics know what it means
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id of an HTTP request, which its answer carries as `x-request-id`."""
+    request_id: str = scope["state"]["request_id"]
+    return request_id
+
+
+class ContextMiddleware:
+    """Gives each request an id (the client's own `x-request-id`, when it is short and plain), and turns exceptions into
+    errors in the envelope of their path. What is not an `ApiError` is our bug: it is logged under the id."""
+
+    def __init__(self, app: ASGIApp, *, envelopes: Envelopes, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._envelopes = envelopes
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _choose_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        started_at = time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except ClientGoneError:
+            status = _CLIENT_CLOSED
+        except Exception as error:
+            if not isinstance(error, ApiError):
+                logger.exception("%s failed: %s %s", request_id, scope["method"], scope["path"])
+            if status:
+                raise  # the answer has begun: the server closes the connection, which tells the client
+            response = make_error_response(scope, error, self._envelopes)
+            await response(scope, receive, send_with_id)
+        finally:
+            elapsed_s = time.perf_counter() - started_at
+            self._metrics.observe_http(_endpoint_of(scope), status, elapsed_s)
+            logger.info("%s %s %s %d %.3f s", request_id, scope["method"], scope["path"], status, elapsed_s)
+
+
+def make_error_response(scope: Scope, error: Exception, envelopes: Envelopes) -> JSONResponse:
+    """`error` in the envelope of the request's path."""
+    api_error = ApiError.from_error(error, request_id=request_id_of(scope))
+    return JSONResponse(
+        envelopes.wrap(scope["path"], api_error), status_code=api_error.status_code, headers=api_error.headers
+    )
+
+
+def _choose_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _GIVEN_ID.fullmatch(value.decode("latin-1")):
+            return str(value.decode("latin-1"))
+    return f"req_{secrets.token_hex(12)}"
+
+
+def _endpoint_of(scope: Scope) -> str:
+    """The route's path, so that what strangers type does not become labels."""
+    return getattr(scope.get("route"), "path", None) or "other"

@@ -1,0 +1,124 @@
+"""Prometheus metrics: HTTP requests, tokens, times per stage, and the state of the engine when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from seesay.values import GenerationRequest, MediaPart, Message, OutputDelta
+
+if TYPE_CHECKING:
+    from seesay.engine import AsyncEngine
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
+_TOKENS = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_STAGES = ("fetch", "decode_media", "preprocess", "encode_queue", "encode", "prefill", "decode")
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ServerMetrics:
+    """The metrics of one app, in a registry of its own. `observe_…` are quick; call them from the event loop."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.registry = CollectorRegistry()
+
+        def histogram(name: str, text: str, buckets: Iterable[float], labels: Iterable[str] = ()) -> Histogram:
+            return Histogram(name, text, labels, buckets=tuple(buckets), registry=self.registry)
+
+        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+            return Counter(name, text, labels, registry=self.registry)
+
+        self._http = counter("seesay_http_requests", "HTTP requests by endpoint and status", ("endpoint", "status"))
+        self._http_s = histogram("seesay_http_request_seconds", "time to answer", _SECONDS, ("endpoint",))
+        self._answers = counter("seesay_answers", "answers of the engine by how they ended", ("reason",))
+        self._prompt = counter("seesay_prompt_tokens", "tokens of prompts")
+        self._generated = counter("seesay_generated_tokens", "tokens generated")
+        self._cached = counter("seesay_cached_prompt_tokens", "prompt tokens that came from the prefix cache")
+        self._vision = counter("seesay_vision_tokens", "prompt positions that hold embeddings of pictures or clips")
+        self._media = counter("seesay_media_items", "pictures and clips of answered requests", ("modality",))
+        self._prompt_size = histogram("seesay_request_prompt_tokens", "tokens of a prompt", _TOKENS)
+        self._answer_size = histogram("seesay_request_generated_tokens", "tokens of an answer", _TOKENS)
+        self._first = histogram("seesay_time_to_first_token_seconds", "from submission to the first token", _SECONDS)
+        self._per_token = histogram(
+            "seesay_time_per_output_token_seconds", "mean per token after the first", _TOKEN_SECONDS
+        )
+        self._total = histogram("seesay_end_to_end_seconds", "from submission to the last token", _SECONDS)
+        self._stages = histogram("seesay_stage_seconds", "time of a request in each stage", _SECONDS, ("stage",))
+        self.registry.register(_EngineCollector(engine))
+
+    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Show what `read` returns whenever the metrics are asked for."""
+        self.registry.register(_GaugeCollector(name, text, read))
+
+    def observe_http(self, endpoint: str, status: int, elapsed_s: float) -> None:
+        """An HTTP request is over."""
+        self._http.labels(endpoint, str(status)).inc()
+        self._http_s.labels(endpoint).observe(elapsed_s)
+
+    def observe_aborted(self, num_answers: int) -> None:
+        """Answers that were aborted because nobody waits for them."""
+        self._answers.labels("abandoned").inc(num_answers)
+
+    def observe_answer(self, request: GenerationRequest, last: OutputDelta) -> None:
+        """An answer is over; `last` is its final delta."""
+        self._answers.labels(last.finish_reason or "").inc()
+        if (usage := last.usage) is not None:
+            self._prompt.inc(usage.prompt_tokens)
+            self._generated.inc(usage.completion_tokens)
+            self._cached.inc(usage.cached_tokens)
+            self._vision.inc(usage.media_tokens)
+            self._prompt_size.observe(usage.prompt_tokens)
+            self._answer_size.observe(usage.completion_tokens)
+            for part in media_of(request):
+                self._media.labels(part.modality.value).inc()
+        if last.finish_reason in ("stop", "length") and (timings := last.timings) is not None:
+            self._first.observe(timings.time_to_first_token_s)
+            self._total.observe(timings.total_s)
+            if usage is not None and usage.completion_tokens > 1:
+                self._per_token.observe(timings.decode_s / (usage.completion_tokens - 1))
+            for stage in _STAGES:
+                if (elapsed_s := getattr(timings, f"{stage}_s", 0.0)) > 0:
+                    self._stages.labels(stage).observe(elapsed_s)
+
+    def render(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+def media_of(request: GenerationRequest) -> list[MediaPart]:
+    """The pictures and clips of a request."""
+    found = list(request.media)
+    if not isinstance(request.prompt, str):
+        messages = (message for message in request.prompt if isinstance(message, Message))
+        found += [part for message in messages for part in message.parts if isinstance(part, MediaPart)]
+    return found
+
+
+class _GaugeCollector(Collector):
+    def __init__(self, name: str, text: str, read: Callable[[], float]) -> None:
+        self._name, self._text, self._read = name, text, read
+
+    def collect(self) -> Iterable[Any]:
+        yield GaugeMetricFamily(self._name, self._text, value=self._read())
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's own counts when Prometheus asks, so that nothing is counted twice."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Any]:
+        stats = self._engine.loop.stats()
+        yield GaugeMetricFamily("seesay_engine_running", "sequences in the running batch", value=stats.num_running)
+        yield GaugeMetricFamily("seesay_engine_waiting", "sequences that wait for a place", value=stats.num_waiting)
+        yield GaugeMetricFamily("seesay_kv_blocks", "blocks of the KV cache", value=stats.num_blocks)
+        yield GaugeMetricFamily("seesay_kv_blocks_used", "blocks that sequences hold", value=stats.num_used_blocks)
+        yield CounterMetricFamily(
+            "seesay_preemptions", "sequences put back to the queue", value=stats.total_preemptions
+        )

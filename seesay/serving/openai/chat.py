@@ -1,0 +1,189 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from seesay.serving.answers import Answer, Tally, choices_of
+from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.context import request_id_of
+from seesay.serving.openai.logprobs import TokenSpeller
+from seesay.serving.openai.protocol import ChatCompletion, ChatCompletionRequest
+from seesay.serving.openai.wire import (
+    DONE,
+    FINGERPRINT,
+    make_details,
+    make_error_event,
+    make_id,
+    make_usage,
+    wants_timings,
+)
+from seesay.serving.state import ServerState
+from seesay.serving.streaming import EventStream, encode_json
+from seesay.values import GenerationRequest, OutputDelta
+
+_HOLE = "\x00"  # a text that JSON writes in one way, and no model name contains
+_PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_words": "stop"}
+
+
+def make_router(state: ServerState) -> APIRouter:
+    """The route, over `state`."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post(
+        "/v1/chat/completions",
+        response_model=ChatCompletion,
+        responses={
+            200: {
+                "description": "the answer; with stream=true, events of `ChatCompletionChunk`, then `[DONE]`",
+                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/ChatCompletionChunk"}}},
+            }
+        },
+    )
+    async def create_chat_completion(body: ChatCompletionRequest, http: Request) -> Response:
+        """Answer a conversation, pictures and clips included."""
+        reply = ChatReply(state, body, http)
+        if body.stream:
+            return EventStream(reply.stream(), render_error=make_error_event)
+        answers = await state.answering.collect(
+            reply.requests, receive=http.receive, request_id=request_id_of(http.scope)
+        )
+        return JSONResponse(reply.make_completion(answers))
+
+    return router
+
+
+class ChatReply:
+    """The answer to one chat request, whole or streamed."""
+
+    def __init__(self, state: ServerState, body: ChatCompletionRequest, http: Request) -> None:
+        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        state.check_model(body.model)
+        self._num_choices = body.n or 1
+        state.check_num_choices(1, self._num_choices)
+        check_unicode(body.chat_template_kwargs or {}, "chat_template_kwargs")
+        check_unicode(body.stop_words, "stop")
+        self._num_top = body.top_logprobs or 0
+        self._wants_logprobs = bool(body.logprobs)
+        config = state.defaults.make_config(
+            max_new_tokens=body.max_new_tokens,
+            logprobs=self._num_top if self._wants_logprobs else None,
+            param_names=_PARAM_NAMES,
+            **body.sampling(),
+        )
+        request = GenerationRequest(
+            prompt=read_messages(body.messages, state.settings.media),
+            gen_config=config,
+            template_options=body.template_options,
+        )
+        self.requests = choices_of(request, self._num_choices)
+        self._state = state
+        self._speller = TokenSpeller(state.engine.tokenizer)
+        self._returns_ids = bool(body.return_token_ids)
+        self._includes_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._wants_timings = wants_timings(http)
+        self._request_id = request_id_of(http.scope)
+        self._frames: dict[int, bytes] = {}  # events with a hole for the text, by choice
+        self._head = {
+            "id": make_id("chatcmpl"),
+            "object": "chat.completion.chunk" if body.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": state.model_name,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    # --- whole -----------------------------------------------------------------------------------------------------
+
+    def make_completion(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """`ChatCompletion` as JSON."""
+        tally = Tally(num_per_prompt=self._num_choices)
+        choices = []
+        for index, answer in enumerate(answers):
+            tally.add(index, answer.last)
+            choices.append(
+                {
+                    "index": index,
+                    "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                    "logprobs": self._make_logprobs(answer.token_ids, answer.logprobs),
+                    "finish_reason": answer.finish_reason,
+                    **({"token_ids": answer.token_ids} if self._returns_ids else {}),
+                }
+            )
+        details = {"seesay": make_details(tally)} if self._wants_timings else {}
+        return {**self._head, "choices": choices, "usage": make_usage(tally), **details}
+
+    def _make_logprobs(self, token_ids: Sequence[int], logprobs: Sequence[Any]) -> dict[str, Any] | None:
+        if not self._wants_logprobs:
+            return None
+        return {"content": self._speller.chat_entries(token_ids, logprobs, self._num_top), "refusal": None}
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The events: the role once per choice, texts, a finish reason once per choice, usage when asked, the end."""
+        tally = Tally(num_per_prompt=self._num_choices)
+        begun: set[int] = set()
+        num_left = len(self.requests)
+        async with aclosing(self._state.answering.deltas(self.requests, request_id=self._request_id)) as deltas:
+            async for index, delta in deltas:
+                if index not in begun:
+                    begun.add(index)
+                    yield self._make_chunk(index, {"role": "assistant", "content": ""})
+                if self._says_something(delta):
+                    yield self._make_content(index, delta)
+                if delta.finish_reason is not None:
+                    num_left -= 1
+                    tally.add(index, delta)
+                    is_last = not num_left and not self._includes_usage
+                    details = make_details(tally) if is_last and self._wants_timings else None
+                    yield self._make_chunk(index, {}, finish_reason=delta.finish_reason, details=details)
+        if self._includes_usage:
+            details = {"seesay": make_details(tally)} if self._wants_timings else {}
+            yield self._encode({**self._head, "choices": [], "usage": make_usage(tally), **details})
+        yield DONE
+
+    def _says_something(self, delta: OutputDelta) -> bool:
+        return bool(delta.text or (delta.token_ids and (self._returns_ids or self._wants_logprobs)))
+
+    def _make_content(self, index: int, delta: OutputDelta) -> bytes:
+        if not self._returns_ids and not self._wants_logprobs:
+            # By far the most frequent event: all but the text is made once.
+            return self._content_frame(index) % encode_json(delta.text).encode()
+        return self._make_chunk(
+            index,
+            {"content": delta.text},
+            logprobs=self._make_logprobs(delta.token_ids, delta.logprobs or ()),
+            extra={"token_ids": list(delta.token_ids)} if self._returns_ids else {},
+        )
+
+    def _content_frame(self, index: int) -> bytes:
+        frame = self._frames.get(index)
+        if frame is None:
+            event = self._make_chunk(index, {"content": _HOLE}).replace(b"%", b"%%")
+            frame = self._frames[index] = event.replace(encode_json(_HOLE).encode(), b"%s")
+        return frame
+
+    def _make_chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        *,
+        logprobs: dict[str, Any] | None = None,
+        finish_reason: str | None = None,
+        details: dict[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **(extra or {})}
+        usage = {"usage": None} if self._includes_usage else {}
+        seesay = {} if details is None else {"seesay": details}
+        return self._encode({**self._head, "choices": [choice], **usage, **seesay})
+
+    @staticmethod
+    def _encode(chunk: dict[str, Any]) -> bytes:
+        return f"data: {encode_json(chunk)}\n\n".encode()

@@ -1,0 +1,99 @@
+"""Tokens and their log-probabilities as OpenAI spells them: text, bytes, alternatives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seesay.processors.tokenizer import Tokenizer
+
+_MIN_LOGPROB = -9999.0  # what OpenAI writes for 'never'; JSON has no infinity
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def _byte_level_alphabet() -> Mapping[str, int]:
+    """The characters by which byte-level BPE writes bytes: printable Latin-1 as itself, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+class TokenSpeller:
+    """The bytes of each token of a tokenizer, alone; part of a character gives bytes that are not UTF-8."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._known: dict[int, bytes] = {}
+
+    def bytes_of(self, token_id: int) -> bytes:
+        spelled = self._known.get(token_id)
+        if spelled is None:
+            spelled = self._known[token_id] = self._spell(token_id)
+        return spelled
+
+    def text_of(self, token_id: int) -> str:
+        return self.bytes_of(token_id).decode(errors="replace")
+
+    def _spell(self, token_id: int) -> bytes:
+        tokenizer = self.tokenizer
+        if (added := tokenizer.added_tokens.get(token_id)) is not None:
+            return added.encode()
+        token = tokenizer.backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if tokenizer.has_byte_level_decoder:
+            alphabet = _byte_level_alphabet()
+            if all(character in alphabet for character in token):
+                return bytes(alphabet[character] for character in token)
+        if match := _BYTE_TOKEN.fullmatch(token):
+            return bytes([int(match[1], 16)])
+        return str(token).replace("▁", " ").encode()
+
+    # --- as OpenAI has it ------------------------------------------------------------------------------------------
+
+    def chat_entries(
+        self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, float]], num_top: int
+    ) -> list[dict[str, Any]]:
+        """`choices[].logprobs.content`."""
+        return [
+            {
+                **self._entry(token_id, alternatives[token_id]),
+                "top_logprobs": [self._entry(i, value) for i, value in _best(alternatives, num_top)],
+            }
+            for token_id, alternatives in zip(token_ids, logprobs)
+        ]
+
+    def completion_entries(
+        self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, float]], num_top: int, offset: int
+    ) -> dict[str, list[Any]]:
+        """`choices[].logprobs` of text completions; `offset` is how much text came before."""
+        tokens = [self.text_of(token_id) for token_id in token_ids]
+        offsets = []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token)
+        return {
+            "tokens": tokens,
+            "token_logprobs": [_finite(entry[token_id]) for token_id, entry in zip(token_ids, logprobs)],
+            "top_logprobs": [
+                {self.text_of(i): _finite(value) for i, value in _best(entry, num_top)} for entry in logprobs
+            ],
+            "text_offset": offsets,
+        }
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        spelled = self.bytes_of(token_id)
+        return {"token": spelled.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(spelled)}
+
+
+def _best(alternatives: Mapping[int, float], num_top: int) -> list[tuple[int, float]]:
+    return sorted(alternatives.items(), key=lambda item: -item[1])[:num_top]
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _MIN_LOGPROB)

@@ -1,0 +1,428 @@
+"""The chat and completions API of OpenAI as pydantic models, with our extensions.
+
+Every field works or is refused with 400 that names it, as are unknown ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator, model_validator
+
+from seesay.serving.errors import bad_request
+
+_LATER = "not supported yet"
+
+
+class RequestModel(BaseModel):
+    """A request body. `refused` maps fields that are known, but not supported, to the values that are accepted since
+    they change nothing, and to why others are not."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+    refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, (neutral, why) in cls.refused.items():
+            if name in data and data[name] is not None and not any(_same(data[name], value) for value in neutral):
+                raise bad_request(f"{name} is {why}", name, code="unsupported_parameter")
+        return {key: value for key, value in data.items() if key not in cls.refused}
+
+
+def _same(given: object, neutral: object) -> bool:
+    return type(given) is type(neutral) and given == neutral
+
+
+class AnswerModel(BaseModel):
+    """A part of an answer. Fields with a leading default of None are left out unless they were asked for."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+
+# --- content -------------------------------------------------------------------------------------------------------
+
+
+class TextContent(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class ImageURL(BaseModel):
+    """url: http(s), or `data:image/…;base64,…`. The pixel and tile options are those of the model's family."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    max_dynamic_patch: int | None = None
+
+
+class ImageContent(BaseModel):
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+class VideoURL(BaseModel):
+    """url: http(s), or `data:video/…;base64,…`. `fps` or `num_frames` say which frames are taken."""
+
+    url: str
+    fps: float | None = None
+    num_frames: int | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+
+
+class VideoContent(BaseModel):
+    type: Literal["video_url"]
+    video_url: VideoURL
+
+
+class ChatMessage(BaseModel):
+    """One turn. Pictures and clips may stand anywhere among the texts, in any turn."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextContent | ImageContent | VideoContent] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class SamplingFields(RequestModel):
+    """What chat and text completions have in common."""
+
+    model: str | None = Field(None, description="a name of /v1/models; may be left out")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
+    top_p: float | None = Field(None, gt=0, le=1)
+    n: int | None = Field(None, ge=1, description="answers per prompt")
+    stop: str | list[str] | None = None
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = Field(None, description="token id → what is added to its logit, -100 to 100")
+    user: str | None = Field(None, description="not used, as nobody is told")
+    top_k: int | None = Field(None, ge=-1, description="extension; 0 or -1 is off")
+    min_p: float | None = Field(None, ge=0, le=1, description="extension")
+    repetition_penalty: float | None = Field(None, gt=0, le=10, description="extension")
+    ignore_eos: bool | None = Field(None, description="extension: go on after the end of the answer")
+    skip_special_tokens: bool | None = Field(None, description="extension; default true")
+    min_new_tokens: int | None = Field(None, ge=0, description="extension")
+    include_stop_str_in_output: bool | None = Field(None, description="extension")
+    stop_token_ids: list[int] | None = Field(None, description="extension")
+    return_token_ids: bool | None = Field(None, description="extension: `token_ids` in each choice")
+
+    @field_validator("stop")
+    @classmethod
+    def _check_stop(cls, stop: str | list[str] | None) -> str | list[str] | None:
+        words = [stop] if isinstance(stop, str) else stop or []
+        if not all(words):
+            raise ValueError("a stop string must not be empty")
+        if len(words) > 256:
+            raise ValueError("at most 256 stop strings")
+        return stop
+
+    @field_validator("stop_token_ids")
+    @classmethod
+    def _check_stop_ids(cls, ids: list[int] | None) -> list[int] | None:
+        if ids and (min(ids) < 0 or len(ids) > 256):
+            raise ValueError("at most 256 token ids, none below 0")
+        return ids
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _check_bias(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
+        for key, value in (bias or {}).items():
+            if not (key.isascii() and key.isdigit() and len(key) < 10):
+                raise ValueError(f"keys must be token ids; {key[:20]!r} is none")
+            if not -100 <= value <= 100:
+                raise ValueError(f"values must be in [-100, 100]; that of {key} is {value:g}")
+        if bias and len(bias) > 1024:
+            raise ValueError("at most 1024 token ids")
+        return bias
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise bad_request("stream_options is for stream=true only", "stream_options")
+        return self
+
+    @property
+    def stop_words(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    def sampling(self) -> dict[str, Any]:
+        """Fields of `GenerationConfig`; None where nothing was given."""
+        bias = {int(token_id): value for token_id, value in (self.logit_bias or {}).items()}
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "presence_penalty": self.presence_penalty or None,
+            "frequency_penalty": self.frequency_penalty or None,
+            "logit_bias": bias or None,
+            "random_seed": None if self.seed is None else self.seed % (1 << 63),
+            "stop_words": self.stop_words or None,
+            "stop_token_ids": self.stop_token_ids or None,
+            "ignore_eos": self.ignore_eos,
+            "skip_special_tokens": self.skip_special_tokens,
+            "min_new_tokens": self.min_new_tokens,
+            "include_stop_str_in_output": self.include_stop_str_in_output,
+        }
+
+
+class ChatCompletionRequest(SamplingFields):
+    """`POST /v1/chat/completions`."""
+
+    refused = {
+        "tools": (([],), _LATER),
+        "tool_choice": (("none", "auto"), f"{_LATER} (but for none and auto, without tools)"),
+        "parallel_tool_calls": ((True, False), _LATER),
+        "functions": (([],), "not supported"),
+        "function_call": (("none", "auto"), "not supported"),
+        "response_format": (({"type": "text"},), f"{_LATER} (but for type text)"),
+        "modalities": ((["text"],), "not supported, but for ['text']"),
+        "audio": ((), "not supported"),
+        "prediction": ((), "not supported"),
+        "web_search_options": ((), "not supported"),
+        "reasoning_effort": ((), "not supported"),
+        "verbosity": ((), "not supported"),
+        "store": ((False,), "not supported, but for false"),
+        "service_tier": (("auto", "default"), "not supported, but for auto and default"),
+    }
+
+    messages: SkipValidation[list[ChatMessage]] = Field(description="the conversation so far")
+    max_tokens: int | None = Field(None, ge=1, description="default: what fits into the context")
+    max_completion_tokens: int | None = Field(None, ge=1, description="the newer name of max_tokens")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    metadata: dict[str, str] | None = Field(None, description="accepted as OpenAI does; not kept, as nothing is stored")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="extension: variables of the chat template")
+    add_generation_prompt: bool | None = Field(None, description="extension; default true")
+    continue_final_message: bool | None = Field(None, description="extension: the last message begins the answer")
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise bad_request("top_logprobs needs logprobs=true", "top_logprobs")
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise bad_request("max_tokens and max_completion_tokens differ: give one", "max_tokens")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise bad_request(
+                "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
+            )
+        for name in self.chat_template_kwargs or {}:
+            if name in _RESERVED_TEMPLATE_NAMES:
+                raise bad_request(f"chat_template_kwargs.{name} is set by the server", f"chat_template_kwargs.{name}")
+        return self
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        """What the chat template gets beside the messages."""
+        options = dict(self.chat_template_kwargs or {})
+        if self.add_generation_prompt is not None:
+            options["add_generation_prompt"] = self.add_generation_prompt
+        if self.continue_final_message:
+            options["continue_final"] = True
+        return options
+
+
+_RESERVED_TEMPLATE_NAMES = frozenset({"messages", "markers", "tools", "add_generation_prompt", "continue_final"})
+
+
+class CompletionRequest(SamplingFields):
+    """`POST /v1/completions`: raw texts or token ids, to which no chat template is applied."""
+
+    refused = {
+        "suffix": (("",), "not supported: this model fills no gaps"),
+        "service_tier": (("auto", "default"), "not supported, but for auto and default"),
+    }
+
+    prompt: str | list[str] | list[int] | list[list[int]] = Field(description="one prompt, or a list of them")
+    max_tokens: int | None = Field(None, ge=0, description="default 16; 0 with echo only")
+    logprobs: int | None = Field(None, ge=0, le=20, description="how many alternatives per token")
+    echo: bool | None = Field(None, description="begin the answer with the prompt")
+    best_of: int | None = Field(None, ge=1, description="must be n")
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise bad_request("best_of other than n is not supported", "best_of", code="unsupported_parameter")
+        if self.max_tokens == 0 and not self.echo:
+            raise bad_request("max_tokens=0 makes sense with echo only", "max_tokens")
+        if self.echo and self.logprobs:
+            raise bad_request(
+                "echo with logprobs above 0 is not supported: prompts have no alternatives; use logprobs=0", "logprobs"
+            )
+        return self
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+class PromptTokensDetails(AnswerModel):
+    """cached_tokens came from the prefix cache; vision_tokens hold embeddings of pictures and clips (extension)."""
+
+    cached_tokens: int = 0
+    vision_tokens: int = 0
+
+
+class CompletionUsage(AnswerModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopLogprob(AnswerModel):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(AnswerModel):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class AnswerMessage(AnswerModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(AnswerModel):
+    index: int
+    message: AnswerMessage
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: Literal["stop", "length"]
+    token_ids: list[int] | None = Field(None, exclude_if=lambda value: value is None)
+
+
+class SeesayDetails(AnswerModel):
+    """timings: seconds in each stage, of the slowest answer."""
+
+    timings: dict[str, float]
+
+
+class ChatCompletion(AnswerModel):
+    """An answer of `/v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: CompletionUsage
+    system_fingerprint: str
+    seesay: SeesayDetails | None = Field(
+        None, exclude_if=lambda value: value is None, description="with the header `x-seesay-timings: 1`"
+    )
+
+
+class ChunkDelta(AnswerModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    refusal: None = None
+
+
+class ChunkChoice(AnswerModel):
+    index: int
+    delta: ChunkDelta
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: Literal["stop", "length"] | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatCompletionChunk(AnswerModel):
+    """One event of a streamed answer of `/v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: CompletionUsage | None = None
+    system_fingerprint: str
+    seesay: SeesayDetails | None = None
+
+
+class CompletionLogprobs(AnswerModel):
+    """One entry per token; `text_offset` counts characters from the beginning of `text`."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(AnswerModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: Literal["stop", "length"] | None = None
+    token_ids: list[int] | None = Field(None, exclude_if=lambda value: value is None)
+
+
+class Completion(AnswerModel):
+    """An answer of `/v1/completions`, or one event of it."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage | None = None
+    system_fingerprint: str
+    seesay: SeesayDetails | None = Field(None, exclude_if=lambda value: value is None)
+
+
+class ErrorDetail(AnswerModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(AnswerModel):
+    error: ErrorDetail
+
+
+class ModelCard(AnswerModel):
+    """max_model_len is an extension: most tokens of a prompt and its answer."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "seesay"
+    max_model_len: int
+
+
+class ModelList(AnswerModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]

@@ -1,0 +1,53 @@
+"""From the sampling fields of a request, of whatever API, to a `GenerationConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from seesay.config import GenerationConfig
+from seesay.errors import ConfigError
+from seesay.serving.errors import bad_request
+from seesay.serving.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from seesay.engine import AsyncEngine
+
+_OPENAI: Mapping[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+class SamplingDefaults:
+    """What a request gets that leaves sampling fields out.
+
+    With `generation_defaults='model'` values of the checkpoint's generation_config.json come before OpenAI's, which is
+    what its authors recommend; a checkpoint that says `do_sample: false` is greedy unless a temperature is given.
+    """
+
+    def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
+        self._session_len = engine.session_len
+        self.values = dict(_OPENAI)
+        if settings.generation_defaults == "model":
+            recommended = engine.checkpoint.generation_config
+            for name in _OPENAI:
+                value = recommended.get(name)
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    self.values[name] = value
+            if recommended.get("do_sample") is False:
+                self.values["temperature"] = 0.0
+
+    def make_config(
+        self, *, max_new_tokens: int | None, param_names: Mapping[str, str] | None = None, **given: Any
+    ) -> GenerationConfig:
+        """A config of the fields in `given` (names of `GenerationConfig`), in which None means: not given.
+
+        max_new_tokens: None is as many as fit into the context. param_names: what the API calls a field, where it is
+        called otherwise. Raises `ApiError` 400 that names the field with a bad value.
+        """
+        options: dict[str, Any] = {**self.values, **{k: v for k, v in given.items() if v is not None}}
+        options["top_k"] = max(0, int(options["top_k"]))  # -1 is 'off' to clients of other servers
+        options["do_sample"] = options["temperature"] != 0
+        try:
+            return GenerationConfig(max_new_tokens=max_new_tokens or self._session_len, **options)
+        except ConfigError as error:
+            name = str(error).partition("=")[0]
+            raise bad_request(str(error), (param_names or {}).get(name, name)) from error

@@ -1,0 +1,89 @@
+"""Runs the app under uvicorn, and ends it gracefully: what is being answered is finished, what comes new is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from seesay.errors import ConfigError
+from seesay.log import set_up_logging
+from seesay.serving.admission import shutting_down
+from seesay.serving.app import create_app
+from seesay.serving.settings import ServerSettings
+from seesay.serving.state import ServerState
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from seesay.engine import AsyncEngine
+
+logger = logging.getLogger("seesay")
+
+_LAST_WORDS_S = 2.0  # for the errors that end what the drain did not wait for
+
+
+def run_server(engine: AsyncEngine, settings: ServerSettings | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT ends at once. The engine stays open.
+
+    Raises `ConfigError` for certificates that cannot be read; exits with status 1 when the port is taken.
+    """
+    settings = settings or ServerSettings()
+    set_up_logging(settings.log_level, settings.max_log_len)
+    server = DrainingServer.make(create_app(engine, settings), settings)
+    server.run()
+
+
+class DrainingServer(uvicorn.Server):
+    """A uvicorn server that refuses new requests once it was told to end, gives running answers `drain_timeout_s`, and
+    then ends them with an error rather than in the middle of a word."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state = state
+
+    @classmethod
+    def make(cls, app: FastAPI, settings: ServerSettings) -> DrainingServer:
+        """A server for an app of `create_app`; `run()` it, or `await serve()`."""
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_level=settings.log_level.lower() if settings.log_level.upper() != "DEBUG" else "info",
+            access_log=False,  # ours has the request's id
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.drain_timeout_s + _LAST_WORDS_S) + 1,
+            ssl_certfile=settings.ssl_certfile,
+            ssl_keyfile=settings.ssl_keyfile,
+            ssl_keyfile_password=settings.ssl_keyfile_password,
+        )
+        if settings.ssl_certfile:
+            try:
+                config.load()
+            except OSError as error:
+                raise ConfigError(f"ssl_certfile={settings.ssl_certfile!r}: {error}") from error
+        return cls(config, app.state.server)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        if not self._state.gate.is_draining:
+            logger.info("%s: finishing %d requests", signal.Signals(sig).name, self._state.answering.num_running)
+            self.drain()
+        super().handle_exit(sig, frame)
+
+    def drain(self) -> None:
+        """Refuse new requests, and end running ones after `drain_timeout_s`. Call it from the thread of the event
+        loop, signal handlers included."""
+        self._state.gate.is_draining = True
+        answering = self._state.answering
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # the loop has not begun, or has ended: nothing runs
+        loop.call_soon_threadsafe(
+            loop.call_later, self._state.settings.drain_timeout_s, answering.end_all, shutting_down()
+        )

@@ -1,0 +1,73 @@
+"""What the routes of one server share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seesay.serving.admission import Gate
+from seesay.serving.answers import Answering
+from seesay.serving.errors import ApiError, Envelopes
+from seesay.serving.metrics import ServerMetrics
+from seesay.serving.sampling import SamplingDefaults
+from seesay.serving.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from seesay.engine import AsyncEngine
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    """One engine behind one app. `model_name` is what clients call the model; `created` when it was loaded."""
+
+    engine: AsyncEngine
+    settings: ServerSettings
+    model_name: str
+    gate: Gate
+    metrics: ServerMetrics
+    answering: Answering
+    defaults: SamplingDefaults
+    envelopes: Envelopes = field(default_factory=Envelopes)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def build(cls, engine: AsyncEngine, settings: ServerSettings) -> ServerState:
+        metrics = ServerMetrics(engine)
+        answering = Answering(engine, settings, metrics)
+        metrics.add_gauge("seesay_requests_running", "HTTP requests being answered", lambda: answering.num_running)
+        metrics.add_gauge(
+            "seesay_requests_waiting", "HTTP requests that wait for a place", lambda: answering.num_waiting
+        )
+        path = Path(engine.model_path)
+        return cls(
+            engine=engine,
+            settings=settings,
+            model_name=settings.model_name or (path.resolve().name if path.is_dir() else engine.model_path),
+            gate=Gate(settings),
+            metrics=metrics,
+            answering=answering,
+            defaults=SamplingDefaults(engine, settings),
+        )
+
+    def check_model(self, name: str | None) -> None:
+        """Raises `ApiError` 404 for a model that is not here; None means the one that is."""
+        if name is not None and name != self.model_name:
+            raise ApiError(
+                404,
+                f"the model {name[:100]!r} does not exist here; this server has {self.model_name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def check_num_choices(self, num_prompts: int, n: int) -> None:
+        """Raises `ApiError` 400 for a request of more answers than allowed."""
+        if num_prompts * n > self.settings.max_choices:
+            raise ApiError(
+                400,
+                f"{num_prompts} prompt(s) with n={n} are {num_prompts * n} answers; "
+                f"at most {self.settings.max_choices} are given at once",
+                param="n",
+                code="invalid_request",
+            )
