@@ -4,59 +4,45 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
+from seesay.commands import chat, check_env, completion, demo, models, serve
+from seesay.commands.command import Command
 from seesay.version import __version__
 
 _EXAMPLES = """\
-examples:
-  seesay demo                              see the built-in model at work, nothing to download
-  seesay demo --seed 7 --out scene.png     another picture, saved where you want it
-  seesay demo --model Qwen/Qwen2.5-VL-3B-Instruct
-                                           the same questions to a real model
+  seesay demo                                      see the built-in model at work, nothing to download
+  seesay chat                                      talk to it; /image scene.png shows it a picture
+  seesay chat Qwen/Qwen2.5-VL-3B-Instruct          talk to a real model
+  seesay serve api_server Qwen/Qwen2.5-VL-7B-Instruct --server-port 23333
+                                                   the OpenAI and Anthropic APIs on http://0.0.0.0:23333
+  seesay serve api_client http://localhost:23333   talk to that server
+  seesay serve gradio http://localhost:23333       the same in a browser
+  seesay COMMAND --help                            the options of a command
 """
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A subcommand: `add_arguments` fills its parser, `run` does the work and returns the exit status."""
-
-    name: str
-    summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
-def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="seesay-demo", help="folder or hub id (default: the built-in checkpoint)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which pictures are drawn (default: 0)")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="where the sample picture is saved (default: ./seesay-demo.png)"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-
-
-def _run_demo(arguments: argparse.Namespace) -> int:
-    from seesay.demo.tour import run_tour
-
-    return run_tour(arguments.model, seed=arguments.seed, out=arguments.out, device=arguments.device)
-
-
 COMMANDS: tuple[Command, ...] = (
-    Command(
-        name="demo",
-        summary="draw pictures, ask a model about them, show where the time goes",
-        add_arguments=_add_demo_arguments,
-        run=_run_demo,
-    ),
+    demo.COMMAND,
+    chat.COMMAND,
+    serve.COMMAND,
+    models.COMMAND,
+    check_env.COMMAND,
+    completion.make_command(lambda: make_parser()),  # noqa: PLW0108 - which is defined below
 )
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Uses the width there is, up to what reads well."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns - 2, 108)
+        super().__init__(prog, max_help_position=34, width=width)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -69,30 +55,41 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="seesay",
         description="See images and video, say text: serve vision-language models.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n" + _EXAMPLES,
+        formatter_class=_HelpFormatter,
         parents=[common],
     )
     parser.add_argument("--version", action="version", version=f"seesay {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in COMMANDS:
+    _add_commands(parser, COMMANDS, common)
+    return parser
+
+
+def _add_commands(
+    parser: argparse.ArgumentParser, commands: Sequence[Command], common: argparse.ArgumentParser
+) -> None:
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in commands:
         subparser = subparsers.add_parser(
             command.name,
             help=command.summary,
-            description=command.summary.capitalize() + ".",
+            usage=f"%(prog)s {command.usage}" if command.usage else None,
+            description=command.summary[:1].upper() + command.summary[1:] + ".",
+            epilog=f"examples:\n{command.examples}" if command.examples else None,
+            formatter_class=_HelpFormatter,
             parents=[common],
         )
         command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
-    return parser
+        if command.children:
+            _add_commands(subparser, command.children, common)
+        subparser.set_defaults(run=command.run, parser=subparser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Errors become one line on stderr; returns the exit status."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    if arguments.command is None:
-        parser.print_help()
+    if getattr(arguments, "run", None) is None:
+        getattr(arguments, "parser", parser).print_help()
         return 0
     try:
         status: int = arguments.run(arguments)

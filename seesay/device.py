@@ -106,3 +106,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     import torch
 
     return isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
+
+
+def describe_gpus() -> tuple[str, list[str]]:
+    """(torch's version with what it was built for, one description per GPU that torch can use)."""
+    import torch
+
+    build = f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA")
+    gpus = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(index)
+        memory = properties.total_memory / 2**30
+        gpus.append(f"{properties.name} ({memory:.0f} GiB, compute capability {properties.major}.{properties.minor})")
+    return build, gpus

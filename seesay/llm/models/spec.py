@@ -147,6 +147,11 @@ _KINDS = {
 }
 
 
+def list_backbones() -> tuple[str, ...]:
+    """The model types that `DecoderConfig.from_hf` knows."""
+    return tuple(sorted(_KINDS))
+
+
 def _refuse_unsupported(config: PretrainedConfig) -> None:
     if config.hidden_act != "silu":
         raise CheckpointError(f"hidden_act={config.hidden_act!r} is not supported (only 'silu' is)")

@@ -1,0 +1,108 @@
+"""Who answers in a chat: a model in this process, or a server. Both stream `Piece`s and raise `SeesayError`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from seesay.errors import ErrorCode, RequestError
+
+if TYPE_CHECKING:
+    from seesay.api import Pipeline
+    from seesay.config import GenerationConfig
+    from seesay.serving.client import APIClient
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Tokens of one answer; those of pictures and from the cache are part of the prompt's."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    media_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """New text of an answer. The last one has the counts, and says whether the answer was cut at its limit."""
+
+    text: str = ""
+    counts: Counts | None = None
+    is_cut: bool = False
+
+
+Pieces = Generator[Piece, None, None]
+
+
+class Answerer(Protocol):
+    """Answers conversations, one at a time. Closing the generator early stops the answer."""
+
+    def answer(self, messages: Messages) -> Pieces: ...
+
+
+class LocalModel:
+    """A pipeline in this process."""
+
+    def __init__(self, pipe: Pipeline, gen_config: GenerationConfig) -> None:
+        self._pipe = pipe
+        self._gen_config = gen_config
+
+    def answer(self, messages: Messages) -> Pieces:
+        """Raises RequestError for what the model cannot answer."""
+        with closing(self._pipe.stream_infer(list(messages), gen_config=self._gen_config)) as responses:
+            for response in responses:
+                if response.finish_reason == "error":
+                    raise response.error or RequestError(ErrorCode.INTERNAL, response.text)
+                counts = None
+                if (usage := response.usage) is not None:
+                    counts = Counts(
+                        prompt_tokens=usage.prompt_tokens,
+                        completion_tokens=usage.completion_tokens,
+                        media_tokens=usage.media_tokens,
+                        cached_tokens=usage.cached_tokens,
+                    )
+                yield Piece(text=response.text, counts=counts, is_cut=response.finish_reason == "length")
+
+
+class RemoteModel:
+    """A model of a server. `fields` are added to every request."""
+
+    def __init__(self, client: APIClient, model: str, fields: Mapping[str, Any]) -> None:
+        self._client = client
+        self._model = model
+        self._fields = fields
+
+    def answer(self, messages: Messages) -> Pieces:
+        """Raises APIError for what the server refuses."""
+        is_cut = False
+        chunks = self._client.chat_completions_v1(
+            self._model,
+            messages,
+            **{"stream": True, "stream_options": {"include_usage": True}, "top_p": None, "n": None, **self._fields},
+        )
+        with closing(chunks):
+            for chunk in chunks:
+                for choice in chunk.get("choices") or ():
+                    is_cut = is_cut or choice.get("finish_reason") == "length"
+                    if text := (choice.get("delta") or {}).get("content"):
+                        yield Piece(text=text)
+                if usage := chunk.get("usage"):
+                    yield Piece(counts=_read_usage(usage), is_cut=is_cut)
+                    is_cut = False
+        if is_cut:
+            yield Piece(is_cut=True)
+
+
+def _read_usage(usage: Mapping[str, Any]) -> Counts:
+    details = usage.get("prompt_tokens_details") or {}
+    return Counts(
+        prompt_tokens=int(usage.get("prompt_tokens") or 0),
+        completion_tokens=int(usage.get("completion_tokens") or 0),
+        media_tokens=int(details.get("vision_tokens") or 0),
+        cached_tokens=int(details.get("cached_tokens") or 0),
+    )

@@ -1,0 +1,118 @@
+"""`seesay chat`: talk to a model in this process, at a terminal or over a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from seesay.commands import options
+from seesay.commands.command import Command
+
+if TYPE_CHECKING:
+    from seesay.commands.answering import Answerer
+    from seesay.commands.terminal import Terminal
+
+_EXAMPLES = """\
+  seesay chat                                      talk to the built-in model
+  seesay chat Qwen/Qwen2.5-VL-3B-Instruct --device cuda:1
+  seesay chat --image scene.png --prompt 'describe this image'
+                                                   one question, then done
+  echo 'Calculate 3 + 4.' | seesay chat            each line is a message; only answers are printed
+  seesay chat --prompt - < question.txt            all of the input is one message
+in the chat, /image PATH shows a picture and /help lists the rest.
+"""
+
+
+def add_chat_options(parser: argparse.ArgumentParser) -> None:
+    """What any chat takes, whoever answers."""
+    group = parser.add_argument_group("conversation")
+    group.add_argument("--system", metavar="TEXT", help="the system prompt")
+    group.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a picture (path or URL) for the first message; may be repeated",
+    )
+    group.add_argument(
+        "--video", action="append", default=[], metavar="PATH", help="a clip for the first message; may be repeated"
+    )
+    group.add_argument("--prompt", metavar="TEXT", help="answer this and leave; - reads it from standard input")
+    group.add_argument("--load", metavar="FILE", help="continue a conversation that /save wrote as .json")
+    options.add_generation_options(parser)
+
+
+def open_terminal() -> Terminal:
+    """The process's own input and output, which broken characters cannot stop."""
+    from seesay.commands.terminal import Terminal
+
+    for stream in (sys.stdin, sys.stdout):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    return Terminal()
+
+
+def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal) -> int:
+    """Talk until the input ends; or answer the one prompt that was given. Returns the exit status."""
+    from pathlib import Path
+
+    from seesay.commands.chat_loop import ChatLoop
+    from seesay.commands.conversation import Attachment, Conversation
+
+    conversation = Conversation(system=arguments.system)
+    if arguments.load is not None:
+        conversation.load(Path(arguments.load))
+        conversation.system = arguments.system or conversation.system
+    conversation.attached += [Attachment.read("image", source) for source in arguments.image]
+    conversation.attached += [Attachment.read("video", source) for source in arguments.video]
+    loop = ChatLoop(model, terminal, conversation)
+    if arguments.prompt is None:
+        return loop.run()
+    text = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    loop.ask_once(text.strip())
+    return loop.status
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    add_chat_options(parser)
+    options.add_engine_options(parser)
+    options.add_log_options(parser, default="WARNING")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from seesay.commands.answering import LocalModel
+
+    gen_config = options.make_generation_config(arguments)
+    backend_config = options.make_engine_config(arguments)
+    template = options.make_chat_template_config(arguments)
+    terminal = open_terminal()
+    terminal.aside(f"loading {arguments.model_path} ...")
+    started = time.perf_counter()
+    from seesay.api import pipeline
+
+    with pipeline(
+        arguments.model_path,
+        backend_config,
+        template,
+        arguments.log_level,
+        arguments.max_log_len,
+        vision_config=options.make_vision_config(arguments),
+    ) as pipe:
+        resolved = pipe.engine.resolved
+        dtype = str(resolved.dtype).removeprefix("torch.")
+        seconds = time.perf_counter() - started
+        terminal.aside(f"ready after {seconds:.1f} s on {resolved.device} in {dtype}; /help shows what you can do")
+        return run_chat(arguments, LocalModel(pipe, gen_config), terminal)
+
+
+COMMAND = Command(
+    name="chat",
+    summary="talk to a model: pictures, clips, history that can be edited",
+    add_arguments=_add_arguments,
+    run=_run,
+    usage="[OPTIONS] [MODEL]",
+    examples=_EXAMPLES,
+)

@@ -1,0 +1,355 @@
+"""The loop of a chat: reads a line, does what it says or answers it. Knows no model and no terminal of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from seesay.commands.answering import Answerer, Counts
+from seesay.commands.conversation import IMAGE_SUFFIXES, VIDEO_SUFFIXES, Attachment, Conversation, Kind, Turn
+from seesay.commands.terminal import Terminal
+from seesay.errors import SeesayError
+
+PROMPT = "you> "
+_MAX_COMPLETIONS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Action:
+    """A line that begins with a slash."""
+
+    usage: str
+    summary: str
+    run: Callable[[ChatLoop, str], None]
+
+
+class ChatLoop:
+    """Talks until the input ends. `run` returns the exit status: 1 when, over a pipe, something went wrong."""
+
+    def __init__(self, model: Answerer, terminal: Terminal, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self._model = model
+        self._terminal = terminal
+        self._failed: Turn | None = None  # asked but not answered; /retry asks it again
+        self._is_over = False
+        self._num_errors = 0
+        terminal.set_up_editing(self._complete)
+
+    def run(self) -> int:
+        while not self._is_over:
+            try:
+                line = self._terminal.read(PROMPT)
+            except EOFError:
+                self._terminal.aside("")
+                break
+            except KeyboardInterrupt:
+                if not self._terminal.is_interactive:
+                    raise
+                self._terminal.aside("\n(Ctrl-D or /exit leaves)")
+                continue
+            self.take(line)
+        return 1 if self._num_errors and not self._terminal.is_interactive else 0
+
+    def take(self, line: str) -> None:
+        """Do what one line says. Errors are shown, not raised."""
+        text = line.strip()
+        if not text:
+            return
+        try:
+            if files := self._dropped_files(text):
+                self._attach(files)
+            elif text.startswith("/") and not text.startswith("//"):
+                self._do(text)
+            else:
+                self.ask(Turn(text=text.removeprefix("/"), media=self.conversation.take_attached()))
+        except SeesayError as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(f"{error.strerror or error}: {error.filename or ''}")
+
+    def ask_once(self, text: str) -> None:
+        """Answer one message, taken as it is. Errors are shown, not raised."""
+        try:
+            self.ask(Turn(text=text, media=self.conversation.take_attached()))
+        except SeesayError as error:
+            self._fail(str(error))
+
+    @property
+    def status(self) -> int:
+        """1 when something went wrong so far."""
+        return 1 if self._num_errors else 0
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def ask(self, turn: Turn) -> None:
+        """Answer a question; it becomes part of the conversation unless it failed. Ctrl-C ends the answer.
+
+        Raises SeesayError when the model cannot answer.
+        """
+        self._failed = turn
+        meter = _Meter()
+        turn.answer = ""
+        is_cut = is_stopped = False
+        try:
+            with closing(self._model.answer(self.conversation.messages(turn))) as pieces:
+                for piece in pieces:
+                    meter.note(piece.text, piece.counts)
+                    is_cut = is_cut or piece.is_cut
+                    turn.answer += piece.text
+                    self._terminal.write(piece.text)
+        except KeyboardInterrupt:
+            if not self._terminal.is_interactive:
+                raise
+            is_stopped = True
+        finally:
+            if turn.answer and not turn.answer.endswith("\n"):
+                self._terminal.write("\n")
+        if is_stopped:
+            self._terminal.aside("[stopped]")
+        if turn.answer or not is_stopped:
+            self.conversation.turns.append(turn)
+            self._failed = None
+        if is_cut:
+            self._terminal.notice("[cut off at the longest answer; --max-new-tokens raises it]")
+        if (counts := meter.describe()) is not None:
+            self._terminal.aside(counts)
+
+    def _fail(self, message: str) -> None:
+        self._num_errors += 1
+        self._terminal.error(message)
+
+    # --- attachments ------------------------------------------------------------------------------------------------
+
+    def _dropped_files(self, text: str) -> list[str]:
+        """Paths, when a line is nothing but pictures and clips: what dropping files on a terminal types."""
+        if not self._terminal.is_interactive or not text.lower().rstrip("'\" ").endswith(
+            IMAGE_SUFFIXES + VIDEO_SUFFIXES
+        ):
+            return []
+        paths = _split(text)
+        return paths if all(_kind_of(path) and Path(path).expanduser().is_file() for path in paths) else []
+
+    def _attach(self, sources: Sequence[str], kind: Kind | None = None) -> None:
+        for source in sources:
+            attachment = Attachment.read(kind or _kind_of(source) or "image", source)
+            self.conversation.attached.append(attachment)
+            self._terminal.aside(f"[{attachment.kind} {attachment.source}: goes with your next message]")
+
+    def _attach_kind(self, kind: Kind, argument: str) -> None:
+        if argument:
+            self._attach(_split(argument), kind)
+            return
+        waiting = [f"{a.kind} {a.source}" for a in self.conversation.attached]
+        self._terminal.notice(
+            f"waiting for your next message: {', '.join(waiting)}" if waiting else f"usage: /{kind} PATH_OR_URL ..."
+        )
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+
+    def _do(self, text: str) -> None:
+        name, _, argument = text[1:].partition(" ")
+        action = ACTIONS.get(name)
+        if action is None:
+            self._fail(f"unknown command /{name}; /help lists them, and // begins a message with a slash")
+            return
+        action.run(self, argument.strip())
+
+    def _help(self, _: str) -> None:
+        width = max(len(action.usage) for action in ACTIONS.values())
+        lines = [f"  {action.usage:<{width}}  {action.summary}" for action in ACTIONS.values()]
+        keys = "A line that ends in \\ goes on in the next. Ctrl-C stops an answer, Ctrl-D leaves."
+        self._terminal.notice("\n".join([*lines, keys]))
+
+    def _reset(self, _: str) -> None:
+        self.conversation.reset()
+        self._failed = None
+        self._terminal.aside("[started over]")
+
+    def _system(self, argument: str) -> None:
+        if argument:
+            self.conversation.system = None if argument == "-" else argument
+        self._terminal.aside(f"[system prompt: {self.conversation.system or 'none'}]")
+
+    def _undo(self, argument: str) -> None:
+        if not re.fullmatch(r"\d{0,6}", argument):
+            self._fail("usage: /undo [N], N being how many turns to take back")
+            return
+        self._take_back(int(argument or 1))
+
+    def _take_back(self, num: int) -> list[Turn]:
+        turns = self.conversation.turns
+        taken = turns[max(0, len(turns) - num) :]
+        del turns[len(turns) - len(taken) :]
+        self._failed = None
+        if not taken:
+            self._terminal.notice("[nothing to take back]")
+        for turn in reversed(taken):
+            self._terminal.aside(f"[took back: {_shorten(turn.text)}]")
+        return taken
+
+    def _last_question(self) -> Turn | None:
+        """The last question, taken out of the conversation if it is part of it."""
+        if self._failed is not None:
+            return self._failed
+        if not self.conversation.turns:
+            self._terminal.notice("[nothing was asked yet]")
+            return None
+        return self.conversation.turns.pop()
+
+    def _retry(self, _: str) -> None:
+        if (turn := self._last_question()) is not None:
+            self.ask(Turn(text=turn.text, media=turn.media))
+
+    def _edit(self, argument: str) -> None:
+        turn = self._last_question()
+        if turn is None:
+            return
+        text = argument
+        try:
+            if not text and self._terminal.is_interactive:
+                text = self._terminal.read("edit> ", prefilled=turn.text).strip()
+        except (EOFError, KeyboardInterrupt):
+            self._terminal.aside("")
+        if text:
+            self.ask(Turn(text=text, media=(*turn.media, *self.conversation.take_attached())))
+        elif turn is not self._failed:
+            self.conversation.turns.append(turn)
+
+    def _history(self, _: str) -> None:
+        for number, turn in enumerate(self.conversation.turns, 1):
+            media = "".join(f" [{attachment.kind} {attachment.source}]" for attachment in turn.media)
+            self._terminal.notice(f"{number}. you:{media} {turn.text}\n   model: {turn.answer.strip()}")
+        if not self.conversation.turns:
+            self._terminal.notice("[nothing was said yet]")
+
+    def _save(self, argument: str) -> None:
+        if not argument:
+            self._fail("usage: /save FILE (.json: can be loaded again; any other: Markdown)")
+            return
+        path = Path(_split(argument)[0]).expanduser()
+        self.conversation.save(path)
+        self._terminal.aside(f"[saved {len(self.conversation.turns)} turns in {path}]")
+
+    def _load(self, argument: str) -> None:
+        if not argument:
+            self._fail("usage: /load FILE, a .json that /save wrote")
+            return
+        self.conversation.load(Path(_split(argument)[0]).expanduser())
+        self._failed = None
+        self._terminal.aside(f"[loaded {len(self.conversation.turns)} turns]")
+
+    def _exit(self, _: str) -> None:
+        self._is_over = True
+
+    # --- completion -------------------------------------------------------------------------------------------------
+
+    def _complete(self, line: str) -> list[str]:
+        """What tab makes of a line: names of actions, and paths where one is wanted."""
+        name, space, argument = line.partition(" ")
+        if not line.startswith("/"):
+            return []
+        if not space:
+            return [f"/{action} " for action in ACTIONS if action.startswith(name[1:])]
+        if name[1:] not in ("image", "video", "save", "load"):
+            return []
+        head, _, last = argument.rpartition(" ")
+        prefix = f"{name} {head} " if head else f"{name} "
+        path = Path(last).expanduser()
+        folder = path if last.endswith("/") or not last else path.parent
+        with contextlib.suppress(OSError):
+            found = sorted(
+                p for p in folder.iterdir() if p.name.startswith("" if folder == path or not last else path.name)
+            )
+            return [f"{prefix}{p}{'/' if p.is_dir() else ''}" for p in found[:_MAX_COMPLETIONS]]
+        return []
+
+
+ACTIONS: dict[str, _Action] = {
+    "image": _Action(
+        usage="/image PATH ...",
+        summary="show pictures (paths or URLs) with your next message",
+        run=lambda loop, text: loop._attach_kind("image", text),
+    ),
+    "video": _Action(
+        usage="/video PATH ...",
+        summary="show clips with your next message",
+        run=lambda loop, text: loop._attach_kind("video", text),
+    ),
+    "retry": _Action(usage="/retry", summary="answer the last question again", run=ChatLoop._retry),
+    "edit": _Action(usage="/edit [TEXT]", summary="change the last question and answer it again", run=ChatLoop._edit),
+    "undo": _Action(usage="/undo [N]", summary="take back the last turn, or the last N", run=ChatLoop._undo),
+    "reset": _Action(usage="/reset", summary="start over; the system prompt stays", run=ChatLoop._reset),
+    "system": _Action(
+        usage="/system [TEXT]", summary="show or set the system prompt; - removes it", run=ChatLoop._system
+    ),
+    "history": _Action(usage="/history", summary="show what was said", run=ChatLoop._history),
+    "save": _Action(
+        usage="/save FILE", summary="write the conversation: .json to load again, else Markdown", run=ChatLoop._save
+    ),
+    "load": _Action(usage="/load FILE", summary="continue a conversation saved as .json", run=ChatLoop._load),
+    "help": _Action(usage="/help", summary="show this", run=ChatLoop._help),
+    "exit": _Action(usage="/exit", summary="leave", run=ChatLoop._exit),
+    "quit": _Action(usage="/quit", summary="leave", run=ChatLoop._exit),
+}
+
+
+class _Meter:
+    """When the text of an answer came, and how much of it."""
+
+    def __init__(self) -> None:
+        self._started_at = time.perf_counter()
+        self._first_at: float | None = None
+        self._last_at = self._started_at
+        self._counts: Counts | None = None
+
+    def note(self, text: str, counts: Counts | None) -> None:
+        if text:
+            self._last_at = time.perf_counter()
+            self._first_at = self._first_at or self._last_at
+        self._counts = counts or self._counts
+
+    def describe(self) -> str | None:
+        """A line for people; None when the answer did not come to its end."""
+        counts = self._counts
+        if counts is None:
+            return None
+        kinds = [(counts.media_tokens, "of pictures"), (counts.cached_tokens, "cached")]
+        shares = ", ".join(f"{num} {kind}" for num, kind in kinds if num)
+        parts = [
+            f"{counts.prompt_tokens} tokens in{f' ({shares})' if shares else ''}",
+            f"{counts.completion_tokens} out",
+        ]
+        if self._first_at is not None:
+            parts.append(f"first after {self._first_at - self._started_at:.2f} s")
+            seconds = self._last_at - self._first_at
+            if seconds > 0 and counts.completion_tokens > 1:
+                parts.append(f"{(counts.completion_tokens - 1) / seconds:.0f} tokens/s")
+        return f"[{', '.join(parts)}]"
+
+
+def _split(text: str) -> list[str]:
+    """Paths of a line: quoted as in a shell, or one whose blanks are not."""
+    if Path(text).expanduser().is_file():
+        return [text]
+    try:
+        return shlex.split(text) or [text]
+    except ValueError:
+        return [text]
+
+
+def _kind_of(path: str) -> Kind | None:
+    name = path.partition("?")[0].lower()
+    if name.endswith(VIDEO_SUFFIXES):
+        return "video"
+    return "image" if name.endswith(IMAGE_SUFFIXES) else None
+
+
+def _shorten(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."

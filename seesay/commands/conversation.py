@@ -1,0 +1,171 @@
+"""A conversation that can be edited: turns, what is attached to the next one, and its two file forms. No input or
+output but the files it is told to read and write."""
+
+from __future__ import annotations
+
+import base64
+import json
+import mimetypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from seesay.errors import ErrorCode, RequestError
+
+Kind = Literal["image", "video"]
+Message = dict[str, Any]
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif")
+VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg")
+_MAX_FILE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A picture or clip. `source` is what the user wrote, `url` what is sent: that URL, or the file as a data URL."""
+
+    kind: Kind
+    source: str
+    url: str = field(repr=False)
+
+    @classmethod
+    def read(cls, kind: Kind, source: str) -> Self:
+        """Read a file now, so that later changes of it do not change the conversation. URLs are left to the model.
+
+        Raises RequestError when the file cannot be read.
+        """
+        if source.startswith(("http://", "https://", "data:")):
+            return cls(kind=kind, source=source if len(source) <= 200 else f"{source[:40]}...", url=source)
+        path = Path(source).expanduser()
+        try:
+            if not path.is_file():
+                raise FileNotFoundError(2, "no such file")
+            if path.stat().st_size > _MAX_FILE_BYTES:
+                raise OSError(27, f"larger than {_MAX_FILE_BYTES >> 20} MB")
+            content = path.read_bytes()
+        except OSError as error:
+            raise RequestError(ErrorCode.INVALID_MEDIA, f"cannot read {source!r}: {error.strerror}") from None
+        guessed = mimetypes.guess_type(path.name)[0] or ""
+        mime = guessed if guessed.startswith(f"{kind}/") else {"image": "image/png", "video": "video/mp4"}[kind]
+        return cls(kind=kind, source=source, url=f"data:{mime};base64,{base64.b64encode(content).decode()}")
+
+    def part(self, *, is_saved: bool = False) -> dict[str, Any]:
+        """The content part of an OpenAI message; a saved one has the source in place of the content."""
+        key = f"{self.kind}_url"
+        return {"type": key, key: {"url": self.source if is_saved else self.url}}
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """A question with what is attached to it, and its answer."""
+
+    text: str
+    media: tuple[Attachment, ...] = ()
+    answer: str = ""
+
+    def question(self, *, is_saved: bool = False) -> Message:
+        if not self.media:
+            return {"role": "user", "content": self.text}
+        parts = [attachment.part(is_saved=is_saved) for attachment in self.media]
+        return {"role": "user", "content": [*parts, {"type": "text", "text": self.text}]}
+
+
+@dataclass(slots=True, kw_only=True)
+class Conversation:
+    """Turns so far, the system prompt, and attachments that wait for the next question."""
+
+    system: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+    attached: list[Attachment] = field(default_factory=list)
+
+    def messages(self, turn: Turn | None = None, *, is_saved: bool = False) -> list[Message]:
+        """As OpenAI messages, `turn` being asked at the end."""
+        messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        for past in self.turns:
+            messages += [past.question(is_saved=is_saved), {"role": "assistant", "content": past.answer}]
+        return messages if turn is None else [*messages, turn.question(is_saved=is_saved)]
+
+    def take_attached(self) -> tuple[Attachment, ...]:
+        """What waits for the next question; it waits no more."""
+        taken = tuple(self.attached)
+        self.attached.clear()
+        return taken
+
+    def reset(self) -> None:
+        """Forget all but the system prompt."""
+        self.turns.clear()
+        self.attached.clear()
+
+    def save(self, path: Path) -> None:
+        """Write `path`: OpenAI messages for a .json file, else Markdown to read. Files are named, not copied."""
+        if path.suffix == ".json":
+            text = json.dumps(self.messages(is_saved=True), ensure_ascii=False, indent=2) + "\n"
+        else:
+            text = self._as_markdown()
+        path.write_text(text, encoding="utf-8")
+
+    def load(self, path: Path) -> None:
+        """Take over the conversation of a .json file, attachments read anew. Raises RequestError, changing nothing."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or f"not JSON ({error})"
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"cannot read {str(path)!r}: {reason}") from None
+        system, turns = _parse(data, path)
+        self.system, self.turns = system, turns
+        self.attached.clear()
+
+    def _as_markdown(self) -> str:
+        blocks = [f"**system**\n\n{self.system}"] if self.system else []
+        for turn in self.turns:
+            media = "".join(f"[{attachment.kind}: {attachment.source}]\n" for attachment in turn.media)
+            blocks += [f"**you**\n\n{media}{turn.text}", f"**model**\n\n{turn.answer}"]
+        return "\n\n".join(blocks) + "\n"
+
+
+def _parse(data: Any, path: Path) -> tuple[str | None, list[Turn]]:
+    """(system prompt, turns) of OpenAI messages: an optional system message, then questions and answers in turn."""
+    problem = RequestError(
+        ErrorCode.INVALID_REQUEST,
+        f"{str(path)!r} is no conversation: that is a list of OpenAI messages, in which user and assistant alternate",
+    )
+    if not isinstance(data, list) or not all(isinstance(message, Mapping) for message in data):
+        raise problem
+    system = None
+    if data and data[0].get("role") == "system" and isinstance(data[0].get("content"), str):
+        system, data = data[0]["content"], data[1:]
+    if [message.get("role") for message in data] != ["user", "assistant"] * (len(data) // 2):
+        raise problem
+    turns = []
+    for question, answer in zip(data[::2], data[1::2]):
+        if not isinstance(answer.get("content"), str):
+            raise problem
+        content = question.get("content")
+        turns.append(
+            _parse_question([{"type": "text", "text": content}] if isinstance(content, str) else content, problem)
+        )
+        turns[-1].answer = answer["content"]
+    return system, turns
+
+
+def _parse_question(parts: Any, problem: RequestError) -> Turn:
+    texts: list[str] = []
+    media: list[Attachment] = []
+    for part in parts if isinstance(parts, Sequence) and not isinstance(parts, str) else ():
+        if not isinstance(part, Mapping):
+            raise problem
+        kind = part.get("type")
+        if kind == "text" and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind in ("image_url", "video_url"):
+            value = part.get(kind)
+            url = value.get("url") if isinstance(value, Mapping) else value
+            if not isinstance(url, str):
+                raise problem
+            media.append(Attachment.read("image" if kind == "image_url" else "video", url))
+        else:
+            raise problem
+    if not texts and not media:
+        raise problem
+    return Turn(text="\n".join(texts), media=tuple(media))

@@ -1,0 +1,17 @@
+"""`seesay serve …`: servers, and a client to talk to one."""
+
+from __future__ import annotations
+
+from seesay.commands import serve_client, serve_gradio, serve_server
+from seesay.commands.command import Command
+
+COMMAND = Command(
+    name="serve",
+    summary="serve a model over HTTP or in a browser, or talk to a server",
+    children=(serve_server.COMMAND, serve_client.COMMAND, serve_gradio.COMMAND),
+    examples="""\
+  seesay serve api_server Qwen/Qwen2.5-VL-7B-Instruct --server-port 23333
+  seesay serve api_client http://localhost:23333
+  seesay serve gradio http://localhost:23333 --server-port 6006
+""",
+)

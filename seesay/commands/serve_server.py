@@ -1,0 +1,253 @@
+"""`seesay serve api_server`: the HTTP server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seesay.commands import options
+from seesay.commands.command import Command
+from seesay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from seesay.config import MediaLimits
+    from seesay.serving.settings import ServerSettings
+
+_EXAMPLES = """\
+  seesay serve api_server                                    the built-in model on http://0.0.0.0:23333
+  seesay serve api_server Qwen/Qwen2.5-VL-7B-Instruct --server-port 23333 --session-len 16384
+  seesay serve api_server ./my-model --model-name mine --server-name 127.0.0.1
+  SEESAY_API_KEYS=key1,key2 seesay serve api_server          only for those who have a key
+  seesay serve api_server --allowed-local-media-path /data/pictures --allowed-media-domains example.com
+then: curl http://localhost:23333/v1/models ; the API's documentation is at http://localhost:23333/
+"""
+_API_KEYS_VARIABLE = "SEESAY_API_KEYS"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    _add_server_options(parser)
+    _add_load_options(parser)
+    _add_media_options(parser)
+    options.add_engine_options(parser)
+    options.add_log_options(parser, default="WARNING")
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--server-name", default="0.0.0.0", metavar="HOST", help="address to listen on (default: 0.0.0.0, all of them)"
+    )
+    group.add_argument("--server-port", type=options.port, default=23333, metavar="PORT", help="default: 23333")
+    group.add_argument(
+        "--model-name", metavar="NAME", help="what clients call the model (default: MODEL, of a folder its last part)"
+    )
+    group.add_argument(
+        "--api-keys",
+        nargs="*",
+        metavar="KEY",
+        help=f"keys that open the server; {_API_KEYS_VARIABLE}=key1,key2 keeps them off the process list",
+    )
+    group.add_argument(
+        "--ssl", action="store_true", help="serve https with the files that SSL_CERTFILE and SSL_KEYFILE name"
+    )
+    group.add_argument(
+        "--allow-origins",
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="browser pages that may call the server; '*' for all (default: none)",
+    )
+    group.add_argument("--allow-credentials", action="store_true", help="let those pages send cookies")
+    group.add_argument(
+        "--allow-methods",
+        nargs="+",
+        default=["GET", "POST", "OPTIONS"],
+        metavar="METHOD",
+        help="what those pages may do (default: GET POST OPTIONS)",
+    )
+    group.add_argument(
+        "--allow-headers",
+        nargs="+",
+        default=["*"],
+        metavar="HEADER",
+        help="headers those pages may send (default: all)",
+    )
+    group.add_argument(
+        "--generation-defaults",
+        choices=("model", "openai"),
+        default="model",
+        help="what a request gets that says no temperature, top_p ...: the checkpoint's own values, or OpenAI's",
+    )
+
+
+def _add_load_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("load")
+    group.add_argument(
+        "--max-concurrent-requests",
+        type=options.whole(1),
+        default=256,
+        metavar="N",
+        help="requests answered at a time (default: 256)",
+    )
+    group.add_argument(
+        "--max-queue",
+        type=options.whole(0),
+        default=256,
+        metavar="N",
+        help="requests that may wait; what comes then gets 429 (default: 256)",
+    )
+    group.add_argument(
+        "--request-timeout",
+        type=options.number,
+        default=600.0,
+        metavar="S",
+        help="longest time for an answer, waiting included (default: 600)",
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=options.number,
+        default=30.0,
+        metavar="S",
+        help="how long running answers may go on after SIGTERM (default: 30)",
+    )
+    group.add_argument(
+        "--max-body-bytes",
+        type=options.whole(1),
+        default=64 << 20,
+        metavar="N",
+        help="largest request (default: 64 MiB)",
+    )
+
+
+def _add_media_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("pictures and clips that requests refer to")
+    group.add_argument(
+        "--allowed-local-media-path",
+        metavar="FOLDER",
+        help="requests may name files in this folder (default: none at all)",
+    )
+    group.add_argument(
+        "--allowed-media-domains",
+        nargs="+",
+        metavar="DOMAIN",
+        help="fetch from these hosts only (default: any public one)",
+    )
+    group.add_argument(
+        "--allow-private-hosts", action="store_true", help="fetch from addresses that are not public, too"
+    )
+    group.add_argument(
+        "--media-timeout", type=options.number, metavar="S", help="longest time to fetch one (default: 30)"
+    )
+    group.add_argument("--max-media-bytes", type=options.whole(1), metavar="N", help="largest one (default: 256 MiB)")
+    group.add_argument(
+        "--max-media-items", type=options.whole(0), metavar="N", help="most in one request (default: 1024)"
+    )
+
+
+def make_settings(arguments: argparse.Namespace) -> ServerSettings:
+    """The server's settings. Raises ConfigError that names the option."""
+    from seesay.serving.settings import ServerSettings
+
+    certfile, keyfile = _ssl_files() if arguments.ssl else (None, None)
+    return ServerSettings(
+        host=arguments.server_name,
+        port=arguments.server_port,
+        model_name=arguments.model_name,
+        api_keys=_api_keys(arguments.api_keys),
+        cors_origins=tuple(arguments.allow_origins),
+        cors_methods=tuple(arguments.allow_methods),
+        cors_headers=tuple(arguments.allow_headers),
+        cors_credentials=arguments.allow_credentials,
+        max_concurrent_requests=arguments.max_concurrent_requests,
+        max_queue=arguments.max_queue,
+        request_timeout_s=arguments.request_timeout,
+        max_body_bytes=arguments.max_body_bytes,
+        drain_timeout_s=arguments.drain_timeout,
+        generation_defaults=arguments.generation_defaults,
+        log_level=arguments.log_level,
+        max_log_len=200 if arguments.max_log_len is None else arguments.max_log_len,
+        media=_make_media_limits(arguments),
+        ssl_certfile=certfile,
+        ssl_keyfile=keyfile,
+    )
+
+
+def _make_media_limits(arguments: argparse.Namespace) -> MediaLimits:
+    from seesay.config import MediaLimits
+
+    given = {
+        "timeout_s": arguments.media_timeout,
+        "max_bytes": arguments.max_media_bytes,
+        "max_items": arguments.max_media_items,
+        "allowed_local_media_path": arguments.allowed_local_media_path,
+        "allowed_media_domains": arguments.allowed_media_domains and tuple(arguments.allowed_media_domains),
+    }
+    return MediaLimits(
+        allow_local_paths=False,
+        allow_private_hosts=arguments.allow_private_hosts,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _api_keys(given: list[str] | None) -> tuple[str, ...]:
+    if given is not None:
+        if not given:
+            raise ConfigError("--api-keys: name at least one key")
+        return tuple(given)
+    return tuple(key.strip() for key in os.environ.get(_API_KEYS_VARIABLE, "").split(",") if key.strip())
+
+
+def _ssl_files() -> tuple[str, str]:
+    files = []
+    for name in ("SSL_CERTFILE", "SSL_KEYFILE"):
+        value = os.environ.get(name)
+        if not value or not Path(value).is_file():
+            raise ConfigError(f"--ssl: the environment variable {name} must name a PEM file; it is {value!r}")
+        files.append(value)
+    return files[0], files[1]
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = make_settings(arguments)
+    backend_config = options.make_engine_config(arguments)
+    template = options.make_chat_template_config(arguments)
+    from seesay.log import set_up_logging
+    from seesay.serving.server import run_server
+
+    set_up_logging(settings.log_level, settings.max_log_len)
+    print(f"seesay: loading {arguments.model_path} ...", file=sys.stderr, flush=True)
+    started = time.perf_counter()
+    from seesay.engine import AsyncEngine
+
+    with AsyncEngine(
+        arguments.model_path,
+        backend_config=backend_config,
+        vision_config=options.make_vision_config(arguments),
+        chat_template_config=template,
+        media_limits=settings.media,
+    ) as engine:
+        scheme = "https" if settings.ssl_certfile else "http"
+        seconds = time.perf_counter() - started
+        print(
+            f"seesay: ready after {seconds:.1f} s on {engine.resolved.device}; "
+            f"serving {scheme}://{settings.host}:{settings.port} (Ctrl-C ends it, answers first)",
+            file=sys.stderr,
+            flush=True,
+        )
+        run_server(engine, settings)
+    return 0
+
+
+COMMAND = Command(
+    name="api_server",
+    summary="serve the OpenAI and Anthropic APIs over HTTP",
+    add_arguments=_add_arguments,
+    run=_run,
+    usage="[OPTIONS] [MODEL]",
+    examples=_EXAMPLES,
+)

@@ -1,0 +1,109 @@
+"""Where a chat reads and writes: a terminal with line editing, or pipes.
+
+On a terminal everything goes to it. Over pipes only answers go to standard output, so that they can be used; what
+else there is to say goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+_DIM, _RED, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[0m"
+_CONTINUED = "\\"
+# Whatever a model (or a picture's text) says, it must not steer the terminal.
+_CONTROLS = {code: None for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
+
+
+class Terminal:
+    """Reads messages and writes answers. `is_interactive` when a person types at a terminal."""
+
+    def __init__(self, stdin: TextIO | None = None, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+        self._in = stdin or sys.stdin
+        self._out = stdout or sys.stdout
+        self._err = stderr or sys.stderr
+        self.is_interactive = self._in.isatty()
+        self._is_screen = self._out.isatty()
+        notices = self._out if self.is_interactive and self._is_screen else self._err
+        self._notices = notices
+        has_colour = notices.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._dim, self._red, self._plain = (_DIM, _RED, _PLAIN) if has_colour else ("", "", "")
+        self._can_edit = self.is_interactive and self._is_screen and self._in is sys.stdin
+
+    def set_up_editing(self, complete: Callable[[str], list[str]]) -> None:
+        """Line editing, and completion with tab: `complete` gives the lines that may come of one."""
+        if not self._can_edit:
+            return
+        try:
+            import readline
+        except ImportError:
+            return
+        found: list[str] = []
+
+        def completer(_: str, state: int) -> str | None:
+            if state == 0:
+                found[:] = complete(readline.get_line_buffer())
+            return found[state] if state < len(found) else None
+
+        readline.set_completer_delims("")
+        readline.set_completer(completer)
+        readline.parse_and_bind("tab: complete")
+
+    def read(self, prompt: str, *, prefilled: str = "") -> str:
+        """One message; a line that ends in a backslash is continued by the next. Raises EOFError at the end."""
+        lines = [self._read_line(prompt, prefilled)]
+        while lines[-1].endswith(_CONTINUED):
+            lines[-1] = lines[-1].removesuffix(_CONTINUED)
+            try:
+                lines.append(self._read_line("." * (len(prompt) - 1) + " "))
+            except EOFError:
+                break
+        return "\n".join(lines)
+
+    def _read_line(self, prompt: str, prefilled: str = "") -> str:
+        if self._can_edit:
+            return self._edit_line(prompt, prefilled)
+        if self.is_interactive:
+            self._notices.write(prompt)
+            self._notices.flush()
+        line = self._in.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\r\n")
+
+    def _edit_line(self, prompt: str, prefilled: str) -> str:
+        try:
+            import readline
+        except ImportError:
+            return input(prompt)
+        readline.set_startup_hook(lambda: readline.insert_text(prefilled))
+        try:
+            return input(prompt)
+        finally:
+            readline.set_startup_hook(None)
+
+    def write(self, text: str) -> None:
+        """A piece of an answer."""
+        self._put(self._out, text.translate(_CONTROLS) if self._is_screen else text)
+
+    def notice(self, text: str, *, end: str = "\n") -> None:
+        """Something that is not an answer."""
+        self._put(self._notices, f"{self._dim}{text.translate(_CONTROLS)}{self._plain}{end}")
+
+    def aside(self, text: str) -> None:
+        """A notice that only a person at a terminal wants."""
+        if self.is_interactive:
+            self.notice(text)
+
+    def error(self, text: str) -> None:
+        """What went wrong, in one line."""
+        line = " ".join(text.translate(_CONTROLS).split())
+        self._put(self._notices, f"{self._red}error:{self._plain} {line}\n")
+
+    @staticmethod
+    def _put(stream: TextIO, text: str) -> None:
+        encoding = stream.encoding or "utf-8"
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()

@@ -1,0 +1,373 @@
+"""`APIClient`: asks a running server, from plain synchronous code. Knows HTTP and JSON, and nothing of models.
+
+Method names, arguments and defaults are LMDeploy's. A stream is a generator: leave it early (or close it), and the
+server stops computing that answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from seesay.errors import MissingExtraError, SeesayError
+
+try:
+    import httpx
+except ImportError:
+    raise MissingExtraError("the client", package="httpx", extra="serve") from None
+
+DEFAULT_URL = "http://127.0.0.1:23333"
+API_KEY_VARIABLE = "SEESAY_API_KEY"
+
+_CONNECT_TIMEOUT_S = 10.0
+
+Answers = Generator[dict[str, Any], None, None]
+Prompt = str | Sequence[Mapping[str, Any]]
+
+
+class APIError(SeesayError):
+    """The server refused a request or cannot be reached.
+
+    `status` is the HTTP status, None when there was no answer; `code` and `param` are those of the server's error.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code
+        self.param = param
+
+
+class APIClient:
+    """A server's routes as methods. Usable from several threads; close it, or use it in a `with` statement.
+
+    api_key: sent as a bearer token; None takes the environment variable SEESAY_API_KEY, if it is set.
+    timeout_s: longest wait for the next bytes of an answer. verify: False accepts any certificate; a path names one.
+
+    All requests raise `APIError` when the server refuses them or is not there.
+    """
+
+    def __init__(
+        self,
+        api_server_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 600.0,
+        verify: bool | str = True,
+    ) -> None:
+        self.api_server_url = _clean_url(api_server_url)
+        key = api_key if api_key is not None else os.environ.get(API_KEY_VARIABLE)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
+        try:
+            context = httpx.create_ssl_context(verify=verify)
+            self._http = httpx.Client(
+                base_url=self.api_server_url,
+                headers=headers,
+                timeout=timeout,
+                verify=context,
+                # A proxy that the environment names cannot reach this machine's own addresses.
+                trust_env=httpx.URL(self.api_server_url).host not in ("127.0.0.1", "localhost", "::1"),
+            )
+        except (httpx.InvalidURL, UnicodeError, OSError) as error:
+            raise APIError(f"cannot use the server address {api_server_url!r}: {error}") from None
+        self._models: list[str] | None = None
+
+    # --- models and health ------------------------------------------------------------------------------------------
+
+    @property
+    def available_models(self) -> list[str]:
+        """Names of the models that the server has; asked once."""
+        if self._models is None:
+            self._models = [str(model["id"]) for model in self._get("/v1/models")["data"]]
+        return list(self._models)
+
+    def is_healthy(self) -> bool:
+        """Whether the server is there and ready to answer."""
+        try:
+            return self._http.get("/health", timeout=5.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def version(self) -> str:
+        """The server's version of seesay."""
+        return str(self._get("/version")["version"])
+
+    # --- OpenAI's routes --------------------------------------------------------------------------------------------
+
+    def chat_completions_v1(
+        self,
+        model: str,
+        messages: Prompt,
+        temperature: float | None = 0.7,
+        top_p: float | None = 1.0,
+        n: int | None = 1,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        stream: bool = False,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        user: str | None = None,
+        repetition_penalty: float | None = None,
+        ignore_eos: bool | None = None,
+        skip_special_tokens: bool | None = None,
+        **kwargs: Any,
+    ) -> Answers:
+        """Answers a conversation: yields one completion, or with `stream` its chunks, as OpenAI's API has them.
+
+        messages: OpenAI messages, or the user's text. Further arguments are fields of the request.
+        """
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        body = {
+            "model": model,
+            "messages": list(messages),
+            "temperature": temperature,
+            "top_p": top_p,
+            "n": n,
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "stream": stream,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "user": user,
+            "repetition_penalty": repetition_penalty,
+            "ignore_eos": ignore_eos,
+            "skip_special_tokens": skip_special_tokens,
+            **kwargs,
+        }
+        return self._answers("/v1/chat/completions", body)
+
+    def completions_v1(
+        self,
+        model: str,
+        prompt: str | Sequence[str] | Sequence[int],
+        suffix: str | None = None,
+        temperature: float | None = 0.7,
+        n: int | None = 1,
+        max_tokens: int | None = 16,
+        stream: bool = False,
+        stop: str | Sequence[str] | None = None,
+        top_p: float | None = 1.0,
+        top_k: int | None = None,
+        user: str | None = None,
+        repetition_penalty: float | None = None,
+        ignore_eos: bool | None = None,
+        skip_special_tokens: bool | None = None,
+        **kwargs: Any,
+    ) -> Answers:
+        """Continues a raw text: yields one completion, or with `stream` its chunks, as OpenAI's API has them."""
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "suffix": suffix,
+            "temperature": temperature,
+            "n": n,
+            "max_tokens": max_tokens,
+            "stream": stream,
+            "stop": stop,
+            "top_p": top_p,
+            "top_k": top_k,
+            "user": user,
+            "repetition_penalty": repetition_penalty,
+            "ignore_eos": ignore_eos,
+            "skip_special_tokens": skip_special_tokens,
+            **kwargs,
+        }
+        return self._answers("/v1/completions", body)
+
+    # --- our own routes ---------------------------------------------------------------------------------------------
+
+    def chat_interactive_v1(
+        self,
+        prompt: Prompt,
+        image_url: str | Sequence[str] | None = None,
+        session_id: int = -1,
+        interactive_mode: bool = False,
+        stream: bool = False,
+        stop: str | Sequence[str] | None = None,
+        request_output_len: int | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        temperature: float | None = None,
+        repetition_penalty: float | None = None,
+        ignore_eos: bool | None = None,
+        skip_special_tokens: bool | None = None,
+        **kwargs: Any,
+    ) -> Answers:
+        """Answers with the conversation kept by the server: turns of one `session_id` belong together.
+
+        interactive_mode: False forgets what the session held. Yields `{"text", "tokens", "input_tokens",
+        "history_tokens", "finish_reason"}`; with `stream` one for each new piece of text.
+        """
+        body = {
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
+            "image_url": image_url,
+            "session_id": session_id,
+            "interactive_mode": interactive_mode,
+            "stream": stream,
+            "stop": stop,
+            "request_output_len": request_output_len,
+            "top_p": top_p,
+            "top_k": top_k,
+            "temperature": temperature,
+            "repetition_penalty": repetition_penalty,
+            "ignore_eos": ignore_eos,
+            "skip_special_tokens": skip_special_tokens,
+            **kwargs,
+        }
+        return self._answers("/v1/chat/interactive", body)
+
+    def chat(
+        self,
+        prompt: Prompt,
+        session_id: int,
+        image_url: str | Sequence[str] | None = None,
+        request_output_len: int = 512,
+        stream: bool = False,
+        **kwargs: Any,
+    ) -> Generator[tuple[str, int, str | None], None, None]:
+        """One more turn of a session: yields (new text, tokens so far, finish reason)."""
+        answers = self.chat_interactive_v1(
+            prompt,
+            image_url,
+            session_id,
+            interactive_mode=True,
+            stream=stream,
+            request_output_len=request_output_len,
+            **kwargs,
+        )
+        for answer in answers:
+            yield answer["text"], answer["tokens"], answer["finish_reason"]
+
+    def end_session(self, session_id: int) -> None:
+        """Make the server forget a session, and stop the answer that it is getting."""
+        for _ in self.chat_interactive_v1("", session_id=session_id, cancel=True):
+            pass
+
+    def generate(
+        self, prompt: str | None = None, input_ids: Sequence[int] | None = None, stream: bool = False, **kwargs: Any
+    ) -> Answers:
+        """Continues a raw text or token ids: yields `{"text", "output_ids", "meta_info"}`, with `stream` per piece."""
+        body = {"prompt": prompt, "input_ids": None if input_ids is None else list(input_ids), "stream": stream}
+        return self._answers("/generate", {**body, **kwargs})
+
+    def encode(self, input: str | Sequence[str], do_preprocess: bool = False, add_bos: bool = True) -> tuple[Any, Any]:
+        """(token ids, how many) of a text, or lists of both for several texts.
+
+        do_preprocess: as a user's message in the chat template. add_bos: with what the tokenizer puts around a text.
+        """
+        texts = [input] if isinstance(input, str) else list(input)
+        rows: list[list[int]] = []
+        for text in texts:
+            messages = [{"role": "user", "content": text}] if do_preprocess else None
+            body = {"messages": messages} if messages else {"prompt": text, "add_special_tokens": add_bos}
+            rows.append([int(token_id) for token_id in self._post("/tokenize", body)["tokens"]])
+        return (rows[0], len(rows[0])) if isinstance(input, str) else (rows, [len(row) for row in rows])
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of token ids."""
+        body = {"tokens": list(token_ids), "skip_special_tokens": skip_special_tokens}
+        return str(self._post("/detokenize", body)["prompt"])
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is allowed."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.api_server_url!r})"
+
+    def _get(self, path: str) -> Any:
+        with self._explain():
+            return _read_json(self._http.get(path))
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        with self._explain():
+            return _read_json(self._http.post(path, json=_without_none(body)))
+
+    def _answers(self, path: str, body: Mapping[str, Any]) -> Answers:
+        """One answer, or the events of a stream. The request is sent when the first one is asked for."""
+        if not body.get("stream"):
+            yield self._post(path, body)
+            return
+        with self._explain(), self._http.stream("POST", path, json=_without_none(body)) as response:
+            if response.status_code != 200:
+                response.read()
+                _read_json(response)
+            for event in _events(response.iter_lines()):
+                if "error" in event:
+                    raise _make_error(event["error"], response.status_code)
+                yield event
+
+    @contextmanager
+    def _explain(self) -> Iterator[None]:
+        """Turn what httpx raises into errors that say what to do."""
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            kind = "reach" if isinstance(error, httpx.ConnectTimeout) else "get an answer in time from"
+            raise APIError(f"cannot {kind} the server at {self.api_server_url}") from None
+        except httpx.ConnectError as error:
+            raise APIError(
+                f"cannot reach the server at {self.api_server_url} ({error}): is it running? "
+                "`seesay serve api_server` starts one"
+            ) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            raise APIError(f"the connection to the server at {self.api_server_url} broke: {reason}") from None
+
+
+def _clean_url(url: str) -> str:
+    """`host:port`, with or without http:// and a trailing /v1, as the server's root. 0.0.0.0 is this machine."""
+    url = url.strip().rstrip("/").removesuffix("/v1")
+    if "://" not in url:
+        url = f"http://{url}"
+    if not url.startswith(("http://", "https://")):
+        raise APIError(f"the server's address must begin with http:// or https://, not {url!r}")
+    return url.replace("://0.0.0.0", "://127.0.0.1", 1)
+
+
+def _without_none(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if value is not None}
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of server-sent events; OpenAI's `[DONE]` is none."""
+    for line in lines:
+        if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+            yield json.loads(data)
+
+
+def _read_json(response: httpx.Response) -> Any:
+    try:
+        value = response.json()
+    except ValueError:
+        value = None
+    if response.is_success and value is not None:
+        return value
+    error = value.get("error", value.get("detail")) if isinstance(value, dict) else None
+    raise _make_error(error or response.reason_phrase or "no answer", response.status_code)
+
+
+def _make_error(error: Any, status: int) -> APIError:
+    if not isinstance(error, Mapping):
+        return APIError(f"the server refused ({status}): {error}", status=status)
+    message = str(error.get("message", error))
+    return APIError(message, status=status, code=error.get("code"), param=error.get("param"))
