@@ -145,9 +145,12 @@ def make_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.d
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn x [P, k, heads, head_dim] by angles whose cos and sin are [P, head_dim / 2], in float32."""
-    first, second = x.float().chunk(2, dim=-1)
+    turned = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    (first, second), (to_first, to_second) = x.float().chunk(2, dim=-1), turned.chunk(2, dim=-1)
     cos, sin = cos[:, None, None], sin[:, None, None]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    torch.mul(first, cos, out=to_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=to_second).addcmul_(first, sin)
+    return turned.to(x.dtype)
 
 
 class _Attention(nn.Module):

@@ -1,4 +1,6 @@
-"""Fills a tower's parameters from a checkpoint, strictly: every tensor has its place and every place its tensor."""
+"""Fills a tower's parameters from a checkpoint, strictly: every tensor has its place and every place its tensor. Then
+its linear layers get the fastest kernel of their device.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from torch import nn
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
+from seesay.linear import make_linear_kernel
 
 
 def load_weights(
@@ -44,3 +47,14 @@ def load_weights(
                     f"config.json asks for {list(parameter.shape)}"
                 )
             parameter.copy_(tensor)
+    for child in module.modules():
+        if isinstance(child, nn.Linear):
+            _use_fast_kernel(child)
+
+
+def _use_fast_kernel(linear: nn.Linear) -> None:
+    """Compute `linear` by `make_linear_kernel`, which keeps what it needs of the weight: the parameter is emptied where
+    it keeps a packed copy."""
+    linear.forward = make_linear_kernel(linear.weight, linear.bias)  # type: ignore[method-assign]
+    if linear.weight.device.type == "cpu":
+        linear.weight = nn.Parameter(linear.weight.new_empty(0), requires_grad=False)
