@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -41,6 +41,8 @@ from seesay.vl.messages import parse_prompts
 from seesay.vl.registry import find_family
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from seesay.encoders.encoder import Encoder
@@ -231,6 +233,16 @@ class AsyncEngine:
             for request_id, request in zip(ids, requests):
                 self._threads.submit(self._prepare_and_submit, request_id, request, on_output, received_at)
         return ids
+
+    def tokenize(self, request: GenerationRequest) -> Future[npt.NDArray[np.int64]]:
+        """Token ids int64 [T] of the prompt that `request` stands for, media included; nothing is computed with them.
+
+        The future raises `RequestError` for a prompt that cannot be made; the call does when the engine is closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+            return self._threads.submit(self._preparer.tokenize, request)
 
     def abort(self, request_id: int) -> None:
         """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it is over already."""

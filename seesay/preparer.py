@@ -9,6 +9,9 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from seesay.checkpoint import Checkpoint
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
@@ -113,6 +116,10 @@ class RequestPreparer:
                     f"logit_bias: token id {token_id} is not in the vocabulary (0 to {self._vocab_size - 1})",
                     "logit_bias",
                 )
+
+    def tokenize(self, request: GenerationRequest) -> npt.NDArray[np.int64]:
+        """Token ids int64 [T] of the prompt of `request`, with those that stand for its media."""
+        return self._build_prompt(request)[0].token_ids
 
     def _build_prompt(self, request: GenerationRequest) -> tuple[MultimodalInput, list[PreparedMedia]]:
         if has_media(request) and not self._takes_media and self._family.modalities:

@@ -1,0 +1,3 @@
+"""Anthropic's messages API."""
+
+from __future__ import annotations

@@ -1,0 +1,173 @@
+"""Anthropic's messages as values, checked before anything is fetched. A bad one is refused with 400 that names it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from seesay.config import MediaLimits
+from seesay.serving.content import check_source, check_unicode
+from seesay.serving.errors import bad_request
+from seesay.values import MediaPart, Message, Modality, TextPart
+
+Part = TextPart | MediaPart
+
+_IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_UNSUPPORTED = ("document", "search_result", "thinking", "redacted_thinking", "server_tool_use", "file")
+
+
+def read_conversation(system: object, messages: object, limits: MediaLimits) -> tuple[Message, ...]:
+    """The system prompt and the turns. Turns of one role that follow each other become one."""
+    check_unicode(system, "system")
+    check_unicode(messages, "messages")
+    if not isinstance(messages, list) or not messages:
+        raise bad_request("messages must be a list with at least one message", "messages")
+    turns = _read_system(system)
+    for index, message in enumerate(messages):
+        for turn in _read_message(message, f"messages[{index}]", limits, is_last=index == len(messages) - 1):
+            if turns and turn.role == turns[-1].role and turn.role != "tool" and not (turn.extra or turns[-1].extra):
+                turn = Message(role=turn.role, parts=(*turns.pop().parts, *turn.parts))
+            turns.append(turn)
+    return tuple(turns)
+
+
+def _read_system(system: object) -> list[Message]:
+    if system is None or system == "" or system == []:
+        return []
+    if isinstance(system, str):
+        return [Message(role="system", parts=(TextPart(text=system),))]
+    if not isinstance(system, list):
+        raise bad_request("system must be a text or a list of text blocks", "system")
+    parts: list[Part] = []
+    for index, block in enumerate(system):
+        where = f"system[{index}]"
+        if _kind_of(block, where) != "text":
+            raise bad_request(f"{where}: the system prompt takes text blocks only", where)
+        parts.append(_read_text(block, where))
+    return [Message(role="system", parts=tuple(parts))]
+
+
+def _read_message(message: object, where: str, limits: MediaLimits, *, is_last: bool) -> list[Message]:
+    """The message as turns: tool results are turns of their own."""
+    if not isinstance(message, Mapping):
+        raise bad_request(f"{where} must be an object with role and content", where)
+    _refuse_unknown(message, ("role", "content"), where)
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant"):
+        raise bad_request(f"{where}.role must be user or assistant (the system prompt is a field)", f"{where}.role")
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}] if content else []
+    if not isinstance(content, list):
+        raise bad_request(f"{where}.content must be a text or a list of blocks", f"{where}.content")
+    if not content and not (is_last and role == "assistant"):
+        raise bad_request(f"{where}.content is empty", f"{where}.content")
+    if role == "assistant":
+        return _read_assistant(content, where)
+    results: list[Message] = []
+    parts: list[Part] = []
+    for index, block in enumerate(content):
+        path = f"{where}.content[{index}]"
+        if _kind_of(block, path) == "tool_result":
+            results.append(_read_tool_result(block, path, limits))
+        else:
+            parts.append(_read_part(block, path, limits))
+    return [*results, Message(role="user", parts=tuple(parts))] if parts else results
+
+
+def _read_assistant(content: list[Any], where: str) -> list[Message]:
+    parts: list[Part] = []
+    calls: list[dict[str, Any]] = []
+    for index, block in enumerate(content):
+        path = f"{where}.content[{index}]"
+        kind = _kind_of(block, path)
+        if kind == "text":
+            parts.append(_read_text(block, path))
+        elif kind == "tool_use":
+            calls.append(_read_tool_use(block, path))
+        else:
+            raise bad_request(f"{path}: an assistant's turn holds text and tool_use blocks, not {kind}", f"{path}.type")
+    return [Message(role="assistant", parts=tuple(parts), extra={"tool_calls": calls} if calls else {})]
+
+
+def _read_tool_use(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    _refuse_unknown(block, ("type", "id", "name", "input", "cache_control"), where)
+    if not isinstance(block.get("name"), str) or not isinstance(block.get("input"), Mapping):
+        raise bad_request(f"{where} must have a name and an input object", where)
+    function = {"name": block["name"], "arguments": json.dumps(block["input"], ensure_ascii=False)}
+    return {"id": str(block.get("id") or ""), "type": "function", "function": function}
+
+
+def _read_tool_result(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Message:
+    _refuse_unknown(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where)
+    content = block.get("content")
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}] if content else []
+    if not isinstance(content, list | None):
+        raise bad_request(f"{where}.content must be a text or a list of blocks", f"{where}.content")
+    parts = [_read_part(part, f"{where}.content[{index}]", limits) for index, part in enumerate(content or ())]
+    return Message(role="tool", parts=tuple(parts), extra={"tool_call_id": str(block.get("tool_use_id") or "")})
+
+
+def _read_part(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Part:
+    kind = _kind_of(block, where)
+    if kind == "text":
+        return _read_text(block, where)
+    if kind == "image":
+        return _read_image(block, where, limits)
+    _fail_kind(kind, where)
+
+
+def _read_text(block: Mapping[str, Any], where: str) -> TextPart:
+    if block.get("citations") == []:
+        block = {key: value for key, value in block.items() if key != "citations"}
+    _refuse_unknown(block, ("type", "text", "cache_control"), where)
+    text = block.get("text")
+    if not isinstance(text, str) or not text:
+        raise bad_request(f"{where}.text must be a text that is not empty", f"{where}.text")
+    return TextPart(text=text)
+
+
+def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> MediaPart:
+    _refuse_unknown(block, ("type", "source", "cache_control"), where)
+    source = block.get("source")
+    path = f"{where}.source"
+    if not isinstance(source, Mapping):
+        raise bad_request(f"{path} must be an object of type base64 or url", path)
+    if source.get("type") == "base64":
+        _refuse_unknown(source, ("type", "media_type", "data"), path)
+        media_type, data = source.get("media_type"), source.get("data")
+        if media_type not in _IMAGE_TYPES:
+            raise bad_request(f"{path}.media_type must be one of {', '.join(_IMAGE_TYPES)}", f"{path}.media_type")
+        if not isinstance(data, str) or not data:
+            raise bad_request(f"{path}.data must be the picture in base64", f"{path}.data")
+        return MediaPart(modality=Modality.IMAGE, source=f"data:{media_type};base64,{data}")
+    if source.get("type") == "url":
+        _refuse_unknown(source, ("type", "url"), path)
+        check_source(source.get("url"), limits, f"{path}.url")
+        return MediaPart(modality=Modality.IMAGE, source=source["url"])
+    raise bad_request(f"{path}.type must be base64 or url, not {_shorten(source.get('type'))}", f"{path}.type")
+
+
+def _kind_of(block: object, where: str) -> str:
+    if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
+        raise bad_request(f"{where} must be an object with a type", where)
+    return str(block["type"])
+
+
+def _fail_kind(kind: str, where: str) -> NoReturn:
+    known = kind in _UNSUPPORTED
+    why = f"{kind} blocks are not supported" if known else f"the type {_shorten(kind)} is unknown here"
+    raise bad_request(f"{where}: {why}; send text, image or tool_result", f"{where}.type")
+
+
+def _refuse_unknown(value: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key, item in value.items():
+        if key not in known and item is not None:
+            raise bad_request(
+                f"unknown field: {where}.{_shorten(key)}", f"{where}.{_shorten(key)}", code="unknown_parameter"
+            )
+
+
+def _shorten(value: object) -> str:
+    return str(value)[:40]

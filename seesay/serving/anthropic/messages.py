@@ -1,0 +1,197 @@
+"""`/v1/messages` and `/v1/messages/count_tokens`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from seesay.serving.anthropic.content import read_conversation
+from seesay.serving.anthropic.protocol import (
+    AnswerMessage,
+    CountTokensRequest,
+    MessagesErrorResponse,
+    MessagesRequest,
+    TokensCount,
+)
+from seesay.serving.content import check_unicode
+from seesay.serving.context import request_id_of
+from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.prompts import count_tokens
+from seesay.serving.state import ServerState
+from seesay.serving.streaming import EventStream, make_event
+from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
+
+_PREFIX = "/v1/messages"
+_PARAM_NAMES = {"max_new_tokens": "max_tokens", "stop_words": "stop_sequences"}
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def make_router(state: ServerState) -> APIRouter:
+    """The routes, over `state`; errors under them have Anthropic's envelope."""
+    state.envelopes.register(_PREFIX, make_envelope)
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"model": MessagesErrorResponse, "description": "an error"} for status in ("4XX", "5XX")
+    }
+    router = APIRouter(tags=["Anthropic"], responses=errors)
+
+    @router.post(
+        _PREFIX,
+        response_model=AnswerMessage,
+        responses={
+            200: {
+                "description": "the answer; with stream=true, the events of `MessageStreamEvent`",
+                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/MessageStreamEvent"}}},
+            }
+        },
+    )
+    async def create_message(body: MessagesRequest, http: Request) -> Response:
+        """Answer a conversation, pictures included."""
+        reply = _Reply(state, body)
+        request_id = request_id_of(http.scope)
+        if body.stream:
+            return EventStream(reply.stream(request_id), render_error=_make_error_event)
+        answers = await state.answering.collect([reply.request], receive=http.receive, request_id=request_id)
+        return JSONResponse(reply.make_message(answers[0].text, answers[0].last), headers={"request-id": request_id})
+
+    @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
+    async def count(body: CountTokensRequest) -> TokensCount:
+        """How many tokens the prompt of a request has, pictures included. Nothing is answered."""
+        state.check_model(body.model)
+        prompt = read_conversation(body.system, body.messages, state.settings.media)
+        config = state.defaults.make_config(max_new_tokens=1)
+        request = GenerationRequest(prompt=prompt, gen_config=config, template_options=_template_options(prompt))
+        return TokensCount(input_tokens=await count_tokens(state, request))
+
+    return router
+
+
+def make_envelope(error: ApiError) -> dict[str, Any]:
+    """`{"type": "error", "error": {"type", "message"}}`."""
+    kind = _KINDS.get(error.status_code) or ("invalid_request_error" if error.status_code < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def _make_error_event(error: ApiError) -> bytes:
+    return make_event(make_envelope(error), name="error")
+
+
+def _template_options(prompt: tuple[Message, ...]) -> dict[str, Any]:
+    """An assistant's turn at the end is the beginning of the answer. Raises `ApiError` for one that ends in blanks."""
+    last = prompt[-1]
+    if last.role != "assistant" or last.extra:
+        return {}
+    text = last.parts[-1].text if last.parts and isinstance(last.parts[-1], TextPart) else ""
+    if text != text.rstrip():
+        raise bad_request("messages: the final assistant content must not end with whitespace", "messages")
+    return {"continue_final": True}
+
+
+class _Reply:
+    """The answer to one request, whole or streamed."""
+
+    def __init__(self, state: ServerState, body: MessagesRequest) -> None:
+        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        state.check_model(body.model)
+        check_unicode(body.stop_sequences or [], "stop_sequences")
+        self._state = state
+        self._stop_sequences = body.stop_sequences or []
+        self._max_tokens = body.max_tokens
+        config = state.defaults.make_config(
+            max_new_tokens=body.max_tokens,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k,
+            stop_words=body.stop_sequences or None,
+            param_names=_PARAM_NAMES,
+        )
+        prompt = read_conversation(body.system, body.messages, state.settings.media)
+        self.request = GenerationRequest(
+            prompt=prompt,
+            gen_config=config,
+            template_options=_template_options(prompt),
+            streams=bool(body.stream),
+        )
+        self._head = {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "type": "message",
+            "role": "assistant",
+            "model": state.model_name,
+        }
+
+    def make_message(self, text: str, last: OutputDelta) -> dict[str, Any]:
+        """`AnswerMessage` as JSON; an answer without a word has no blocks."""
+        return {
+            **self._head,
+            "content": [{"type": "text", "text": text, "citations": None}] if text else [],
+            **self._make_stop(last),
+            "usage": _make_usage(last.usage),
+        }
+
+    async def stream(self, request_id: str) -> AsyncGenerator[bytes, None]:
+        """The events, from `message_start` to `message_stop`."""
+        has_begun = has_block = False
+        async with aclosing(self._state.answering.deltas([self.request], request_id=request_id)) as deltas:
+            async for _, delta in deltas:
+                if not has_begun:
+                    has_begun = True
+                    yield self._make_start()
+                if delta.text:
+                    if not has_block:
+                        has_block = True
+                        block = {"type": "text", "text": "", "citations": None}
+                        yield _event({"type": "content_block_start", "index": 0, "content_block": block})
+                    text = {"type": "text_delta", "text": delta.text}
+                    yield _event({"type": "content_block_delta", "index": 0, "delta": text})
+                if delta.finish_reason is not None:
+                    if has_block:
+                        yield _event({"type": "content_block_stop", "index": 0})
+                    usage = _make_usage(delta.usage)
+                    yield _event({"type": "message_delta", "delta": self._make_stop(delta), "usage": usage})
+        yield _event({"type": "message_stop"})
+
+    def _make_start(self) -> bytes:
+        nothing_yet: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _make_usage(None)}
+        return _event({"type": "message_start", "message": {**self._head, **nothing_yet}})
+
+    def _make_stop(self, last: OutputDelta) -> dict[str, Any]:
+        """Why the answer ended, and at which stop sequence."""
+        if last.finish_reason == "length":
+            usage = last.usage or Usage()
+            is_full = usage.completion_tokens < self._max_tokens
+            return {"stop_reason": "model_context_window_exceeded" if is_full else "max_tokens", "stop_sequence": None}
+        found = last.stop_reason
+        if isinstance(found, int):  # a special token, which may be a stop sequence too
+            ids = {self._state.engine.tokenizer.token_id(word): word for word in self._stop_sequences}
+            found = ids.get(found)
+        if found is not None and found in self._stop_sequences:
+            return {"stop_reason": "stop_sequence", "stop_sequence": found}
+        return {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return make_event(data, name=data["type"])
+
+
+def _make_usage(usage: Usage | None) -> dict[str, int]:
+    """Anthropic counts what came from a cache apart."""
+    usage = usage or Usage()
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }

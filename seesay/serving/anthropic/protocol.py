@@ -1,0 +1,231 @@
+"""The messages API of Anthropic as pydantic models. Every field works or is refused with 400 that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator
+
+from seesay.serving.openai.protocol import RequestModel
+
+_LATER = "not supported yet"
+
+
+# --- content ---------------------------------------------------------------------------------------------------------
+
+
+class TextBlock(BaseModel):
+    type: Literal["text"]
+    text: str
+    cache_control: dict[str, Any] | None = Field(None, description="accepted: equal beginnings are always cached here")
+
+
+class Base64Source(BaseModel):
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+
+
+class URLSource(BaseModel):
+    """url: http(s), or a data URL."""
+
+    type: Literal["url"]
+    url: str
+
+
+class ImageBlock(BaseModel):
+    type: Literal["image"]
+    source: Annotated[Base64Source | URLSource, Field(discriminator="type")]
+    cache_control: dict[str, Any] | None = None
+
+
+class ToolUseBlock(BaseModel):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    cache_control: dict[str, Any] | None = None
+
+
+class ToolResultBlock(BaseModel):
+    """What a tool answered: texts and pictures."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | list[TextBlock | ImageBlock] | None = None
+    is_error: bool | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class InputMessage(BaseModel):
+    """One turn. Turns of one role that follow each other are one. An assistant's turn at the end begins the answer."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[TextBlock | ImageBlock | ToolUseBlock | ToolResultBlock]
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+class CountTokensRequest(RequestModel):
+    """`POST /v1/messages/count_tokens`: what of a request makes its prompt."""
+
+    refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
+        "tools": (([],), _LATER),
+        "tool_choice": (({"type": "auto"}, {"type": "none"}), f"{_LATER} (but for auto and none, without tools)"),
+        "thinking": (({"type": "disabled"},), "not supported (but for type disabled)"),
+        "mcp_servers": (([],), "not supported"),
+        "output_config": (({},), _LATER),
+        "output_format": ((), _LATER),
+        "context_management": ((), "not supported"),
+        "container": ((), "not supported"),
+        "cache_control": (({"type": "ephemeral"},), "not supported (but for ephemeral: caching is always on)"),
+        "speed": (("standard",), "not supported (but for standard)"),
+    }
+
+    model: str | None = Field(None, description="a name of /v1/models; may be left out")
+    messages: SkipValidation[list[InputMessage]] = Field(description="the conversation so far")
+    system: SkipValidation[str | list[TextBlock] | None] = Field(None, description="the system prompt")
+
+
+class MessagesRequest(CountTokensRequest):
+    """`POST /v1/messages`."""
+
+    refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
+        **CountTokensRequest.refused,
+        "service_tier": (("auto", "standard_only"), "not supported (but for auto and standard_only)"),
+        "inference_geo": ((), "not supported"),
+    }
+
+    max_tokens: int = Field(ge=1, description="longest answer, in tokens")
+    stop_sequences: list[str] | None = Field(None, max_length=256)
+    stream: bool | None = None
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
+    top_k: int | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    metadata: Metadata | None = Field(None, description="not used, as nobody is told")
+
+    @field_validator("stop_sequences")
+    @classmethod
+    def _check_stop(cls, words: list[str] | None) -> list[str] | None:
+        if any(not word for word in words or ()):
+            raise ValueError("a stop sequence must not be empty")
+        return words
+
+
+class Metadata(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    user_id: str | None = None
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+class AnswerBlock(BaseModel):
+    type: Literal["text"] = "text"
+    text: str
+    citations: None = None
+
+
+class AnswerUsage(BaseModel):
+    """`input_tokens` are those that were computed; `cache_read_input_tokens` came from the prefix cache."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens: int
+
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
+
+
+class AnswerMessage(BaseModel):
+    """An answer of `/v1/messages`."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[AnswerBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: AnswerUsage
+
+
+class TokensCount(BaseModel):
+    """The answer of `/v1/messages/count_tokens`."""
+
+    input_tokens: int
+
+
+class MessagesErrorDetail(BaseModel):
+    type: str
+    message: str
+
+
+class MessagesErrorResponse(BaseModel):
+    """An error of Anthropic's routes."""
+
+    type: Literal["error"] = "error"
+    error: MessagesErrorDetail
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+class MessageStart(BaseModel):
+    """The prompt's tokens are not counted yet: `message_delta` has them."""
+
+    type: Literal["message_start"] = "message_start"
+    message: AnswerMessage
+
+
+class ContentBlockStart(BaseModel):
+    type: Literal["content_block_start"] = "content_block_start"
+    index: int
+    content_block: AnswerBlock
+
+
+class TextDelta(BaseModel):
+    type: Literal["text_delta"] = "text_delta"
+    text: str
+
+
+class ContentBlockDelta(BaseModel):
+    type: Literal["content_block_delta"] = "content_block_delta"
+    index: int
+    delta: TextDelta
+
+
+class ContentBlockStop(BaseModel):
+    type: Literal["content_block_stop"] = "content_block_stop"
+    index: int
+
+
+class StopDelta(BaseModel):
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDelta(BaseModel):
+    type: Literal["message_delta"] = "message_delta"
+    delta: StopDelta
+    usage: AnswerUsage
+
+
+class MessageStop(BaseModel):
+    type: Literal["message_stop"] = "message_stop"
+
+
+class MessageStreamEvent(BaseModel):
+    """One event of a streamed answer of `/v1/messages`; its SSE `event:` is the same as its `type`."""
+
+    event: Annotated[
+        MessageStart | ContentBlockStart | ContentBlockDelta | ContentBlockStop | MessageDelta | MessageStop,
+        Field(discriminator="type"),
+    ]
+
+
+MessagesRequest.model_rebuild()

@@ -1,0 +1,34 @@
+"""Prompts as token ids, for routes that count or show them. Nothing is computed by the model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from seesay.errors import RequestError
+from seesay.serving.errors import ApiError
+
+if TYPE_CHECKING:
+    from seesay.serving.state import ServerState
+    from seesay.values import GenerationRequest
+
+
+async def tokenize_prompt(state: ServerState, request: GenerationRequest) -> list[int]:
+    """The token ids of a request's prompt, with those that stand for pictures and clips.
+
+    Raises `ApiError` for a prompt that cannot be made, as answering it would, or that takes longer than an answer may.
+    """
+    timeout_s = state.settings.request_timeout_s
+    try:
+        async with asyncio.timeout(timeout_s):
+            token_ids = await asyncio.wrap_future(state.engine.tokenize(request))
+    except TimeoutError:
+        raise ApiError(504, f"the prompt was not ready within {timeout_s:g} s", kind="server_error") from None
+    except RequestError as error:
+        raise ApiError.from_error(error) from error
+    return [int(token_id) for token_id in token_ids]
+
+
+async def count_tokens(state: ServerState, request: GenerationRequest) -> int:
+    """How many tokens a request's prompt has. Raises as `tokenize_prompt`."""
+    return len(await tokenize_prompt(state, request))
