@@ -79,6 +79,12 @@ class DecoderConfig:
         return len(self.windows)
 
     @property
+    def flops_per_token(self) -> int:
+        """Floating-point operations of the matrix products of one token, without attention and the output head."""
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        return 2 * self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+
+    @property
     def scale(self) -> float:
         """What attention scores are multiplied by."""
         return float(self.head_dim**-0.5)
