@@ -48,6 +48,16 @@ class Answer:
         assert self.last.finish_reason is not None
         return self.last.finish_reason
 
+    @classmethod
+    def join(cls, deltas: Sequence[OutputDelta]) -> Answer:
+        """The answer that these deltas, all of one request, make."""
+        return cls(
+            text="".join(delta.text for delta in deltas),
+            token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
+            logprobs=[dict(entry) for delta in deltas for entry in delta.logprobs or ()],
+            last=deltas[-1],
+        )
+
 
 @dataclass(slots=True)
 class Tally:
@@ -187,7 +197,7 @@ class Answering:
         async with aclosing(self.deltas(requests, request_id=request_id)) as deltas:
             async for index, delta in deltas:
                 parts[index].append(delta)
-        return [_join(deltas_of_one) for deltas_of_one in parts]
+        return [Answer.join(deltas_of_one) for deltas_of_one in parts]
 
     async def _wait_for_slot(self, running: _Running) -> bool:
         if not self._slots.locked():
@@ -263,15 +273,6 @@ async def wait_until_gone(receive: Receive) -> None:
     """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _join(deltas: Sequence[OutputDelta]) -> Answer:
-    return Answer(
-        text="".join(delta.text for delta in deltas),
-        token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
-        logprobs=[dict(entry) for delta in deltas for entry in delta.logprobs or ()],
-        last=deltas[-1],
-    )
 
 
 def _timed_out(timeout_s: float) -> ApiError:

@@ -17,8 +17,9 @@ from seesay.serving.admission import AdmissionMiddleware
 from seesay.serving.auth import ApiKeyMiddleware
 from seesay.serving.context import ContextMiddleware, make_error_response
 from seesay.serving.errors import ApiError, bad_request
-from seesay.serving.openai import chat, models
+from seesay.serving.openai import chat, completions, embeddings, models, responses
 from seesay.serving.openai.protocol import ChatCompletionChunk, ErrorResponse
+from seesay.serving.openai.responses_protocol import ResponseEvent
 from seesay.serving.settings import ServerSettings
 from seesay.serving.state import ServerState
 from seesay.version import __version__
@@ -26,7 +27,7 @@ from seesay.version import __version__
 if TYPE_CHECKING:
     from seesay.engine import AsyncEngine
 
-_STREAMED_MODELS = (ChatCompletionChunk,)
+_STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent)
 
 
 def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> FastAPI:
@@ -46,7 +47,9 @@ def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> F
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
     app.state.server = state
-    for router in (module.make_router(state) for module in (models, chat, operations)):
+    for router in (
+        module.make_router(state) for module in (models, chat, completions, responses, embeddings, operations)
+    ):
         app.include_router(router)
     _add_error_handlers(app, state)
     _describe_streams(app)
@@ -106,7 +109,7 @@ def _explain_invalid(error: RequestValidationError) -> ApiError:
         case _ if not where:
             return bad_request("the body must be a JSON object (with the header Content-Type: application/json)")
         case _:
-            return bad_request(f"{where}: {problem['msg']}", where)
+            return bad_request(f"{where}: {problem['msg'].removeprefix('Value error, ')}", where)
 
 
 def _name_field(location: tuple[int | str, ...]) -> str | None:

@@ -33,7 +33,7 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
     try:
         parsed = parse_messages(cleaned)
     except RequestError as error:
-        raise ApiError.from_error(error) from error
+        raise _rename(error, param) from error
     for index, message in enumerate(parsed):
         for part in message.parts:
             if isinstance(part, MediaPart):
@@ -68,7 +68,7 @@ def check_source(source: object, limits: MediaLimits, param: str) -> None:
         raise bad_request(f"{param}: a URL must be a text", param, code="invalid_media")
     if source[:8].lower().startswith(("http://", "https://", "data:")):
         return
-    folder = getattr(limits, "allowed_local_media_path", None)
+    folder = limits.allowed_local_media_path
     if folder is None:
         shown = source[:40] + ("…" if len(source) > 40 else "")
         raise bad_request(
@@ -77,6 +77,16 @@ def check_source(source: object, limits: MediaLimits, param: str) -> None:
             param,
             code="media_forbidden",
         )
+
+
+def _rename(error: RequestError, param: str) -> ApiError:
+    """`error` of `parse_messages`, which calls the list 'messages', with the field's own name."""
+    renamed = RequestError(
+        error.code,
+        error.message.replace("messages[", f"{param}["),
+        None if error.param is None else error.param.replace("messages", param, 1),
+    )
+    return ApiError.from_error(renamed)
 
 
 def _clean(message: object, where: str) -> Mapping[str, Any]:

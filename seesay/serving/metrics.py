@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from seesay.values import GenerationRequest, MediaPart, Message, OutputDelta
+from seesay.values import EngineStats, GenerationRequest, MediaPart, Message, OutputDelta
 
 if TYPE_CHECKING:
     from seesay.engine import AsyncEngine
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
 _TOKENS = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _STAGES = ("fetch", "decode_media", "preprocess", "encode_queue", "encode", "prefill", "decode")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -114,11 +115,50 @@ class _EngineCollector(Collector):
         self._engine = engine
 
     def collect(self) -> Iterable[Any]:
-        stats = self._engine.loop.stats()
-        yield GaugeMetricFamily("seesay_engine_running", "sequences in the running batch", value=stats.num_running)
-        yield GaugeMetricFamily("seesay_engine_waiting", "sequences that wait for a place", value=stats.num_waiting)
-        yield GaugeMetricFamily("seesay_kv_blocks", "blocks of the KV cache", value=stats.num_blocks)
-        yield GaugeMetricFamily("seesay_kv_blocks_used", "blocks that sequences hold", value=stats.num_used_blocks)
-        yield CounterMetricFamily(
-            "seesay_preemptions", "sequences put back to the queue", value=stats.total_preemptions
-        )
+        stats = self._engine.stats()
+        for name, text, value in (
+            ("engine_preparing", "requests whose template, media or tokens are being prepared", stats.num_preparing),
+            ("engine_running", "sequences in the running batch", stats.num_running),
+            ("engine_waiting", "sequences that wait for a place in it", stats.num_waiting),
+            ("encode_queue", "pictures and clips that wait for the vision tower", stats.num_encode_queued),
+            ("kv_blocks", "blocks of the KV cache", stats.num_kv_blocks),
+            ("kv_blocks_used", "blocks that sequences hold", stats.num_used_kv_blocks),
+            ("kv_blocks_cached", "free blocks whose content can be found again", stats.num_cached_kv_blocks),
+            ("kv_usage_ratio", "share of the KV cache in use", _ratio(stats.num_used_kv_blocks, stats.num_kv_blocks)),
+            ("embedding_cache_bytes", "size of the embeddings kept", stats.embedding_bytes),
+            ("feature_cache_bytes", "size of the preprocessed media kept", stats.feature_bytes),
+        ):
+            yield GaugeMetricFamily(f"seesay_{name}", text, value=value)
+        for name, text, value in (
+            ("preemptions", "sequences put back into the queue", stats.total_preemptions),
+            ("prefix_queried_tokens", "prompt tokens looked up in the prefix cache", stats.total_prefix_queried_tokens),
+            ("prefix_hit_tokens", "prompt tokens found there", stats.total_prefix_hit_tokens),
+            ("encoder_items", "pictures and clips encoded", stats.total_encoder_items),
+            ("encoder_restarts", "vision workers that died and were started again", stats.total_encoder_restarts),
+        ):
+            yield CounterMetricFamily(f"seesay_{name}", text, value=value)
+        yield self._make_cache_counter(stats)
+        yield _make_histogram("seesay_step_rows", "sequences per engine step", stats.step_sizes)
+        yield _make_histogram("seesay_encoder_batch_size", "pictures and clips per encoder call", stats.encode_sizes)
+
+    @staticmethod
+    def _make_cache_counter(stats: EngineStats) -> CounterMetricFamily:
+        family = CounterMetricFamily("seesay_cache_lookups", "by cache and result", labels=("cache", "result"))
+        for cache, hits, misses in (
+            ("embedding", stats.total_embedding_hits, stats.total_embedding_misses),
+            ("feature", stats.total_feature_hits, stats.total_feature_misses),
+        ):
+            family.add_metric((cache, "hit"), hits)
+            family.add_metric((cache, "miss"), misses)
+        return family
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _make_histogram(name: str, text: str, sizes: Sequence[tuple[int, int]]) -> HistogramMetricFamily:
+    """A histogram of (size, count) pairs."""
+    buckets = [(str(bound), sum(count for size, count in sizes if size <= bound)) for bound in _SIZES]
+    buckets.append(("+Inf", sum(count for _, count in sizes)))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=sum(size * count for size, count in sizes))

@@ -18,6 +18,7 @@ from seesay.serving.openai.protocol import ChatCompletion, ChatCompletionRequest
 from seesay.serving.openai.wire import (
     DONE,
     FINGERPRINT,
+    SAMPLING_PARAM_NAMES,
     make_details,
     make_error_event,
     make_id,
@@ -29,7 +30,6 @@ from seesay.serving.streaming import EventStream, encode_json
 from seesay.values import GenerationRequest, OutputDelta
 
 _HOLE = "\x00"  # a text that JSON writes in one way, and no model name contains
-_PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_words": "stop"}
 
 
 def make_router(state: ServerState) -> APIRouter:
@@ -74,13 +74,14 @@ class ChatReply:
         config = state.defaults.make_config(
             max_new_tokens=body.max_new_tokens,
             logprobs=self._num_top if self._wants_logprobs else None,
-            param_names=_PARAM_NAMES,
+            param_names=SAMPLING_PARAM_NAMES,
             **body.sampling(),
         )
         request = GenerationRequest(
             prompt=read_messages(body.messages, state.settings.media),
             gen_config=config,
             template_options=body.template_options,
+            streams=bool(body.stream),
         )
         self.requests = choices_of(request, self._num_choices)
         self._state = state
@@ -91,7 +92,7 @@ class ChatReply:
         self._request_id = request_id_of(http.scope)
         self._frames: dict[int, bytes] = {}  # events with a hole for the text, by choice
         self._head = {
-            "id": make_id("chatcmpl"),
+            "id": make_id("chatcmpl-"),
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),
             "model": state.model_name,
@@ -159,7 +160,7 @@ class ChatReply:
             index,
             {"content": delta.text},
             logprobs=self._make_logprobs(delta.token_ids, delta.logprobs or ()),
-            extra={"token_ids": list(delta.token_ids)} if self._returns_ids else {},
+            token_ids=list(delta.token_ids) if self._returns_ids else None,
         )
 
     def _content_frame(self, index: int) -> bytes:
@@ -177,9 +178,10 @@ class ChatReply:
         logprobs: dict[str, Any] | None = None,
         finish_reason: str | None = None,
         details: dict[str, Any] | None = None,
-        extra: dict[str, Any] | None = None,
+        token_ids: list[int] | None = None,
     ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **(extra or {})}
+        ids = {} if token_ids is None else {"token_ids": token_ids}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **ids}
         usage = {"usage": None} if self._includes_usage else {}
         seesay = {} if details is None else {"seesay": details}
         return self._encode({**self._head, "choices": [choice], **usage, **seesay})

@@ -86,6 +86,13 @@ class TokenSpeller:
             "text_offset": offsets,
         }
 
+    def prompt_entries(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, list[Any]]:
+        """The same for an echoed prompt; `logprobs` are of the tokens after the first, which has none."""
+        entries = self.completion_entries(token_ids, [{token_id: 0.0} for token_id in token_ids], 0, 0)
+        entries["token_logprobs"] = [None, *map(_finite, logprobs)]
+        entries["top_logprobs"] = [None, *({} for _ in logprobs)]
+        return entries
+
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         spelled = self.bytes_of(token_id)
         return {"token": spelled.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(spelled)}

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validat
 from seesay.serving.errors import bad_request
 
 _LATER = "not supported yet"
+Refused = Mapping[str, tuple[tuple[object, ...], str]]
 
 
 class RequestModel(BaseModel):
@@ -20,7 +21,7 @@ class RequestModel(BaseModel):
     they change nothing, and to why others are not."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
-    refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {}
+    refused: ClassVar[Refused] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -190,7 +191,7 @@ class SamplingFields(RequestModel):
 class ChatCompletionRequest(SamplingFields):
     """`POST /v1/chat/completions`."""
 
-    refused = {
+    refused: ClassVar[Refused] = {
         "tools": (([],), _LATER),
         "tool_choice": (("none", "auto"), f"{_LATER} (but for none and auto, without tools)"),
         "parallel_tool_calls": ((True, False), _LATER),
@@ -254,7 +255,7 @@ _RESERVED_TEMPLATE_NAMES = frozenset({"messages", "markers", "tools", "add_gener
 class CompletionRequest(SamplingFields):
     """`POST /v1/completions`: raw texts or token ids, to which no chat template is applied."""
 
-    refused = {
+    refused: ClassVar[Refused] = {
         "suffix": (("",), "not supported: this model fills no gaps"),
         "service_tier": (("auto", "default"), "not supported, but for auto and default"),
     }

@@ -15,11 +15,14 @@ from seesay.version import __version__
 
 FINGERPRINT = f"seesay-{__version__}"
 DONE = b"data: [DONE]\n\n"
+# What OpenAI calls fields of `GenerationConfig`, where the names differ.
+SAMPLING_PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_words": "stop"}
 TIMINGS_HEADER = "x-seesay-timings"
 
 
 def make_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"
+    """A new id that nobody can guess."""
+    return f"{prefix}{secrets.token_hex(12)}"
 
 
 def wants_timings(http: Request) -> bool:

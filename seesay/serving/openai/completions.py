@@ -1,0 +1,237 @@
+"""`/v1/completions`: raw texts or token ids, without a chat template."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, cast
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from seesay.serving.answers import Answer, Tally, choices_of
+from seesay.serving.content import check_unicode
+from seesay.serving.context import request_id_of
+from seesay.serving.errors import bad_request
+from seesay.serving.openai.logprobs import TokenSpeller
+from seesay.serving.openai.protocol import Completion, CompletionRequest
+from seesay.serving.openai.wire import (
+    DONE,
+    FINGERPRINT,
+    SAMPLING_PARAM_NAMES,
+    make_details,
+    make_error_event,
+    make_id,
+    make_usage,
+    wants_timings,
+)
+from seesay.serving.state import ServerState
+from seesay.serving.streaming import EventStream, make_event
+from seesay.values import GenerationRequest, OutputDelta, RenderedPrompt
+
+_DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+
+def make_router(state: ServerState) -> APIRouter:
+    """The route, over `state`."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post(
+        "/v1/completions",
+        response_model=Completion,
+        responses={
+            200: {
+                "description": "the answers; with stream=true, events of the same model, then `[DONE]`",
+                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/Completion"}}},
+            }
+        },
+    )
+    async def create_completion(body: CompletionRequest, http: Request) -> Response:
+        """Continue texts."""
+        reply = CompletionReply(state, body, http)
+        await reply.prepare_echo()
+        if body.stream:
+            return EventStream(reply.stream(), render_error=make_error_event)
+        answers = await state.answering.collect(
+            reply.requests, receive=http.receive, request_id=request_id_of(http.scope)
+        )
+        return JSONResponse(reply.make_completion(answers))
+
+    return router
+
+
+def read_prompts(prompt: str | list[str] | list[int] | list[list[int]], param: str) -> list[str | tuple[int, ...]]:
+    """One entry per prompt: a text, or token ids. Raises `ApiError` 400 for an empty one."""
+    check_unicode(prompt, param)
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise bad_request(f"{param} is an empty list", param)
+    prompts: list[str | tuple[int, ...]] = []
+    token_ids: list[int] = []
+    for index, item in enumerate(prompt):
+        if isinstance(item, int):
+            token_ids.append(item)
+        elif item:
+            prompts.append(item if isinstance(item, str) else tuple(cast("list[int]", item)))
+        else:
+            raise bad_request(f"{param}[{index}] is empty", f"{param}[{index}]")
+    return prompts or [tuple(token_ids)]
+
+
+class CompletionReply:
+    """The answers to one completion request, whole or streamed."""
+
+    def __init__(self, state: ServerState, body: CompletionRequest, http: Request) -> None:
+        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        state.check_model(body.model)
+        self._prompts = read_prompts(body.prompt, "prompt")
+        self._num_choices = body.n or 1
+        state.check_num_choices(len(self._prompts), self._num_choices)
+        check_unicode(body.stop_words, "stop")
+        self._echoes = bool(body.echo)
+        self._num_top = body.logprobs
+        self._has_prompt_logprobs = self._echoes and body.logprobs is not None
+        if self._has_prompt_logprobs and body.stream:
+            raise bad_request("echo with logprobs is not supported with stream", "echo")
+        self._answers_nothing = body.max_tokens == 0  # the prompt alone is echoed
+        max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
+        config = state.defaults.make_config(
+            max_new_tokens=max_tokens, logprobs=body.logprobs, param_names=SAMPLING_PARAM_NAMES, **body.sampling()
+        )
+        self.requests = [
+            choice
+            for prompt in self._prompts
+            for choice in choices_of(
+                GenerationRequest(
+                    prompt=prompt,
+                    gen_config=config,
+                    prompt_logprobs=self._has_prompt_logprobs,
+                    streams=bool(body.stream),
+                ),
+                self._num_choices,
+            )
+        ]
+        self._state = state
+        self._speller = TokenSpeller(state.engine.tokenizer)
+        self._returns_ids = bool(body.return_token_ids)
+        self._includes_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._wants_timings = wants_timings(http)
+        self._request_id = request_id_of(http.scope)
+        self._echo_texts: list[str] = [""] * len(self._prompts)
+        self._echo_ids: list[list[int]] = [[] for _ in self._prompts]
+        self._head = {
+            "id": make_id("cmpl-"),
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": state.model_name,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    async def prepare_echo(self) -> None:
+        """Find the texts and tokens that answers begin with, when they echo their prompts."""
+        if self._echoes:
+            await asyncio.to_thread(self._spell_prompts)
+
+    def _spell_prompts(self) -> None:
+        tokenizer = self._state.engine.tokenizer
+        for index, prompt in enumerate(self._prompts):
+            if isinstance(prompt, str):
+                ids, _ = tokenizer.encode_prompt(RenderedPrompt(text=prompt), add_special_tokens=True)
+                self._echo_texts[index], self._echo_ids[index] = prompt, ids.tolist()
+            else:
+                self._echo_texts[index] = tokenizer.decode(prompt, skip_special_tokens=False)
+                self._echo_ids[index] = list(prompt)
+
+    # --- whole -----------------------------------------------------------------------------------------------------
+
+    def make_completion(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """`Completion` as JSON."""
+        tally = Tally(num_per_prompt=self._num_choices)
+        choices = []
+        for index, answer in enumerate(answers):
+            tally.add(index, answer.last)
+            if self._answers_nothing:
+                answer = Answer(text="", token_ids=[], logprobs=[], last=answer.last)
+            which = index // self._num_choices
+            choices.append(
+                {
+                    "index": index,
+                    "text": self._echo_texts[which] + answer.text,
+                    "logprobs": self._make_logprobs(which, answer),
+                    "finish_reason": answer.finish_reason,
+                    **({"token_ids": answer.token_ids} if self._returns_ids else {}),
+                }
+            )
+        if self._answers_nothing:
+            tally.completion_tokens = 0
+        details = {"seesay": make_details(tally)} if self._wants_timings else {}
+        return {**self._head, "choices": choices, "usage": make_usage(tally), **details}
+
+    def _make_logprobs(self, which: int, answer: Answer) -> dict[str, Any] | None:
+        if self._num_top is None:
+            return None
+        echo_ids = self._echo_ids[which]
+        of_echo = self._speller.prompt_entries(echo_ids, answer.last.prompt_logprobs or ()) if echo_ids else {}
+        offset = len(self._echo_texts[which])
+        of_answer = self._speller.completion_entries(answer.token_ids, answer.logprobs, self._num_top, offset)
+        return {key: [*of_echo.get(key, ()), *values] for key, values in of_answer.items()}
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The events: texts, a finish reason once per choice, usage when asked, the end."""
+        tally = Tally(num_per_prompt=self._num_choices)
+        lengths: dict[int, int] = {}  # characters of each choice so far, by its tokens
+        num_left = len(self.requests)
+        async with aclosing(self._state.answering.deltas(self.requests, request_id=self._request_id)) as deltas:
+            async for index, delta in deltas:
+                if index not in lengths:
+                    lengths[index] = len(self._echo_texts[index // self._num_choices])
+                    if self._echoes:
+                        yield self._make_chunk(index, self._echo_texts[index // self._num_choices])
+                if self._says_something(delta):
+                    logprobs = self._make_delta_logprobs(delta, lengths[index])
+                    lengths[index] += sum(map(len, logprobs["tokens"])) if logprobs is not None else 0
+                    token_ids = list(delta.token_ids) if self._returns_ids else None
+                    yield self._make_chunk(index, delta.text, logprobs=logprobs, token_ids=token_ids)
+                if delta.finish_reason is not None:
+                    num_left -= 1
+                    tally.add(index, delta)
+                    is_last = not num_left and not self._includes_usage
+                    details = make_details(tally) if is_last and self._wants_timings else None
+                    yield self._make_chunk(index, "", finish_reason=delta.finish_reason, details=details)
+        if self._includes_usage:
+            if self._answers_nothing:
+                tally.completion_tokens = 0
+            details = {"seesay": make_details(tally)} if self._wants_timings else {}
+            yield make_event({**self._head, "choices": [], "usage": make_usage(tally), **details})
+        yield DONE
+
+    def _says_something(self, delta: OutputDelta) -> bool:
+        if self._answers_nothing:
+            return False
+        return bool(delta.text or (delta.token_ids and (self._returns_ids or self._num_top is not None)))
+
+    def _make_delta_logprobs(self, delta: OutputDelta, offset: int) -> dict[str, Any] | None:
+        if self._num_top is None:
+            return None
+        return self._speller.completion_entries(delta.token_ids, delta.logprobs or (), self._num_top, offset)
+
+    def _make_chunk(
+        self,
+        index: int,
+        text: str,
+        *,
+        logprobs: dict[str, Any] | None = None,
+        finish_reason: str | None = None,
+        details: dict[str, Any] | None = None,
+        token_ids: list[int] | None = None,
+    ) -> bytes:
+        ids = {} if token_ids is None else {"token_ids": token_ids}
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason, **ids}
+        usage = {"usage": None} if self._includes_usage else {}
+        seesay = {} if details is None else {"seesay": details}
+        return make_event({**self._head, "choices": [choice], **usage, **seesay})

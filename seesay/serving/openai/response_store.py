@@ -1,0 +1,59 @@
+"""Responses that clients may continue by their id. In memory, bounded in number and size, oldest out first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from seesay.values import MediaPart, Message
+
+_MAX_BYTES = 256 << 20
+_BYTES_PER_ENTRY = 4096  # objects around the texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResponse:
+    """A response as it was sent, and the conversation it ended, without instructions."""
+
+    body: dict[str, Any]
+    messages: tuple[Message, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory: mostly pictures that came as data URLs."""
+        parts = [part for message in self.messages for part in message.parts]
+        texts = [str(part.source) if isinstance(part, MediaPart) else part.text for part in parts]
+        return _BYTES_PER_ENTRY + 2 * sum(map(len, texts))
+
+
+class ResponseStore:
+    """At most `max_entries` responses, and 256 MiB of them."""
+
+    def __init__(self, max_entries: int, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._entries: OrderedDict[str, StoredResponse] = OrderedDict()
+
+    def get(self, response_id: str) -> StoredResponse | None:
+        """The response, which counts as used; None when it is not here, or no longer."""
+        stored = self._entries.get(response_id)
+        if stored is not None:
+            self._entries.move_to_end(response_id)
+        return stored
+
+    def put(self, response_id: str, stored: StoredResponse) -> None:
+        """Keep a response, at the cost of those that were not used for the longest time."""
+        self._entries[response_id] = stored
+        self._num_bytes += stored.num_bytes
+        while self._entries and (len(self._entries) > self._max_entries or self._num_bytes > self._max_bytes):
+            _, old = self._entries.popitem(last=False)
+            self._num_bytes -= old.num_bytes
+
+    def delete(self, response_id: str) -> bool:
+        """Forget a response. Returns whether it was here."""
+        stored = self._entries.pop(response_id, None)
+        if stored is not None:
+            self._num_bytes -= stored.num_bytes
+        return stored is not None

@@ -1,0 +1,270 @@
+"""`/v1/responses`: OpenAI's newer way to ask, with conversations that go on by id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from seesay.serving.answers import Answer, Tally
+from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.context import request_id_of
+from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.openai.logprobs import TokenSpeller
+from seesay.serving.openai.response_store import ResponseStore, StoredResponse
+from seesay.serving.openai.responses_protocol import DeletedResponse, ResponseObject, ResponseRequest
+from seesay.serving.openai.wire import make_details, make_id, wants_timings
+from seesay.serving.state import ServerState
+from seesay.serving.streaming import EventStream, make_event
+from seesay.values import GenerationRequest, Message, OutputDelta, TextPart
+
+_PARAM_NAMES = {"max_new_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_ITEM_KEYS = frozenset({"type", "role", "content", "id", "status", "phase"})
+_TEXT_TYPES = ("input_text", "output_text", "text")
+
+
+def make_router(state: ServerState) -> APIRouter:
+    """The routes, over `state`."""
+    router = APIRouter(tags=["OpenAI"])
+    store = ResponseStore(state.settings.max_stored_responses)
+
+    @router.post(
+        "/v1/responses",
+        response_model=ResponseObject,
+        responses={
+            200: {
+                "description": "the response; with stream=true, events of `ResponseEvent`",
+                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/ResponseEvent"}}},
+            }
+        },
+    )
+    async def create_response(body: ResponseRequest, http: Request) -> Response:
+        """Answer a text or a conversation, pictures included."""
+        reply = ResponseReply(state, store, body, http)
+        if body.stream:
+            return EventStream(reply.stream(), render_error=reply.make_error_event)
+        answers = await state.answering.collect(
+            [reply.request], receive=http.receive, request_id=request_id_of(http.scope)
+        )
+        return JSONResponse(reply.complete(answers[0]))
+
+    @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
+    async def retrieve_response(response_id: str) -> Response:
+        """A response that is still stored."""
+        return JSONResponse(_find(store, response_id, "response_id", status=404).body)
+
+    @router.delete("/v1/responses/{response_id}")
+    async def delete_response(response_id: str) -> DeletedResponse:
+        """Forget a response."""
+        _find(store, response_id, "response_id", status=404)
+        store.delete(response_id)
+        return DeletedResponse(id=response_id)
+
+    return router
+
+
+def _find(store: ResponseStore, response_id: str, param: str, *, status: int) -> StoredResponse:
+    stored = store.get(response_id)
+    if stored is None:
+        raise ApiError(
+            status, f"the response {response_id[:60]!r} is not stored here (any more)", param=param, code="not_found"
+        )
+    return stored
+
+
+def read_input(body: ResponseRequest, state: ServerState) -> tuple[Message, ...]:
+    """`input` as messages. Raises `ApiError` 400 that names the item at fault."""
+    if isinstance(body.input, str):
+        check_unicode(body.input, "input")
+        return (Message(role="user", parts=(TextPart(text=body.input),)),)
+    if not isinstance(body.input, list):
+        raise bad_request("input must be a text or a list of items", "input")
+    items = [_to_chat_message(item, f"input[{index}]") for index, item in enumerate(body.input)]
+    return read_messages(items, state.settings.media, param="input")
+
+
+def _to_chat_message(item: object, where: str) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise bad_request(f"{where} must be an object with role and content", where)
+    kind = item.get("type", "message")
+    if kind != "message":
+        raise bad_request(f"{where}.type {str(kind)[:40]!r} is not supported; 'message' is", f"{where}.type")
+    if unknown := sorted(set(item) - _ITEM_KEYS):
+        raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
+    content = item.get("content")
+    if isinstance(content, list):
+        content = [_to_chat_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
+    return {"role": item.get("role"), "content": content}
+
+
+def _to_chat_part(part: object, where: str) -> dict[str, Any]:
+    if not isinstance(part, dict):
+        raise bad_request(f"{where} must be an object with a type", where)
+    kind = part.get("type")
+    if kind in _TEXT_TYPES:
+        allowed = {"type", "text", "annotations", "logprobs"} if kind == "output_text" else {"type", "text"}
+        shaped: dict[str, Any] = {"type": "text", "text": part.get("text")}
+    elif kind == "input_image":
+        if part.get("file_id") is not None or not isinstance(part.get("image_url"), str):
+            raise bad_request(f"{where}.image_url must be a URL; file_id is not supported", f"{where}.image_url")
+        allowed = {"type", "image_url", "detail", "file_id"}
+        url = {"url": part["image_url"], "detail": part.get("detail") or "auto"}
+        shaped = {"type": "image_url", "image_url": url}
+    else:
+        known = "input_text, input_image, output_text"
+        raise bad_request(f"{where}.type {str(kind)[:40]!r} is not supported; known are {known}", f"{where}.type")
+    if unknown := sorted(set(part) - allowed):
+        raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
+    return shaped
+
+
+class ResponseReply:
+    """The answer to one request, whole or streamed."""
+
+    def __init__(self, state: ServerState, store: ResponseStore, body: ResponseRequest, http: Request) -> None:
+        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        state.check_model(body.model)
+        self._state = state
+        self._store = store
+        self._body = body
+        self._stores = body.store is not False and state.settings.max_stored_responses > 0
+        earlier: tuple[Message, ...] = ()
+        if body.previous_response_id is not None:
+            earlier = _find(store, body.previous_response_id, "previous_response_id", status=400).messages
+        self._messages = (*earlier, *read_input(body, state))
+        config = state.defaults.make_config(
+            max_new_tokens=body.max_output_tokens,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            logprobs=(body.top_logprobs or 0) if body.wants_logprobs else None,
+            param_names=_PARAM_NAMES,
+        )
+        prompt = self._messages
+        if body.instructions is not None:
+            check_unicode(body.instructions, "instructions")
+            prompt = (Message(role="system", parts=(TextPart(text=body.instructions),)), *prompt)
+        self.request = GenerationRequest(prompt=prompt, gen_config=config, streams=bool(body.stream))
+        self._speller = TokenSpeller(state.engine.tokenizer)
+        self._wants_timings = wants_timings(http)
+        self._request_id = request_id_of(http.scope)
+        self._id = make_id("resp_")
+        self._item_id = make_id("msg_")
+        self._created_at = int(time.time())
+        self._num_events = 0
+
+    def complete(self, answer: Answer) -> dict[str, Any]:
+        """`ResponseObject` as JSON; stores it, unless the client does not want that."""
+        tally = Tally()
+        tally.add(0, answer.last)
+        is_complete = answer.finish_reason == "stop"
+        part = self._make_part(answer.text, answer.token_ids, answer.logprobs)
+        status = "completed" if is_complete else "incomplete"
+        response = self._make_response(status, [self._make_item(status, [part])])
+        response["completed_at"] = int(time.time()) if is_complete else None
+        response["incomplete_details"] = None if is_complete else {"reason": "max_output_tokens"}
+        response["usage"] = {
+            "input_tokens": tally.prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": tally.cached_tokens,
+                "cache_write_tokens": 0,
+                "vision_tokens": tally.media_tokens,
+            },
+            "output_tokens": tally.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": tally.prompt_tokens + tally.completion_tokens,
+        }
+        if self._stores:
+            said = Message(role="assistant", parts=(TextPart(text=answer.text),))
+            self._store.put(self._id, StoredResponse(body=dict(response), messages=(*self._messages, said)))
+        if self._wants_timings:
+            response["seesay"] = make_details(tally)
+        return response
+
+    def _make_response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        config = self.request.gen_config
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created_at,
+            "completed_at": None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": self._body.instructions,
+            "max_output_tokens": self._body.max_output_tokens,
+            "metadata": self._body.metadata or {},
+            "model": self._state.model_name,
+            "output": output,
+            "parallel_tool_calls": False,
+            "previous_response_id": self._body.previous_response_id,
+            "service_tier": "default",
+            "store": self._stores,
+            "temperature": config.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "none",
+            "tools": [],
+            "top_logprobs": config.logprobs or 0,
+            "top_p": config.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "user": self._body.user,
+        }
+
+    def _make_item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"type": "message", "id": self._item_id, "status": status, "role": "assistant", "content": content}
+
+    def _make_part(self, text: str, token_ids: list[int], logprobs: list[dict[int, float]]) -> dict[str, Any]:
+        entries = self._speller.chat_entries(token_ids, logprobs, self.request.gen_config.logprobs or 0)
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": entries}
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The events that OpenAI's client expects, from `response.created` to `response.completed` or `.incomplete`."""
+        deltas_so_far: list[OutputDelta] = []
+        place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+        answering = self._state.answering
+        async with aclosing(answering.deltas([self.request], request_id=self._request_id)) as deltas:
+            async for _, delta in deltas:
+                if not deltas_so_far:
+                    for event in self._begin(place):
+                        yield event
+                deltas_so_far.append(delta)
+                if delta.text or delta.logprobs:
+                    part = self._make_part("", list(delta.token_ids), [dict(entry) for entry in delta.logprobs or ()])
+                    yield self._event("output_text.delta", **place, delta=delta.text, logprobs=part["logprobs"])
+        response = self.complete(Answer.join(deltas_so_far))
+        item = response["output"][0]
+        part = item["content"][0]
+        yield self._event("output_text.done", **place, text=part["text"], logprobs=part["logprobs"])
+        yield self._event("content_part.done", **place, part=part)
+        yield self._event("output_item.done", output_index=0, item=item)
+        yield self._event(response["status"], response=response)
+
+    def _begin(self, place: dict[str, Any]) -> list[bytes]:
+        response = self._make_response("in_progress", [])
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return [
+            self._event("created", response=response),
+            self._event("in_progress", response=response),
+            self._event("output_item.added", output_index=0, item=self._make_item("in_progress", [])),
+            self._event("content_part.added", **place, part=part),
+        ]
+
+    def make_error_event(self, error: ApiError) -> bytes:
+        """The event that ends a response which cannot go on."""
+        data = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+        return make_event({**data, "sequence_number": self._take_number()}, name="error")
+
+    def _event(self, kind: str, **data: Any) -> bytes:
+        name = f"response.{kind}"
+        return make_event({"type": name, "sequence_number": self._take_number(), **data}, name=name)
+
+    def _take_number(self) -> int:
+        self._num_events += 1
+        return self._num_events - 1

@@ -1,0 +1,192 @@
+"""OpenAI's Responses API as pydantic models."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import ConfigDict, Field, SkipValidation, model_validator
+
+from seesay.serving.errors import bad_request
+from seesay.serving.openai.protocol import AnswerModel, Refused, RequestModel, SeesayDetails, TokenLogprob
+
+_LATER = "not supported yet"
+LOGPROBS = "message.output_text.logprobs"
+
+
+class InputContent(AnswerModel):
+    """A text (`input_text`; `output_text` in an assistant's turn), or a picture (`input_image`)."""
+
+    type: Literal["input_text", "output_text", "input_image"]
+    text: str | None = None
+    image_url: str | None = None
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class InputItem(AnswerModel):
+    """One turn."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[InputContent]
+
+
+class ResponseStreamOptions(AnswerModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_obfuscation: Literal[False] = False
+
+
+class ResponseRequest(RequestModel):
+    """`POST /v1/responses`."""
+
+    refused: ClassVar[Refused] = {
+        "tools": (([],), _LATER),
+        "tool_choice": (("none", "auto"), f"{_LATER} (but for none and auto, without tools)"),
+        "parallel_tool_calls": ((True, False), _LATER),
+        "max_tool_calls": ((), _LATER),
+        "text": (({"format": {"type": "text"}}, {}), f"{_LATER} (but for format type text)"),
+        "background": ((False,), "not supported"),
+        "conversation": ((), "not supported: use previous_response_id"),
+        "context_management": (([],), "not supported"),
+        "prompt": ((), "not supported"),
+        "reasoning": (({},), "not supported"),
+        "moderation": ((), "not supported"),
+        "truncation": (("disabled",), "not supported, but for disabled"),
+        "service_tier": (("auto", "default"), "not supported, but for auto and default"),
+    }
+
+    model: str | None = None
+    input: SkipValidation[str | list[InputItem]] = Field(description="a text, or the turns of a conversation")
+    instructions: str | None = Field(None, description="the system message")
+    previous_response_id: str | None = Field(None, description="go on after this response, if it is still stored")
+    max_output_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    include: list[str] | None = Field(None, description=f"'{LOGPROBS}'")
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    store: bool | None = Field(None, description="keep the response for previous_response_id; default true")
+    metadata: dict[str, str] | None = None
+    user: str | None = Field(None, description="not used, as nobody is told")
+    safety_identifier: str | None = Field(None, description="not used, as nobody is told")
+    prompt_cache_key: str | None = Field(None, description="not needed: prefixes are found by their content")
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        for name in self.include or ():
+            if name != LOGPROBS:
+                raise bad_request(f"include: {name[:60]!r} is not supported; {LOGPROBS!r} is", "include")
+        if self.stream_options is not None and not self.stream:
+            raise bad_request("stream_options is for stream=true only", "stream_options")
+        return self
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.include) or self.top_logprobs is not None
+
+
+class OutputText(AnswerModel):
+    type: Literal["output_text"] = "output_text"
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprob]
+
+
+class OutputMessage(AnswerModel):
+    type: Literal["message"] = "message"
+    id: str
+    status: Literal["in_progress", "completed", "incomplete"]
+    role: Literal["assistant"] = "assistant"
+    content: list[OutputText]
+
+
+class InputTokensDetails(AnswerModel):
+    cached_tokens: int
+    cache_write_tokens: int = 0
+    vision_tokens: int
+
+
+class OutputTokensDetails(AnswerModel):
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(AnswerModel):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(AnswerModel):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(AnswerModel):
+    """An answer of `/v1/responses`."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: Literal["in_progress", "completed", "incomplete"]
+    background: Literal[False] = False
+    error: None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputMessage]
+    parallel_tool_calls: bool = False
+    previous_response_id: str | None = None
+    service_tier: str = "default"
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: Literal["none"] = "none"
+    tools: list[Any]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None = None
+    seesay: SeesayDetails | None = Field(None, exclude_if=lambda value: value is None)
+
+
+class ResponseEvent(AnswerModel):
+    """One event of a streamed response; which fields there are depends on its type."""
+
+    type: Literal[
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+        "response.incomplete",
+        "error",
+    ]
+    sequence_number: int
+    response: ResponseObject | None = None
+    output_index: int | None = None
+    item: OutputMessage | None = None
+    item_id: str | None = None
+    content_index: int | None = None
+    part: OutputText | None = None
+    delta: str | None = None
+    text: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+    code: str | None = None
+    message: str | None = None
+    param: str | None = None
+
+
+class DeletedResponse(AnswerModel):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
