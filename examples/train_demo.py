@@ -9,6 +9,7 @@ The weights follow from `--seed` up to the rounding of the GPU's own sums. Needs
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import queue
@@ -22,7 +23,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import Qwen2_5_VLForConditionalGeneration
 
 ROOT = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT), str(ROOT.parent)]
@@ -39,6 +39,7 @@ from demo_training.network import (  # noqa: E402
     make_config,
 )
 from demo_training.optimizer import Average, Optimizer, learning_rate  # noqa: E402
+
 from seesay.demo.scenes import TASKS  # noqa: E402
 
 PATCH_LOSS_SHARE = 0.5
@@ -148,11 +149,7 @@ def export(model: PackedModel, tokenizer: Tokenizer, folder: Path) -> None:
         for name, tensor in model.model.state_dict().items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = model.model.config.to_dict()
-    config |= {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "dtype": "bfloat16"}
-    for part in ("text_config", "vision_config"):
-        config[part] |= {"dtype": "bfloat16"}
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(json.dumps(model.config, indent=2) + "\n")
     write_processing_files(folder, tokenizer)
 
 
@@ -186,7 +183,7 @@ def largest_logit_error(model: PackedModel, batch: Batch) -> float:
     image_token, video_token = reference.config.image_token_id, reference.config.video_token_id
     frame_ends, frame, patch = batch.cu_frames.tolist(), 0, 0
     worst = 0.0
-    for start, end in zip(ends[:8], ends[1:9], strict=False):
+    for start, end in itertools.pairwise(ends[:9]):
         ids = batch.token_ids[start:end]
         inputs: dict[str, Tensor] = {"input_ids": ids[None]}
         kinds = (ids == image_token).int() + 2 * (ids == video_token).int()
@@ -232,7 +229,7 @@ def train(options: Options) -> dict[str, float]:
     tokenizer = build_tokenizer()
     stream = pk.PackStream(tokenizer.to_str(), num_workers=options.num_workers, first_pack=options.first_pack)
     config = make_config(options.sizes, vocab_size=VOCABULARY, special_ids=special_ids(tokenizer))
-    model = PackedModel(Qwen2_5_VLForConditionalGeneration(config).float())
+    model = PackedModel(config)
     init_weights(model, options.seed)
     if options.start_from:
         load_weights(model, options.start_from, options.work)
@@ -310,7 +307,7 @@ def parse_options(arguments: list[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--work", type=Path, required=True, help="folder for the log and what only training needs")
-    parser.add_argument("--steps", type=int, default=42000)
+    parser.add_argument("--steps", type=int, default=27000)
     parser.add_argument("--packs-per-step", type=int, default=8, help="packs of about 35 conversations")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="drawing processes")
     parser.add_argument("--seed", type=int, default=0, help="of the first weights")

@@ -70,7 +70,9 @@ def build_tokenizer() -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    lines = [pk.SYSTEM_PROMPT, *pk.OTHER_SYSTEM_PROMPTS, "system\nuser\nassistant\n", *["It says the word. It says the number."] * 99, *random.Random(0).sample(WORDS, 60)]
+    lines = [pk.SYSTEM_PROMPT, *pk.OTHER_SYSTEM_PROMPTS, "system\nuser\nassistant\n"]
+    lines += ["It says the word. It says the number."] * 99
+    lines += random.Random(0).sample(WORDS, 60)
     for task in TRAINING_TASKS:
         if task != "spell":
             for index in range(1500):

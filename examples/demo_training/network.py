@@ -6,8 +6,10 @@ Checked against Transformers' logits whenever a checkpoint is written.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,15 +41,29 @@ class Sizes:
     kv_heads: int = 2
 
 
-MINUTE = Sizes(vision_hidden=32, vision_intermediate=32, vision_depth=2, vision_heads=2, full_attention_blocks=(1,), hidden=64, intermediate=64, depth=2, heads=2, kv_heads=1)  # fmt: skip
+MINUTE = Sizes(
+    vision_hidden=32,
+    vision_intermediate=32,
+    vision_depth=2,
+    vision_heads=2,
+    full_attention_blocks=(1,),
+    hidden=64,
+    intermediate=64,
+    depth=2,
+    heads=2,
+    kv_heads=1,
+)
 """For tests of the script itself."""
 
 
-def make_config(sizes: Sizes, *, vocab_size: int, special_ids: dict[str, int]) -> Qwen2_5_VLConfig:
-    """The checkpoint's config. `special_ids` maps the names of special tokens, without brackets, to their ids."""
+def make_config(sizes: Sizes, *, vocab_size: int, special_ids: dict[str, int]) -> dict[str, Any]:
+    """The content of config.json. `special_ids` maps the names of special tokens, without brackets, to their ids."""
     head_dim = sizes.hidden // sizes.heads
-    return Qwen2_5_VLConfig(
-        text_config={
+    return {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "model_type": "qwen2_5_vl",
+        "dtype": "bfloat16",
+        "text_config": {
             "model_type": "qwen2_5_vl_text",
             "vocab_size": vocab_size,
             "hidden_size": sizes.hidden,
@@ -69,7 +85,7 @@ def make_config(sizes: Sizes, *, vocab_size: int, special_ids: dict[str, int]) -
             "eos_token_id": special_ids["im_end"],
             "pad_token_id": special_ids["endoftext"],
         },
-        vision_config={
+        "vision_config": {
             "model_type": "qwen2_5_vl_vision",
             "depth": sizes.vision_depth,
             "hidden_size": sizes.vision_hidden,
@@ -85,12 +101,12 @@ def make_config(sizes: Sizes, *, vocab_size: int, special_ids: dict[str, int]) -
             "out_hidden_size": sizes.hidden,
             "fullatt_block_indexes": list(sizes.full_attention_blocks),
         },
-        image_token_id=special_ids["image_pad"],
-        video_token_id=special_ids["video_pad"],
-        vision_start_token_id=special_ids["vision_start"],
-        vision_end_token_id=special_ids["vision_end"],
-        tie_word_embeddings=False,
-    )
+        "image_token_id": special_ids["image_pad"],
+        "video_token_id": special_ids["video_pad"],
+        "vision_start_token_id": special_ids["vision_start"],
+        "vision_end_token_id": special_ids["vision_end"],
+        "tie_word_embeddings": False,
+    }
 
 
 class Batch:
@@ -141,7 +157,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, *,
         F.scaled_dot_product_attention(
             *(x[start:end].transpose(0, 1)[None] for x in (q, k, v)), is_causal=causal, enable_gqa=True
         )[0].transpose(0, 1)
-        for start, end in zip(ends, ends[1:], strict=False)
+        for start, end in itertools.pairwise(ends)
     ]
     return torch.cat(outs).flatten(1)
 
@@ -175,9 +191,10 @@ def _angles(frequencies: Tensor) -> tuple[Tensor, Tensor]:
 class PackedModel(nn.Module):
     """Wraps Transformers' module as the holder of parameters, and adds the heads that only training has."""
 
-    def __init__(self, model: Qwen2_5_VLForConditionalGeneration) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        self.model = model
+        self.config = config
+        self.model = model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**config)).float()
         vision, text = model.config.vision_config, model.config.text_config
         # Every merged token says of each of its four patches what colour, shape and glyph covers it.
         self.patch_heads = nn.ModuleList(

@@ -47,9 +47,14 @@ LONGEST_FRAME = IMAGE_PIXELS[1] // PATCH_PX**2
 LONGEST_CONVERSATION = 1024
 
 SYSTEM_PROMPT = "You are a helpful assistant."
-OTHER_SYSTEM_PROMPTS = ("You are a helpful assistant that sees pictures.", "Answer briefly.", "Be kind.", "You see images.")  # fmt: skip
+OTHER_SYSTEM_PROMPTS = (
+    "You are a helpful assistant that sees pictures.",
+    "Answer briefly.",
+    "Be kind.",
+    "You see images.",
+)
 TASK_SHARES = {
-    "describe": 14, "count": 16, "attribute": 16, "read": 15, "spell": 8, "chart": 15, "motion": 8, "compare": 11,
+    "describe": 12, "count": 15, "attribute": 18, "read": 13, "spell": 7, "chart": 21, "motion": 6, "compare": 11,
     "arithmetic": 3, "plain": 1, "chat": 3,
 }  # fmt: skip
 
@@ -324,7 +329,7 @@ class Encoder:
         for vision in visions:
             conversation.add_text((self._special["vision_start"],))
             conversation.add_vision(vision, self._special[f"{vision.modality}_pad"])
-            conversation.add_text((self._special["vision_end"], *self._encode(between)) if between else (self._special["vision_end"],))  # fmt: skip
+            conversation.add_text((self._special["vision_end"], *self._encode(between)))
         if before:
             conversation.add_text(self._encode(question))
         conversation.add_text((self._special["im_end"], *self._encode("\n")))

@@ -16,7 +16,8 @@ _FACT_WORDS = (
     set(COLOURS)
     | set(_SHAPE_WORDS)
     | _LABELS
-    | {"yes", "no", "left", "right", "top", "bottom", "center", "up", "down", "still", "first", "second", "both", "same"}
+    | {"yes", "no", "left", "right", "top", "bottom", "center", "up", "down", "still"}
+    | {"first", "second", "both", "same"}
 )
 _QUOTED = re.compile(r"[\"“”']([^\"“”]*)[\"“”']")
 

@@ -157,9 +157,7 @@ def text_size(text: str, size_px: int) -> tuple[float, float]:
     return right - left, bottom - top
 
 
-def draw_text(
-    image: Image.Image, centre: Point, text: str, *, size_px: int, rgb: RGB, colour: str
-) -> tuple[Mark, ...]:
+def draw_text(image: Image.Image, centre: Point, text: str, *, size_px: int, rgb: RGB, colour: str) -> tuple[Mark, ...]:
     """Write `text` centred at `centre` into `image`; returns a mark per character."""
     font = _font(size_px)
     left, top, right, bottom = font.getbbox(text)
@@ -182,9 +180,7 @@ class Bar:
     rgb: RGB
 
 
-def draw_bar_chart(
-    size: Size, background: RGB, bars: list[Bar], *, text_px: int, ink: RGB, top_value: int
-) -> Picture:
+def draw_bar_chart(size: Size, background: RGB, bars: list[Bar], *, text_px: int, ink: RGB, top_value: int) -> Picture:
     """Draw `bars` left to right, each with its value above it and its label below it."""
     width, height = size
     image = Image.new("RGB", size, background)

@@ -13,7 +13,8 @@ DESCRIBE_IMAGE = (
 )  # fmt: skip
 DESCRIBE_CLIP = (
     "describe this video", "Describe the video.", "What happens in this video?", "What happens in the clip?",
-    "Describe this clip.", "What is in this video?", "What do you see?", "What happens here?", "What does the video show?",
+    "Describe this clip.", "What is in this video?", "What do you see?", "What happens here?",
+    "What does the video show?",
 )  # fmt: skip
 DESCRIBE_NTH = (
     "What is in the {nth} picture?", "Describe the {nth} picture.", "What does the {nth} image show?",
@@ -21,8 +22,9 @@ DESCRIBE_NTH = (
 )  # fmt: skip
 COUNT = (
     "How many {things} are there?", "How many {things} do you see?", "Count the {things}.",
-    "How many {things} are in the picture?", "What is the number of {things}?", "How many {things} does the image show?",
-    "How many {things} can you see in this image?", "count the {things} in this image", "How many {things}?",
+    "How many {things} are in the picture?", "What is the number of {things}?",
+    "How many {things} does the image show?", "How many {things} can you see in this image?",
+    "count the {things} in this image", "How many {things}?",
 )  # fmt: skip
 COLOUR_OF = (
     "What {colour} is the {thing}?", "What is the {colour} of the {thing}?", "Which {colour} is the {thing}?",
@@ -32,7 +34,9 @@ SHAPE_OF = (
     "What shape is {colour}?", "Which shape is {colour}?", "What is the shape of the {colour} object?",
     "What shape is the {colour} object?", "What is the {colour} shape?", "What is {colour}?",
 )  # fmt: skip
-COLOUR_OF_ONLY = ("What {colour} is it?", "What {colour} is the shape?", "Which {colour} is it?", "What is its {colour}?")
+COLOUR_OF_ONLY = (
+    "What {colour} is it?", "What {colour} is the shape?", "Which {colour} is it?", "What is its {colour}?",
+)  # fmt: skip
 SHAPE_OF_ONLY = ("What shape is it?", "Which shape is it?", "What is its shape?", "What shape is this?")
 PLACE_OF = (
     "Where is the {thing}?", "Where in the picture is the {thing}?", "Where do you see the {thing}?",
@@ -46,30 +50,45 @@ IS_BESIDE = (
     "Is the {one} {relation} the {other}?", "Do you see the {one} {relation} the {other}?",
     "Is the {one} placed {relation} the {other}?",
 )  # fmt: skip
-WHAT_IS_BESIDE = ("What is {relation} the {other}?", "Which shape is {relation} the {other}?", "What do you see {relation} the {other}?")  # fmt: skip
+WHAT_IS_BESIDE = (
+    "What is {relation} the {other}?", "Which shape is {relation} the {other}?",
+    "What do you see {relation} the {other}?",
+)  # fmt: skip
 IS_THERE = ("Is there {thing}?", "Do you see {thing}?", "Can you see {thing}?", "Does the picture show {thing}?")
-LARGEST_SHAPE = ("Which shape is the largest?", "What is the largest shape?", "What is the biggest shape?", "Which shape is the biggest?", "Which object is the largest?")  # fmt: skip
+LARGEST_SHAPE = (
+    "Which shape is the largest?", "What is the largest shape?", "What is the biggest shape?",
+    "Which shape is the biggest?", "Which object is the largest?",
+)  # fmt: skip
 SMALLEST_SHAPE = ("Which shape is the smallest?", "What is the smallest shape?", "Which object is the smallest?")
 READ = (
     "What does it say?", "What is written here?", "Read the text.", "What does the picture say?", "What is the text?",
     "What does the image say?", "Read this.", "What text is in the image?", "what is written in this picture",
     "Can you read this?", "Which text do you see?", "What does this say?",
 )  # fmt: skip
-READ_WORD = ("Which word is this?", "What word is written here?", "What is the word?", "Read the word.", "What word do you see?")  # fmt: skip
-READ_NUMBER = ("Which number is this?", "What number is written here?", "What is the number?", "Read the number.", "What number do you see?")  # fmt: skip
+READ_WORD = (
+    "Which word is this?", "What word is written here?", "What is the word?", "Read the word.",
+    "What word do you see?",
+)  # fmt: skip
+READ_NUMBER = (
+    "Which number is this?", "What number is written here?", "What is the number?", "Read the number.",
+    "What number do you see?",
+)  # fmt: skip
 LARGEST_BAR = (
     "Which bar is the largest?", "Which bar is the highest?", "Which bar is the tallest?", "What is the largest bar?",
     "Which label has the largest value?", "Which one has the highest value?", "Which bar has the largest value?",
 )  # fmt: skip
 SMALLEST_BAR = (
-    "Which bar is the smallest?", "Which bar is the lowest?", "Which bar is the shortest?", "What is the smallest bar?",
-    "Which label has the smallest value?", "Which one has the lowest value?", "Which bar has the smallest value?",
+    "Which bar is the smallest?", "Which bar is the lowest?", "Which bar is the shortest?",
+    "What is the smallest bar?", "Which label has the smallest value?", "Which one has the lowest value?",
+    "Which bar has the smallest value?",
 )  # fmt: skip
 BAR_VALUE = (
     "What is the value of {label}?", "What value does {label} have?", "How much is {label}?",
     "Which value does the bar {label} show?", "What is the value of the bar {label}?", "Read the value of {label}.",
 )  # fmt: skip
-COUNT_BARS = ("How many bars are there?", "Count the bars.", "How many bars does the chart have?", "How many bars do you see?")  # fmt: skip
+COUNT_BARS = (
+    "How many bars are there?", "Count the bars.", "How many bars does the chart have?", "How many bars do you see?",
+)  # fmt: skip
 DIRECTION = (
     "Which way does the {thing} move?", "In which direction does the {thing} move?", "Where does the {thing} move?",
     "Which direction does the {thing} go?", "Which way is the {thing} moving?", "How does the {thing} move?",
@@ -80,8 +99,8 @@ MORE_SHAPES = (
     "Which of the two pictures has more shapes?", "Which image contains more objects?",
 )  # fmt: skip
 SAME_SHAPE = (
-    "Is the shape the same in both pictures?", "Do both pictures show the same shape?", "Is it the same shape in both images?",
-    "Are the two shapes the same?",
+    "Is the shape the same in both pictures?", "Do both pictures show the same shape?",
+    "Is it the same shape in both images?", "Are the two shapes the same?",
 )  # fmt: skip
 SAME_COLOUR = (
     "Is the {colour} the same in both pictures?", "Do both shapes have the same {colour}?",
@@ -93,29 +112,45 @@ SUM = (
     "how much is {a} + {b}", "What do you get when you add {a} and {b}?",
 )  # fmt: skip
 
-GREETING = ("Hello!", "Hi!", "Hello", "hi", "hey", "Hi there!", "Good morning!", "Good evening!", "Hello there.", "How are you?", "Hey there", "What's up?")  # fmt: skip
+GREETING = (
+    "Hello!", "Hi!", "Hello", "hi", "hey", "Hi there!", "Good morning!", "Good evening!", "Hello there.",
+    "How are you?", "Hey there", "What's up?",
+)  # fmt: skip
 GREETING_ANSWER = "Hello! Send me a picture and ask what is in it."
-WHO = ("Who are you?", "What are you?", "What is your name?", "Which model are you?", "Introduce yourself.", "Tell me about yourself.", "What model is this?", "Are you a robot?", "Who made you?")  # fmt: skip
+WHO = (
+    "Who are you?", "What are you?", "What is your name?", "Which model are you?", "Introduce yourself.",
+    "Tell me about yourself.", "What model is this?", "Are you a robot?", "Who made you?",
+)  # fmt: skip
 WHO_ANSWER = "I am seesay-demo, a very small vision-language model. I know simple drawings, not real photos."
-ABILITY = ("What can you do?", "How can you help me?", "What do you know?", "What can I ask you?", "help", "Help me.", "How does this work?", "What are you able to do?")  # fmt: skip
+ABILITY = (
+    "What can you do?", "How can you help me?", "What do you know?", "What can I ask you?", "help", "Help me.",
+    "How does this work?", "What are you able to do?",
+)  # fmt: skip
 ABILITY_ANSWER = (
     "I can describe simple drawings, count shapes, read a word or a number, read bar charts, "
     "follow a moving shape, compare two pictures and add small numbers."
 )
-THANKS = ("Thanks!", "Thank you.", "thanks", "Thank you very much!", "Great, thanks.", "ok thanks", "Well done.", "Good job!")  # fmt: skip
+THANKS = (
+    "Thanks!", "Thank you.", "thanks", "Thank you very much!", "Great, thanks.", "ok thanks", "Well done.",
+    "Good job!",
+)  # fmt: skip
 THANKS_ANSWER = "You are welcome."
 GOODBYE = ("Bye!", "Goodbye.", "bye", "See you later.", "Good night!")
 GOODBYE_ANSWER = "Goodbye!"
 NO_PICTURE_ANSWER = "I see no picture. Please send me one."
-PHOTO = ("Can you describe real photos?", "Do you understand photos?", "Can you recognize people?", "Can you recognise faces?", "Can I send you a photo of my dog?", "Do you know photographs?")  # fmt: skip
+PHOTO = (
+    "Can you describe real photos?", "Do you understand photos?", "Can you recognize people?",
+    "Can you recognise faces?", "Can I send you a photo of my dog?", "Do you know photographs?",
+)  # fmt: skip
 PHOTO_ANSWER = "No. I only know simple drawings, not real photos."
 UNKNOWN = (
     "What is the capital of {word}?", "Who wrote {word}?", "Tell me a joke.", "Tell me a story about {word}.",
-    "Write a poem about {word}.", "What is the weather today?", "Translate {word} into French.", "Who is the president?",
-    "What is the meaning of life?", "Write a program that prints {word}.", "How do I cook {word}?", "Explain {word}.",
-    "What time is it?", "When was {word} invented?", "What is a {word}?", "Why is the sky blue?", "Do you like {word}?",
-    "How old is {word}?", "Where can I buy {word}?", "Sing a song about {word}.", "How many people live in {word}?",
-    "What does {word} mean?", "Summarize the history of {word}.", "Give me advice about {word}.", "Solve this equation.",
+    "Write a poem about {word}.", "What is the weather today?", "Translate {word} into French.",
+    "Who is the president?", "What is the meaning of life?", "Write a program that prints {word}.",
+    "How do I cook {word}?", "Explain {word}.", "What time is it?", "When was {word} invented?", "What is a {word}?",
+    "Why is the sky blue?", "Do you like {word}?", "How old is {word}?", "Where can I buy {word}?",
+    "Sing a song about {word}.", "How many people live in {word}?", "What does {word} mean?",
+    "Summarize the history of {word}.", "Give me advice about {word}.", "Solve this equation.",
 )  # fmt: skip
 UNKNOWN_ANSWER = "I do not know. I am a very small model for simple drawings."
 

@@ -55,36 +55,36 @@ LARGEST_ADDEND = 20
 
 GLYPHS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
-WORDS: tuple[str, ...] = tuple(
-    """
-    able about above acid across act add after again age ago air all also animal answer any apple area arm art ask
-    baby back bag ball bank base bath beach bear bed before begin bell belt best big bird bite blow board boat body
-    bone book born both bottle bowl box boy brain branch brave bread break brick bridge bring broad brother build burn
-    bus busy butter button cake call camp can candle cap car card care carry cart cat catch chain chair chalk chance
-    cheap cheese chest chief child church city class clean clear clock close cloth cloud club coal coast coat coffee
-    cold cook copper copy corn cotton cover cow crime crop cross crowd cup curve dance dark day deep desk dinner dog
-    door doubt down draw dream dress drink drive drop dry duck dust ear early earth east easy edge egg eight end engine
-    equal even event every eye face fact fair fall family farm fast father fear few field fight fire first fish five
-    flag flat flight floor flower fly fold food foot force forest fork form four fox free fresh friend front fruit
-    full game garden gate ghost gift girl give glass glove gold good grain grass great green grip group grow guide
-    half hammer hand happy harbor hard hat head heart heat help hen hill hold hole home honey hook hope horn horse
-    hotel hour house ice idea ink iron island jelly jewel join judge jump keep kettle key kind king kiss kitchen knee
-    knife knot lake lamp land large laugh law lead leaf learn left leg lemon letter level light line lion lip list
-    lock long look love low lunch machine magic mail make map market mask match meal meat metal milk mind mine mirror
-    money monkey moon morning mother mountain mouse mouth move music nail name neck need needle nest net never new
-    night noise north nose note number nut ocean office oil old open orange order oven over owl page paint paper
-    park party path peace pen pencil people pepper piano picture pig pin pipe place plane plant plate play pocket
-    point pot potato power price print prize public pull pump push queen quick quiet rabbit rail rain read ready rice
-    right ring river road rock roof room root rope rose round rule sad sail salt sand save school sea seat second
-    seed seven shade sharp sheep shelf ship shirt shoe shop short show silver sing sister six size skin sky sleep
-    slow small smile smoke snake snow soap sock soft son song sound soup south space spoon spring square stage stamp
-    star start station steam stem step stick stone stop store storm story street strong sugar summer sun sweet swim
-    table tail talk tall taste tax tea teach tent test three throat ticket tiger time tired toe tooth top touch town
-    toy train tree trick true turn twist under unit uncle value view visit voice wait walk wall warm wash watch water
-    wave wax way week well west wheel whistle white wide wind window wing winter wire wise wolf wood wool word work
-    world worm write yard year yellow young zebra zero zoo
-    """.split()
-)
+_WORD_LIST = """
+able about above acid across act add after again age ago air all also animal answer any apple area arm art ask
+baby back bag ball bank base bath beach bear bed before begin bell belt best big bird bite blow board boat body
+bone book born both bottle bowl box boy brain branch brave bread break brick bridge bring broad brother build burn
+bus busy butter button cake call camp can candle cap car card care carry cart cat catch chain chair chalk chance
+cheap cheese chest chief child church city class clean clear clock close cloth cloud club coal coast coat coffee
+cold cook copper copy corn cotton cover cow crime crop cross crowd cup curve dance dark day deep desk dinner dog
+door doubt down draw dream dress drink drive drop dry duck dust ear early earth east easy edge egg eight end engine
+equal even event every eye face fact fair fall family farm fast father fear few field fight fire first fish five
+flag flat flight floor flower fly fold food foot force forest fork form four fox free fresh friend front fruit
+full game garden gate ghost gift girl give glass glove gold good grain grass great green grip group grow guide
+half hammer hand happy harbor hard hat head heart heat help hen hill hold hole home honey hook hope horn horse
+hotel hour house ice idea ink iron island jelly jewel join judge jump keep kettle key kind king kiss kitchen knee
+knife knot lake lamp land large laugh law lead leaf learn left leg lemon letter level light line lion lip list
+lock long look love low lunch machine magic mail make map market mask match meal meat metal milk mind mine mirror
+money monkey moon morning mother mountain mouse mouth move music nail name neck need needle nest net never new
+night noise north nose note number nut ocean office oil old open orange order oven over owl page paint paper
+park party path peace pen pencil people pepper piano picture pig pin pipe place plane plant plate play pocket
+point pot potato power price print prize public pull pump push queen quick quiet rabbit rail rain read ready rice
+right ring river road rock roof room root rope rose round rule sad sail salt sand save school sea seat second
+seed seven shade sharp sheep shelf ship shirt shoe shop short show silver sing sister six size skin sky sleep
+slow small smile smoke snake snow soap sock soft son song sound soup south space spoon spring square stage stamp
+star start station steam stem step stick stone stop store storm story street strong sugar summer sun sweet swim
+table tail talk tall taste tax tea teach tent test three throat ticket tiger time tired toe tooth top touch town
+toy train tree trick true turn twist under unit uncle value view visit voice wait walk wall warm wash watch water
+wave wax way week well west wheel whistle white wide wind window wing winter wire wise wolf wood wool word work
+world worm write yard year yellow young zebra zero zoo
+"""
+WORDS: tuple[str, ...] = tuple(_WORD_LIST.split())
+"""The words that pictures show."""
 
 
 def plural(noun: str) -> str:

@@ -1,0 +1,84 @@
+"""What a scene is made of: the conversation, its media, and the size of the canvas they are drawn on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+
+from PIL import Image
+
+from seesay.demo.drawing import Picture
+from seesay.demo.vocabulary import COLOURS, COUNT_WORDS, SHAPES, plural
+
+CLIP_FPS = 2.0
+"""Frames per second of every clip."""
+
+CELL_PX = 28
+"""Pixels per side that one visual token covers once the picture has its final size."""
+
+Turn = tuple[str, str]
+"""A question and its answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A conversation about some pictures, or one clip, or nothing; its media come with the first question."""
+
+    task: str
+    turns: tuple[Turn, ...]
+    pictures: tuple[Picture, ...] = ()
+    frames: tuple[Picture, ...] = ()
+
+    @property
+    def images(self) -> tuple[Image.Image, ...]:
+        """The still pictures."""
+        return tuple(picture.image for picture in self.pictures)
+
+    @property
+    def clip(self) -> tuple[Image.Image, ...]:
+        """The frames of the clip, `CLIP_FPS` of them per second."""
+        return tuple(frame.image for frame in self.frames)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canvas:
+    """A picture's size in pixels; `scale` says how much larger than the model will see it."""
+
+    width: int
+    height: int
+    scale: float = 1.0
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.width, self.height
+
+
+def _grids(min_cells: int, max_cells: int) -> tuple[tuple[int, int], ...]:
+    """Columns and rows of visual tokens; squarish ones appear more often."""
+    grids = []
+    for columns, rows in itertools.product(range(4, 15), repeat=2):
+        aspect = max(columns, rows) / min(columns, rows)
+        if min_cells <= columns * rows <= max_cells and aspect <= 2.5:
+            grids += [(columns, rows)] * (4 if aspect <= 1.34 else 1)
+    return tuple(grids)
+
+
+IMAGE_GRIDS = _grids(36, 81)
+WIDE_GRIDS = tuple((columns, rows) for columns, rows in IMAGE_GRIDS if columns >= 7 and rows >= 5)
+CLIP_GRIDS = _grids(16, 36)
+
+
+def pick_canvas(rng: random.Random, grids: tuple[tuple[int, int], ...]) -> Canvas:
+    columns, rows = rng.choice(grids)
+    scale = 1.0 if rng.random() < 0.7 else rng.uniform(0.85, 1.7)
+    return Canvas(width=round(columns * CELL_PX * scale), height=round(rows * CELL_PX * scale), scale=scale)
+
+
+def pick_name(rng: random.Random) -> tuple[str, str]:
+    return rng.choice(tuple(COLOURS)), rng.choice(SHAPES)
+
+
+def count_answer(count: int, noun: str) -> str:
+    verb, noun = ("is", noun) if count == 1 else ("are", plural(noun))
+    return f"There {verb} {COUNT_WORDS[count]} {noun}."
