@@ -9,7 +9,6 @@ The weights follow from `--seed` up to the rounding of the GPU's own sums. Needs
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import queue
@@ -39,6 +38,7 @@ from demo_training.network import (  # noqa: E402
     make_config,
 )
 from demo_training.optimizer import Average, Optimizer, learning_rate  # noqa: E402
+from demo_training.reference import largest_logit_error  # noqa: E402
 
 from seesay.demo.scenes import TASKS  # noqa: E402
 
@@ -76,8 +76,8 @@ class Feeder:
         self._memory = torch.frombuffer(stream.memory, dtype=torch.uint8).view(-1, pk.PACK_BYTES)
         self._is_cuda = device.type == "cuda"
         if self._is_cuda:
-            torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.numel(), 0)
-            self._side_stream = torch.cuda.Stream()
+            torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.numel(), 0)  # type: ignore[no-untyped-call]
+            self._side_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._buffers: queue.Queue[Tensor] = queue.Queue()
         for _ in range(3):
             self._buffers.put(torch.empty(packs_per_step, pk.PACK_BYTES, dtype=torch.uint8, device=device))
@@ -127,7 +127,7 @@ def draw_validation(tokenizer: Tokenizer, num_packs: int, device: torch.device) 
     encoder = pk.Encoder(tokenizer)
     memory = torch.empty(num_packs, pk.PACK_BYTES, dtype=torch.uint8)
     for index, row in enumerate(memory):
-        pk.fill_pack(pk.pack_views(memoryview(row.numpy())), index, encoder, pk.validation_seed)
+        pk.fill_pack(pk.pack_views(row.numpy()), index, encoder, pk.validation_seed)
     return [Batch(memory[i : i + 1].to(device)) for i in range(num_packs)]
 
 
@@ -173,55 +173,6 @@ def load_weights(model: PackedModel, folder: Path, work: Path) -> None:
     model.patch_heads.load_state_dict(load_file(work / PATCH_HEADS))
 
 
-@torch.no_grad()
-def largest_logit_error(model: PackedModel, batch: Batch) -> float:
-    """Greatest difference to Transformers' logits over the first few conversations of a pack, in fp32 on the CPU."""
-    reference = model.model.eval()
-    hidden = model.see(batch)
-    logits = model.read(batch, hidden)
-    ends = batch.cu_conversations.unique_consecutive().tolist()
-    image_token, video_token = reference.config.image_token_id, reference.config.video_token_id
-    frame_ends, frame, patch = batch.cu_frames.tolist(), 0, 0
-    worst = 0.0
-    for start, end in itertools.pairwise(ends[:9]):
-        ids = batch.token_ids[start:end]
-        inputs: dict[str, Tensor] = {"input_ids": ids[None]}
-        kinds = (ids == image_token).int() + 2 * (ids == video_token).int()
-        grids: dict[int, list[list[int]]] = {1: [], 2: []}
-        pixels: dict[int, list[Tensor]] = {1: [], 2: []}
-        rows = batch.vision_rows[start:end]
-        position = 0
-        while position < len(ids):
-            kind = int(kinds[position])
-            if kind == 0:
-                position += 1
-                continue
-            first_patch, steps, num_cells = patch, 0, 0
-            run = position
-            while run < len(ids) and int(kinds[run]) == kind:
-                run += 1
-            while num_cells < run - position:
-                frame += 1
-                steps += 1
-                num_cells += (frame_ends[frame] - patch) // pk.MERGE**2
-                patch = frame_ends[frame]
-            corner = batch.patch_positions[first_patch:patch].max(0).values + 1
-            grids[kind].append([steps, *corner.tolist()])
-            # From window order back to the raster order that Transformers expects.
-            order = rows[position:run] * pk.MERGE**2
-            patches = batch.patches[(order[:, None] + torch.arange(pk.MERGE**2)).flatten()]
-            pixels[kind].append(patches.float() * model.pixel_scale + model.pixel_shift)
-            position = run
-        if grids[1]:
-            inputs |= {"pixel_values": torch.cat(pixels[1]), "image_grid_thw": torch.tensor(grids[1])}
-        if grids[2]:
-            inputs |= {"pixel_values_videos": torch.cat(pixels[2]), "video_grid_thw": torch.tensor(grids[2])}
-        positions = batch.positions[start:end].T[:, None].long()
-        theirs = reference(**inputs, position_ids=positions).logits[0]
-        worst = max(worst, float((theirs - logits[start:end]).abs().max() / theirs.abs().max()))
-    return worst
-
-
 def train(options: Options) -> dict[str, float]:
     """Train, write the checkpoint to `options.out`, and return the last validation figures."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -233,8 +184,7 @@ def train(options: Options) -> dict[str, float]:
     init_weights(model, options.seed)
     if options.start_from:
         load_weights(model, options.start_from, options.work)
-    probe = draw_validation(tokenizer, 1, torch.device("cpu"))[0]
-    _check_logits(model, probe)
+    _check_logits(model, tokenizer)
     model.to(device)
     if device.type == "cuda":
         model.compute_dtype = torch.bfloat16
@@ -243,13 +193,13 @@ def train(options: Options) -> dict[str, float]:
     figures = _loop(options, model, tokenizer, feeder, validation)
     model.to("cpu")
     model.compute_dtype = torch.float32
-    _check_logits(model, probe)
+    _check_logits(model, tokenizer)
     stream.close()
     return figures
 
 
-def _check_logits(model: PackedModel, batch: Batch) -> None:
-    error = largest_logit_error(model, batch)
+def _check_logits(model: PackedModel, tokenizer: Tokenizer) -> None:
+    error = largest_logit_error(model, tokenizer)
     if not error < LOGIT_TOLERANCE:
         raise RuntimeError(f"logits differ from Transformers' by {error:.2e} of the largest")
 

@@ -87,7 +87,8 @@ def build_tokenizer() -> Tokenizer:
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Ids of the special tokens by their names without brackets."""
-    return {name: int(tokenizer.token_to_id(f"<|{name}|>")) for name in SPECIAL_TOKENS}
+    vocabulary = tokenizer.get_vocab()
+    return {name: vocabulary[f"<|{name}|>"] for name in SPECIAL_TOKENS}
 
 
 def write_processing_files(folder: Path, tokenizer: Tokenizer) -> None:

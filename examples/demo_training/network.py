@@ -152,13 +152,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, *,
             q, k, v, cu_seqlens, cu_seqlens, longest, longest, 0.0, causal, False
         )[0]
         return out.flatten(1)
-    ends = cu_seqlens.unique_consecutive().tolist()
-    outs = [
-        F.scaled_dot_product_attention(
-            *(x[start:end].transpose(0, 1)[None] for x in (q, k, v)), is_causal=causal, enable_gqa=True
-        )[0].transpose(0, 1)
-        for start, end in itertools.pairwise(ends)
-    ]
+    outs = []
+    for start, end in itertools.pairwise(cu_seqlens.tolist()):
+        if start < end:
+            segment = [x[start:end].transpose(0, 1)[None] for x in (q, k, v)]
+            mixed = F.scaled_dot_product_attention(
+                segment[0], segment[1], segment[2], is_causal=causal, enable_gqa=True
+            )
+            outs.append(mixed[0].transpose(0, 1))
     return torch.cat(outs).flatten(1)
 
 
@@ -172,7 +173,7 @@ def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6) * weight).to(x.dtype)
 
 
-def _mlp(x: Tensor, mlp: nn.Module) -> Tensor:
+def _mlp(x: Tensor, mlp: Any) -> Tensor:
     return _linear(F.silu(_linear(x, mlp.gate_proj)) * _linear(x, mlp.up_proj), mlp.down_proj)
 
 

@@ -24,7 +24,8 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.mT
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    return x.mT if tall else x
+    result: Tensor = x.mT if tall else x
+    return result
 
 
 class Muon:
@@ -50,7 +51,7 @@ class Muon:
             state.lerp_(grads, 1 - momentum)
             update = orthogonalize(grads.lerp_(state, momentum)).float()
             update *= -rate * max(1.0, shape[0] / shape[1]) ** 0.5
-            pieces = update.split([parts for _, parts in members])
+            pieces = torch.split(update, [parts for _, parts in members])
             torch._foreach_add_(
                 [parameter for parameter, _ in members],
                 [piece.reshape(parameter.shape) for piece, (parameter, _) in zip(pieces, members, strict=True)],

@@ -12,7 +12,7 @@ import math
 import mmap
 import multiprocessing as mp
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +99,7 @@ FIELD_SPANS, PACK_BYTES = _offsets()
 """Where each field lies in a pack's memory (first byte, end), and how large a pack is."""
 
 
-def pack_views(memory: memoryview | bytearray | mmap.mmap, offset: int = 0) -> dict[str, Array]:
+def pack_views(memory: mmap.mmap | Array, offset: int = 0) -> dict[str, Array]:
     """The fields of the pack that starts at byte `offset` of `memory`, as arrays over that memory."""
     views = {}
     for name, (dtype, shape) in FIELDS.items():
@@ -144,14 +144,16 @@ def _patch_positions(rows: int, columns: int) -> Array:
     y, x = np.divmod(np.arange(rows * columns), columns)
     within = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
     positions = np.stack([y, x], axis=1)[:, None] * MERGE + within
-    return positions[window_order(rows, columns)[0]].reshape(-1, 2).astype(np.int32)
+    ordered: Array = positions[window_order(rows, columns)[0]].reshape(-1, 2).astype(np.int32)
+    return ordered
 
 
 def _cells_of(plane: Array) -> Array:
     """[rows * 2, columns * 2, …] per patch → [cells, 4, …] in raster order of the cells."""
     rows, columns = plane.shape[0] // MERGE, plane.shape[1] // MERGE
     blocks = plane.reshape(rows, MERGE, columns, MERGE, *plane.shape[2:])
-    return blocks.swapaxes(1, 2).reshape(rows * columns, MERGE**2, *plane.shape[2:])
+    cells: Array = blocks.swapaxes(1, 2).reshape(rows * columns, MERGE**2, *plane.shape[2:])
+    return cells
 
 
 def patchify(frames: Array) -> Array:
@@ -161,7 +163,8 @@ def patchify(frames: Array) -> Array:
     blocks = frames.reshape(TEMPORAL_PATCH, rows, PATCH_PX, columns, PATCH_PX, 3).transpose(1, 3, 5, 0, 2, 4)
     cells = _cells_of(blocks)
     order, _ = window_order(rows // MERGE, columns // MERGE)
-    return np.ascontiguousarray(cells[order]).reshape(-1, PATCH_VALUES)
+    patches: Array = cells[order].reshape(-1, PATCH_VALUES)
+    return patches
 
 
 def label_patches(picture: Picture, size: tuple[int, int]) -> Array:
@@ -181,7 +184,8 @@ def label_patches(picture: Picture, size: tuple[int, int]) -> Array:
             right = left + 1
         labels[top:bottom, left:right] = (COLOUR_IDS[mark.colour], SHAPE_IDS[mark.shape], GLYPH_IDS.get(mark.glyph, 0))
     order, _ = window_order(rows // MERGE, columns // MERGE)
-    return _cells_of(labels)[order].reshape(-1, 3)
+    ordered: Array = _cells_of(labels)[order].reshape(-1, 3)
+    return ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +284,9 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._encode = functools.lru_cache(maxsize=200_000)(self._encode_text)
+        vocabulary = tokenizer.get_vocab()
         self._special = {
-            name: tokenizer.token_to_id(f"<|{name}|>")
+            name: vocabulary[f"<|{name}|>"]
             for name in ("im_start", "im_end", "vision_start", "vision_end", "image_pad", "video_pad")
         }
 
@@ -417,12 +422,29 @@ EXAMPLES_PER_PACK = 1 << 10
 """Seeds set aside for each pack; more than fit."""
 
 
-def fill_pack(views: dict[str, Array], index: int, encoder: Encoder, seed_of: Callable[[int], int]) -> None:
-    """Draw and write the `index`-th pack. `seed_of` maps the number of an example to its seed."""
-    rng = random.Random(f"seesay-demo/pack/{seed_of(index)}")
+def write_pack(views: dict[str, Array], conversations: Iterable[tuple[Conversation, str]]) -> int:
+    """Write (conversation, task) pairs until one does not fit; returns how many were written."""
     views["answer_ids"][:] = -1
     views["answer_tasks"][:] = -1
     packer = _Packer(views)
+    written = 0
+    for conversation, task in conversations:
+        if not packer.try_add(conversation, task):
+            break
+        written += 1
+    packer.finish()
+    return written
+
+
+def fill_pack(views: dict[str, Array], index: int, encoder: Encoder, seed_of: Callable[[int], int]) -> None:
+    """Draw and write the `index`-th pack. `seed_of` maps the number of an example to its seed."""
+    write_pack(views, _draw_conversations(index, encoder, seed_of))
+
+
+def _draw_conversations(
+    index: int, encoder: Encoder, seed_of: Callable[[int], int]
+) -> Iterator[tuple[Conversation, str]]:
+    rng = random.Random(f"seesay-demo/pack/{seed_of(index)}")
     tasks, shares = tuple(TASK_SHARES), tuple(TASK_SHARES.values())
     for number in range(0, EXAMPLES_PER_PACK, 2):
         seed = seed_of(index * EXAMPLES_PER_PACK + number)
@@ -430,9 +452,7 @@ def fill_pack(views: dict[str, Array], index: int, encoder: Encoder, seed_of: Ca
         follow_up = None
         if rng.random() < 0.1:
             follow_up = make_example(next_task, seed_of(index * EXAMPLES_PER_PACK + number + 1))
-        if not packer.try_add(encoder.encode(make_example(task, seed), rng, follow_up=follow_up), task):
-            break
-    packer.finish()
+        yield encoder.encode(make_example(task, seed), rng, follow_up=follow_up), task
 
 
 def validation_seed(index: int) -> int:
@@ -441,6 +461,7 @@ def validation_seed(index: int) -> int:
 
 
 SLOTS_PER_WORKER = 4
+PACK_TIMEOUT_S = 120.0
 
 
 class PackStream:
@@ -480,9 +501,8 @@ class PackStream:
     def wait_next(self) -> int:
         """Wait for the next pack; returns its slot, which stays as it is until `release` is called for it."""
         turn, worker = divmod(self._next, self.num_workers)
-        while not self._ready[worker].acquire(timeout=60.0):
-            if not self._workers[worker].is_alive():
-                raise RuntimeError(f"drawing worker {worker} died")
+        if not self._ready[worker].acquire(timeout=PACK_TIMEOUT_S):
+            raise RuntimeError(f"drawing worker {worker} made no pack in {PACK_TIMEOUT_S:.0f} s")
         self._next += 1
         return self._slot(worker, turn)
 
