@@ -14,9 +14,12 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.serving import operations
 from seesay.serving.admission import AdmissionMiddleware
+from seesay.serving.anthropic import messages
+from seesay.serving.anthropic.protocol import MessageStreamEvent
 from seesay.serving.auth import ApiKeyMiddleware
 from seesay.serving.context import ContextMiddleware, make_error_response
 from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.native import generate, interactive, tokens
 from seesay.serving.openai import chat, completions, embeddings, models, responses
 from seesay.serving.openai.protocol import ChatCompletionChunk, ErrorResponse
 from seesay.serving.openai.responses_protocol import ResponseEvent
@@ -27,7 +30,19 @@ from seesay.version import __version__
 if TYPE_CHECKING:
     from seesay.engine import AsyncEngine
 
-_STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent)
+_STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent, MessageStreamEvent)
+_ROUTES = (
+    models,
+    chat,
+    completions,
+    responses,
+    embeddings,
+    messages,
+    interactive,
+    generate,
+    tokens,
+    operations,
+)
 
 
 def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> FastAPI:
@@ -47,9 +62,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> F
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
     app.state.server = state
-    for router in (
-        module.make_router(state) for module in (models, chat, completions, responses, embeddings, operations)
-    ):
+    for router in (module.make_router(state) for module in _ROUTES):
         app.include_router(router)
     _add_error_handlers(app, state)
     _describe_streams(app)

@@ -164,7 +164,12 @@ class _Reply:
         yield _event({"type": "message_stop"})
 
     def _make_start(self) -> bytes:
-        nothing_yet: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _make_usage(None)}
+        nothing_yet: dict[str, Any] = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _make_usage(None),
+        }
         return _event({"type": "message_start", "message": {**self._head, **nothing_yet}})
 
     def _make_stop(self, last: OutputDelta) -> dict[str, Any]:

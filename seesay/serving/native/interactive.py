@@ -1,0 +1,203 @@
+"""`/v1/chat/interactive`: a chat whose history the server keeps (LMDeploy's manual, 1.6.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from seesay.serving.answers import unless_gone
+from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.context import request_id_of
+from seesay.serving.errors import bad_request
+from seesay.serving.native.protocol import InteractiveAnswer, InteractiveRequest
+from seesay.serving.native.sessions import Conversation, SessionStore
+from seesay.serving.openai.wire import DONE, make_error_event
+from seesay.serving.state import ServerState
+from seesay.serving.streaming import EventStream, make_event
+from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
+
+PARAM_NAMES = {"max_new_tokens": "request_output_len", "random_seed": "seed", "stop_words": "stop"}
+
+
+def make_router(state: ServerState, sessions: SessionStore | None = None) -> APIRouter:
+    """The route, over `state`."""
+    router = APIRouter(tags=["native"])
+    store = SessionStore() if sessions is None else sessions
+
+    @router.post(
+        "/v1/chat/interactive",
+        response_model=InteractiveAnswer,
+        responses={
+            200: {
+                "description": "the answer; with stream=true, events of the same shape, then `[DONE]`",
+                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/InteractiveAnswer"}}},
+            }
+        },
+    )
+    async def chat_interactive(body: InteractiveRequest, http: Request) -> Response:
+        """Answer the next turn of a session."""
+        state.check_model(body.model)
+        key = (_owner_of(http.headers), body.session_id)
+        if body.cancel:
+            store.cancel(key)
+            return _nothing()
+        if not body.interactive_mode and body.session_id >= 0:
+            store.forget(key)
+            if body.prompt == "":
+                return _nothing()
+        reply = _Reply(state, store, body, key if body.interactive_mode else None)
+        pieces = reply.pieces(request_id_of(http.scope))
+        if body.stream:
+            return EventStream(_events(pieces), render_error=make_error_event)
+        return JSONResponse(await unless_gone(http.receive, _collect(pieces)))
+
+    return router
+
+
+def _owner_of(headers: Mapping[str, str]) -> bytes:
+    """Whose session it is: other keys must not see it. No key is kept."""
+    key = headers.get("authorization") or headers.get("x-api-key") or ""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _nothing() -> JSONResponse:
+    return JSONResponse(_piece("", tokens=0, history_tokens=0, input_tokens=0))
+
+
+def _piece(
+    text: str, *, tokens: int, history_tokens: int, input_tokens: int | None = None, finish_reason: str | None = None
+) -> dict[str, Any]:
+    return {
+        "text": text,
+        "tokens": tokens,
+        "input_tokens": input_tokens,
+        "history_tokens": history_tokens,
+        "finish_reason": finish_reason,
+    }
+
+
+async def _events(pieces: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield make_event(piece)
+    yield DONE
+
+
+async def _collect(pieces: AsyncGenerator[dict[str, Any], None]) -> dict[str, Any]:
+    texts: list[str] = []
+    last: dict[str, Any] = {}
+    async with aclosing(pieces):
+        async for last in pieces:
+            texts.append(last["text"])
+    return {**last, "text": "".join(texts)}
+
+
+class _Reply:
+    """The answer to one turn. `key` is that of its session; None keeps nothing."""
+
+    def __init__(
+        self, state: ServerState, store: SessionStore, body: InteractiveRequest, key: tuple[bytes, int] | None
+    ) -> None:
+        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        check_unicode(body.stop_words, "stop")
+        if body.request_output_len == 0:
+            raise bad_request("request_output_len must be at least 1", "request_output_len")
+        self._state = state
+        self._store = store
+        self._key = key
+        self._config = state.defaults.make_config(
+            max_new_tokens=body.request_output_len,
+            spaces_between_special_tokens=body.spaces_between_special_tokens,
+            param_names=PARAM_NAMES,
+            **body.sampling(),
+        )
+        self._turn = read_messages(_as_messages(body), state.settings.media, param="prompt")
+        self._streams = bool(body.stream)
+
+    async def pieces(self, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+        """What is new, as it comes; the last piece has a finish reason. A turn that was answered, or stopped with
+        `cancel` after its first word, becomes part of the session."""
+        if self._key is None:
+            async for piece in self._answer(Conversation(), request_id):
+                yield piece
+            return
+        with self._store.answering(self._key) as conversation:
+            self._store.check_size(conversation, self._turn)
+            async with aclosing(self._answer(conversation, request_id)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def _answer(self, conversation: Conversation, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+        history_tokens, texts, tokens = conversation.num_tokens, [], 0
+        usage: Usage | None = None
+        request = GenerationRequest(
+            prompt=(*conversation.messages, *self._turn), gen_config=self._config, streams=self._streams
+        )
+        deltas = self._state.answering.deltas([request], request_id=request_id)
+        async with aclosing(_until(deltas, conversation.cancelled)) as until_cancelled:
+            async for delta in until_cancelled:
+                texts.append(delta.text)
+                tokens += len(delta.token_ids)
+                usage = delta.usage
+                if delta.finish_reason is None:
+                    yield _piece(delta.text, tokens=tokens, history_tokens=history_tokens)
+                    continue
+                usage = usage or Usage()
+                self._remember(conversation, "".join(texts), usage.prompt_tokens + usage.completion_tokens)
+                yield _piece(
+                    delta.text,
+                    tokens=usage.completion_tokens,
+                    history_tokens=history_tokens,
+                    input_tokens=max(0, usage.prompt_tokens - history_tokens),
+                    finish_reason=delta.finish_reason,
+                )
+                return
+        if any(texts):
+            self._remember(conversation, "".join(texts), history_tokens + tokens)
+        yield _piece("", tokens=tokens, history_tokens=history_tokens, input_tokens=0, finish_reason="cancel")
+
+    def _remember(self, conversation: Conversation, text: str, num_tokens: int) -> None:
+        if self._key is not None:
+            answer = Message(role="assistant", parts=(TextPart(text=text),))
+            self._store.extend(conversation, (*self._turn, answer), num_tokens=num_tokens)
+
+
+def _as_messages(body: InteractiveRequest) -> list[Any]:
+    if not isinstance(body.prompt, str):
+        if not isinstance(body.prompt, list):
+            raise bad_request("prompt must be a text or a list of messages", "prompt")
+        return body.prompt
+    if not body.prompt and not body.image_urls:
+        raise bad_request("prompt is empty", "prompt")
+    if not body.image_urls:
+        return [{"role": "user", "content": body.prompt}]
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in body.image_urls]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": body.prompt}]}]
+
+
+async def _until(
+    deltas: AsyncGenerator[tuple[int, OutputDelta], None], cancelled: asyncio.Event
+) -> AsyncGenerator[OutputDelta, None]:
+    """The deltas, until they end or `cancelled` is set. Leaving closes them, which aborts their request."""
+    stop = asyncio.ensure_future(cancelled.wait())
+    try:
+        async with aclosing(deltas):
+            while True:
+                following = asyncio.ensure_future(anext(deltas, None))
+                try:
+                    await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not following.done():
+                        following.cancel()
+                        await asyncio.wait((following,))
+                if following.cancelled() or (item := following.result()) is None:
+                    return
+                yield item[1]
+    finally:
+        stop.cancel()

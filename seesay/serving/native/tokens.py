@@ -1,0 +1,52 @@
+"""`/tokenize` and `/detokenize`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+
+from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.native.protocol import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from seesay.serving.prompts import tokenize_prompt
+from seesay.serving.state import ServerState
+from seesay.values import GenerationRequest
+
+
+def make_router(state: ServerState) -> APIRouter:
+    """The routes, over `state`."""
+    router = APIRouter(tags=["native"])
+
+    @router.post("/tokenize", response_model_exclude_none=True)
+    async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
+        """Token ids of a text or conversation, with those that stand for its pictures."""
+        state.check_model(body.model)
+        tokenizer = state.engine.tokenizer
+        if body.prompt is not None:
+            check_unicode(body.prompt, "prompt")
+            adds = body.add_special_tokens is not False
+            ids = await asyncio.to_thread(tokenizer.encode, body.prompt, add_special_tokens=adds)
+        else:
+            check_unicode(body.chat_template_kwargs or {}, "chat_template_kwargs")
+            options = dict(body.chat_template_kwargs or {})
+            if body.add_generation_prompt is not None:
+                options["add_generation_prompt"] = body.add_generation_prompt
+            messages = read_messages(body.messages, state.settings.media)
+            config = state.defaults.make_config(max_new_tokens=1)
+            ids = await tokenize_prompt(
+                state, GenerationRequest(prompt=messages, gen_config=config, template_options=options)
+            )
+        strings = None
+        if body.return_token_strs:
+            strings = [tokenizer.backend.id_to_token(token_id) or "" for token_id in ids]
+        return TokenizeAnswer(count=len(ids), max_model_len=state.engine.session_len, tokens=ids, token_strs=strings)
+
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> DetokenizeAnswer:
+        """The text of token ids."""
+        state.check_model(body.model)
+        decode = state.engine.tokenizer.decode
+        text = await asyncio.to_thread(decode, body.tokens, skip_special_tokens=body.skip_special_tokens)
+        return DetokenizeAnswer(prompt=text)
+
+    return router
