@@ -6,8 +6,10 @@ something; one that is not supported yet is refused by name.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -315,13 +317,23 @@ class ChatTemplateConfig:
         return json.dumps({f.name: getattr(self, f.name) for f in fields(self)}, ensure_ascii=False, indent=2)
 
 
+_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+
+
 @dataclass(frozen=True, kw_only=True)
 class MediaLimits:
-    """What a picture or clip may cost. Checked before anything is decoded.
+    """What the media of a request may cost, and where they may come from. Checked before anything is decoded.
 
-    Local paths are read only when `allow_local_paths` is set (scripts); servers turn it off. `allow_private_hosts`
-    permits addresses that are not globally routable. Times are in seconds. `max_pixels` is of one picture or frame;
-    the sampled frames of a clip that hold more than `max_clip_pixels` together are scaled down while decoded.
+    Local paths and file:// URLs are read when `allow_local_paths` is set (scripts); servers turn it off.
+    `allowed_local_media_path`, a folder, replaces that: what is in it may be read, after links are followed, and
+    nothing else. `allow_private_hosts` permits addresses that are not globally routable. `allowed_media_domains` names
+    the only hosts that http(s) URLs, redirects included, may point to: "example.com" is that host alone,
+    "*.example.com" all that end so.
+
+    Of one picture or clip: `max_bytes` as sent, `max_pixels` of a picture or frame, `max_frames` taken from a clip of
+    `max_duration_s`; frames that together hold more than `max_clip_pixels` are scaled down while decoded. Of one
+    request: `max_items` pictures and clips, `max_total_bytes` as sent, `max_total_pixels` as decoded, and `timeout_s`
+    until the last of them is fetched, whatever its redirects. Times are in seconds.
     """
 
     max_bytes: int = 256 << 20
@@ -329,10 +341,37 @@ class MediaLimits:
     max_clip_pixels: int = 4 * 178_956_970
     max_frames: int = 768
     max_duration_s: float = 3600.0
+    max_items: int = 1024
+    max_total_bytes: int = 1 << 30
+    max_total_pixels: int = 8 * 178_956_970
     timeout_s: float = 30.0
     max_redirects: int = 3
     allow_local_paths: bool = True
+    allowed_local_media_path: str | None = None
     allow_private_hosts: bool = False
+    allowed_media_domains: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        folder = self.allowed_local_media_path
+        is_folder = folder is None or (bool(folder) and Path(folder).is_dir())
+        _require(is_folder, "allowed_local_media_path", folder, "must be a folder that is there")
+        domains = self.allowed_media_domains
+        is_list = domains is None or (
+            not isinstance(domains, str) and all(isinstance(domain, str) and _is_host(domain) for domain in domains)
+        )
+        need = "must be a list of host names such as 'example.com' or '*.example.com', without scheme, port or path"
+        _require(is_list, "allowed_media_domains", domains, need)
+
+
+def _is_host(name: str) -> bool:
+    """Whether `name` is a host name, perhaps with `*.` before it, or an IP address."""
+    if _HOST.fullmatch(name.lower().rstrip(".")):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

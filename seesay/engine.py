@@ -32,7 +32,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.live_request import OutputSink
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
-from seesay.preparer import RequestPreparer, has_media
+from seesay.preparer import RequestPreparer, has_media, has_media_at_hand
 from seesay.processors.tokenizer import Tokenizer
 from seesay.response import AnswerBuilder, Response
 from seesay.templates import ChatTemplate, pick_template
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from seesay.vl.family import Backbone, Family
 
 logger = logging.getLogger("seesay")
+
+_MEDIA_REQUESTS = 32
+"""Requests whose media are fetched, decoded and preprocessed at the same time; decoding has fewer threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +121,15 @@ class AsyncEngine:
             tokenizer=tokenizer,
             chat_template=chat_template,
             vocab_size=backbone.text_config.vocab_size,
+            session_len=self.resolved.session_len,
             takes_media=encoder is not None,
             vision_config=vision_config,
             media_limits=media_limits or MediaLimits(),
             cache_salt=runner.cache_salt,
         )
+        # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
         self._threads = ThreadPoolExecutor(vision_config.thread_num, thread_name_prefix="seesay-prepare")
+        self._media_threads = ThreadPoolExecutor(_MEDIA_REQUESTS, thread_name_prefix="seesay-prepare-media")
         self._ids = itertools.count(1)
         self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
         self._lock = threading.Lock()
@@ -229,9 +235,10 @@ class AsyncEngine:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
             self._preparing.update(dict.fromkeys(ids, False))
-            self.loop.expect_media(sum(has_media(request) for request in requests))
+            self.loop.expect_media(sum(has_media_at_hand(request) for request in requests))
             for request_id, request in zip(ids, requests):
-                self._threads.submit(self._prepare_and_submit, request_id, request, on_output, received_at)
+                threads = self._media_threads if has_media(request) else self._threads
+                threads.submit(self._prepare_and_submit, request_id, request, on_output, received_at)
         return ids
 
     def tokenize(self, request: GenerationRequest) -> Future[npt.NDArray[np.int64]]:
@@ -243,6 +250,11 @@ class AsyncEngine:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
             return self._threads.submit(self._preparer.tokenize, request)
+
+    def count_tokens(self, request: GenerationRequest) -> int:
+        """Tokens of the request's prompt, media included: what `usage.prompt_tokens` will be. Fetches media and reads
+        their headers, so call it from a thread that may wait. Raises `RequestError`."""
+        return self._preparer.count_tokens(request)
 
     def abort(self, request_id: int) -> None:
         """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it is over already."""
@@ -296,7 +308,7 @@ class AsyncEngine:
         self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float
     ) -> None:
         """Turn a request into a sequence and hand it to the loop. A request that cannot be, ends here."""
-        expects_media = has_media(request)
+        expects_media = has_media_at_hand(request)
         try:
             live = self._preparer.prepare(request_id, request, on_output, received_at)
             error: Exception | None = None
@@ -320,6 +332,7 @@ class AsyncEngine:
                 return
             self._is_closed = True
         self._threads.shutdown(wait=True)
+        self._media_threads.shutdown(wait=True)
         self._preparer.close()
         self.loop.close()
 

@@ -283,9 +283,7 @@ class EngineLoop:
 
     def _on_encoded(self, item_hash: bytes, timing: EncodeTiming) -> None:
         for request in self._live.values():
-            if any(item.hash == item_hash for item in request.sequence.items):
-                request.encode_queue_s = max(request.encode_queue_s, timing.queue_s)
-                request.encode_s += timing.encode_s
+            request.add_encoding(item_hash, timing)
         self._scheduler.mark_ready(item_hash)
 
     def _on_encode_failed(self, item_hash: bytes, error: Exception) -> None:

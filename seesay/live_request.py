@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seesay.llm.sequence import Sequence
+from seesay.encoders.worker import EncodeTiming
+from seesay.llm.sequence import EmbeddingState, Sequence
 from seesay.processors.detokenize import IncrementalDetokenizer
-from seesay.values import FinishReason, Modality, OutputDelta, StageTimings, Usage
+from seesay.values import FinishReason, MediaReport, Modality, OutputDelta, StageTimings, Usage
 
 OutputSink = Callable[[OutputDelta], None]
 
@@ -57,6 +58,8 @@ class LiveRequest:
     streams: bool
     include_stop: bool
     received_at: float
+    media: tuple[MediaReport, ...] = ()
+    fetch_s: float = 0.0
     decode_media_s: float = 0.0
     preprocess_s: float = 0.0
     encode_queue_s: float = 0.0
@@ -71,6 +74,26 @@ class LiveRequest:
     hidden_states: Collected = field(default_factory=Collected)
     prompt_logprobs: Collected = field(default_factory=Collected)
     hidden_sum: Any = None
+    encoded_items: set[int] = field(default_factory=set)
+
+    def add_encoding(self, item_hash: bytes, timing: EncodeTiming) -> None:
+        """Take what it cost to get an embedding, when a media item of this request waits for it."""
+        seq = self.sequence
+        waiting = [
+            index
+            for index, (item, state) in enumerate(zip(seq.items, seq.item_states, strict=True))
+            if item.hash == item_hash and state is EmbeddingState.REQUESTED
+        ]
+        if waiting and timing.encode_s > 0:
+            self.encoded_items.update(waiting)
+            self.encode_queue_s = max(self.encode_queue_s, timing.queue_s)
+            self.encode_s += timing.encode_s
+
+    def make_media(self) -> tuple[MediaReport, ...]:
+        """How each media item was seen, and whether a tower ran for it."""
+        return tuple(
+            replace(report, is_cached=index not in self.encoded_items) for index, report in enumerate(self.media)
+        )
 
     def add_hidden_sum(self, start: int, hidden_sum: Any) -> None:
         """Take the sum of the hidden states of a row from position `start`. Nothing of a pooled sequence comes from a
@@ -118,6 +141,7 @@ class LiveRequest:
             last_hidden_state=self.hidden_states.as_tensor(),
             prompt_logprobs=self.prompt_logprobs.as_tuple() or None,
             pooled=self.make_pooled() if reason == "stop" else None,
+            media=self.make_media() if reason in ("stop", "length") else (),
             error=error,
         )
 
@@ -138,6 +162,7 @@ class LiveRequest:
         first = self.first_token_at
         computing = self.computing_at
         return StageTimings(
+            fetch_s=self.fetch_s,
             decode_media_s=self.decode_media_s,
             preprocess_s=self.preprocess_s,
             encode_queue_s=self.encode_queue_s,

@@ -6,7 +6,7 @@ Runs in worker threads. Everything that is wrong with a request is found here an
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,14 +17,23 @@ from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
 from seesay.live_request import LiveRequest, OutputSink
 from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.scheduler import check_prompt_length
 from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.processors.detokenize import IncrementalDetokenizer
 from seesay.processors.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate
-from seesay.values import GenerationRequest, MediaPart, Message, MultimodalInput, RenderedPrompt
+from seesay.values import (
+    GenerationRequest,
+    MediaItem,
+    MediaPart,
+    MediaReport,
+    Message,
+    MultimodalInput,
+    RenderedPrompt,
+)
 from seesay.vl.family import Family
-from seesay.vl.media import FeatureCacheStats, MediaFront, PreparedMedia
-from seesay.vl.prompt import build_input, build_token_input, render_raw
+from seesay.vl.media import FeatureCacheStats, MediaFront, OpenRequest, PreparedMedia
+from seesay.vl.prompt import TokenizedPrompt, build_input, render_raw, tokenize
 
 
 class RequestPreparer:
@@ -41,6 +50,7 @@ class RequestPreparer:
         tokenizer: Tokenizer,
         chat_template: ChatTemplate,
         vocab_size: int,
+        session_len: int,
         takes_media: bool,
         vision_config: VisionConfig,
         media_limits: MediaLimits,
@@ -51,6 +61,7 @@ class RequestPreparer:
         self._checkpoint = checkpoint
         self._family = family
         self._vocab_size = vocab_size
+        self._session_len = session_len
         self._takes_media = takes_media
         self._cache_salt = cache_salt
         self._eos_token_ids = _find_eos(checkpoint, tokenizer)
@@ -87,6 +98,8 @@ class RequestPreparer:
             streams=request.streams,
             include_stop=config.include_stop_str_in_output,
             received_at=received_at,
+            media=tuple(map(_report, media, prompt.items)),
+            fetch_s=sum(item.fetch_s for item in media),
             decode_media_s=sum(item.decode_s for item in media),
             preprocess_s=sum(item.preprocess_s for item in media),
         )
@@ -121,7 +134,26 @@ class RequestPreparer:
         """Token ids int64 [T] of the prompt of `request`, with those that stand for its media."""
         return self._build_prompt(request)[0].token_ids
 
+    def count_tokens(self, request: GenerationRequest) -> int:
+        """Tokens of the prompt, media included. Decodes only clips that do not tell their size otherwise."""
+        tokens, opened = self._open_prompt(request)
+        counts = [item.num_tokens for item in opened.items]
+        if None in counts:
+            return len(self._build_input(tokens, self._media.prepare(opened)).token_ids)
+        return tokens.num_text_tokens + sum(count for count in counts if count is not None)
+
     def _build_prompt(self, request: GenerationRequest) -> tuple[MultimodalInput, list[PreparedMedia]]:
+        tokens, opened = self._open_prompt(request)
+        num_media_tokens = sum(item.num_tokens or 0 for item in opened.items)
+        check_prompt_length(tokens.num_text_tokens + num_media_tokens, self._session_len)
+        media = self._media.prepare(opened)
+        return self._build_input(tokens, media), media
+
+    def _build_input(self, tokens: TokenizedPrompt, media: list[PreparedMedia]) -> MultimodalInput:
+        return build_input(tokens, media, family=self._family, model_digest=self._checkpoint.revision_digest)
+
+    def _open_prompt(self, request: GenerationRequest) -> tuple[TokenizedPrompt, OpenRequest]:
+        """The tokenized text, and the media with their headers read: all that tells the prompt's length."""
         if has_media(request) and not self._takes_media and self._family.modalities:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
@@ -133,19 +165,11 @@ class RequestPreparer:
             messages = [message for message in request.prompt if isinstance(message, Message)]
             rendered = self.chat_template.render(messages, markers=self._family.markers, **request.template_options)
         else:
-            return build_token_input(self._check_token_ids(request.prompt), family=self._family), []
-        media = self._media.prepare(rendered.media)
-        prompt = build_input(
-            rendered,
-            media,
-            family=self._family,
-            tokenizer=self.tokenizer,
-            model_digest=self._checkpoint.revision_digest,
-            add_special_tokens=isinstance(request.prompt, str),
-        )
-        return prompt, media
+            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), self._media.open(())
+        tokens = tokenize(rendered, self.tokenizer, add_special_tokens=isinstance(request.prompt, str))
+        return tokens, self._media.open(rendered.media)
 
-    def _check_token_ids(self, token_ids: Iterable[object]) -> list[int]:
+    def _check_token_ids(self, token_ids: Iterable[object]) -> npt.NDArray[np.int64]:
         ids: list[int] = []
         for index, token_id in enumerate(token_ids):
             if not isinstance(token_id, int) or not 0 <= token_id < self._vocab_size:
@@ -155,7 +179,7 @@ class RequestPreparer:
                     "input_ids",
                 )
             ids.append(token_id)
-        return ids
+        return np.asarray(ids, dtype=np.int64)
 
     def _split_stop_words(self, words: Iterable[str]) -> tuple[list[str], list[int]]:
         """Stop words that are text, and the token ids of those that are special tokens."""
@@ -186,15 +210,45 @@ def _find_eos(checkpoint: Checkpoint, tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(dict.fromkeys(i for i in (*ids, tokenizer.eos_token_id) if isinstance(i, int)))
 
 
+def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:
+    """How the item was seen, before anything is known of caches."""
+    resized_height, resized_width = item.features["resized"]
+    return MediaReport(
+        modality=item.modality,
+        num_frames=media.size.num_frames,
+        height=media.size.height,
+        width=media.size.width,
+        resized_height=resized_height,
+        resized_width=resized_width,
+        num_tiles=item.features["num_tiles"],
+        num_patches=item.num_units,
+        num_tokens=len(item.slots),
+        is_cached=False,
+    )
+
+
 def _is_conversation(request: GenerationRequest) -> bool:
     return isinstance(request.prompt, tuple) and not (request.prompt and isinstance(request.prompt[0], int))
 
 
 def has_media(request: GenerationRequest) -> bool:
     """Whether a request refers to pictures or clips."""
-    if request.media:
-        return True
-    if isinstance(request.prompt, str):
-        return False
-    messages = (message for message in request.prompt if isinstance(message, Message))
-    return any(isinstance(part, MediaPart) for message in messages for part in message.parts)
+    return any(True for _ in _media_parts(request))
+
+
+def has_media_at_hand(request: GenerationRequest) -> bool:
+    """Whether it does, and none must be fetched: an encoder may wait a moment for those, not for somebody's server."""
+    parts = list(_media_parts(request))
+    return bool(parts) and not any(_is_web_url(part.source) for part in parts)
+
+
+def _media_parts(request: GenerationRequest) -> Iterator[MediaPart]:
+    yield from request.media
+    if not isinstance(request.prompt, str):
+        for message in request.prompt:
+            if isinstance(message, Message):
+                yield from (part for part in message.parts if isinstance(part, MediaPart))
+
+
+def _is_web_url(source: object) -> bool:
+    return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))

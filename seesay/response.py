@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from seesay.values import FinishReason, OutputDelta, StageTimings, Usage
+from seesay.values import FinishReason, MediaReport, OutputDelta, StageTimings, Usage
 
 
 @dataclass(slots=True)
@@ -20,7 +20,8 @@ class Response:
     logits, last_hidden_state: tensors [tokens, …] when the generation config asked for them. pooled: float32 [hidden],
         the embedding of a prompt with `pooling`.
     index: which prompt of the call this answers. session_id: the session's id, or the request's.
-    usage, timings: counts and seconds per stage, when the answer is complete. error: of finish reason 'error'.
+    usage, timings, media: counts, seconds per stage, and how each picture and clip was seen, when the answer is
+        complete. error: of finish reason 'error'.
     """
 
     text: str
@@ -36,6 +37,7 @@ class Response:
     session_id: int = -1
     usage: Usage | None = None
     timings: StageTimings | None = None
+    media: tuple[MediaReport, ...] = ()
     error: Exception | None = None
 
     def __repr__(self) -> str:
@@ -94,5 +96,6 @@ class AnswerBuilder:
             session_id=delta.request_id if self.session_id is None else self.session_id,
             usage=delta.usage,
             timings=delta.timings,
+            media=delta.media,
             error=delta.error,
         )

@@ -92,6 +92,19 @@ class RenderedPrompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MediaSize:
+    """What a header tells of a picture (one frame) or of the frames that are taken from a clip, upright, in pixels."""
+
+    num_frames: int
+    height: int
+    width: int
+
+    @property
+    def num_pixels(self) -> int:
+        return self.num_frames * self.height * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedMedia:
     """Pixels of one picture (N = 1) or of the sampled frames of one clip.
 
@@ -105,6 +118,11 @@ class DecodedMedia:
     timestamps_s: tuple[float, ...] = ()
     frame_interval_s: float = 0.0
     digest: bytes
+
+    @property
+    def size(self) -> MediaSize:
+        num_frames, height, width, _ = self.frames.shape
+        return MediaSize(num_frames=num_frames, height=height, width=width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

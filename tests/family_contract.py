@@ -17,7 +17,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.processors.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Family
-from seesay.vl.prompt import build_input
+from seesay.vl.prompt import build_input, tokenize
 from seesay.vl.registry import find_family, list_families
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
@@ -84,9 +84,8 @@ def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | N
         for m in media
     ]
     rendered = RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
-    made: MultimodalInput = build_input(
-        rendered, prepared, family=loaded.family, tokenizer=loaded.tokenizer, model_digest=bytes(32)
-    )
+    tokens = tokenize(rendered, loaded.tokenizer)
+    made: MultimodalInput = build_input(tokens, prepared, family=loaded.family, model_digest=bytes(32))
     return made
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import ask, collect, join, make_picture, parse
+from asking import ask, collect, held, join, make_picture, parse
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine import AsyncEngine
@@ -342,12 +342,19 @@ def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], m
             preempt(seq)
 
         monkeypatch.setattr(engine.loop._scheduler, "_preempt", watch)
-        answers = parse(list("wxyz"), max_new_tokens=40, ignore_eos=True)
-        requests = [replace(request, pooling="mean") for request in parse(prompts)]
-        finals = [deltas[-1] for deltas in collect(engine, [*answers, *requests])]
+        arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+        finals: dict[int, OutputDelta] = {}
+        with held(engine):
+            engine.submit_batch(parse(list("wxyz"), max_new_tokens=40, ignore_eos=True), arrived.put)
+            wait_until(lambda: not engine._preparing)
+            ids = [engine.submit(replace(request, pooling="mean"), arrived.put) for request in parse(prompts)]
+        while len(finals) < 6:
+            delta = arrived.get(timeout=30)
+            if delta.finish_reason:
+                finals[delta.request_id] = delta
         assert any(pooling and computed for pooling, computed in interrupted), interrupted
-        for final, mean in zip(finals[len(answers) :], expected, strict=True):
-            torch.testing.assert_close(final.pooled, mean, atol=1e-5, rtol=1e-4)
+        for request_id, mean in zip(ids, expected, strict=True):
+            torch.testing.assert_close(finals[request_id].pooled, mean, atol=1e-5, rtol=1e-4)
 
 
 # --- watching --------------------------------------------------------------------------------------------------------

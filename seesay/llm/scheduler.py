@@ -75,6 +75,17 @@ class SchedulerStats:
     total_preemptions: int
 
 
+def check_prompt_length(num_tokens: int, session_len: int) -> None:
+    """Raise `RequestError` for a prompt that leaves no room for an answer."""
+    if num_tokens >= session_len:
+        raise RequestError(
+            ErrorCode.CONTEXT_TOO_LONG,
+            f"the prompt has {num_tokens} tokens, but prompt and answer together may have "
+            f"{session_len} (session_len): shorten it, or use fewer or smaller pictures",
+            "messages",
+        )
+
+
 class Scheduler:
     """First come, first served, over the blocks of `pool`.
 
@@ -117,13 +128,7 @@ class Scheduler:
         """Queue a new sequence. Raises `RequestError` for one that could never be answered."""
         assert seq.seq_id not in self._sequences, f"sequence {seq.seq_id} is alive already"
         assert seq.status is SequenceStatus.WAITING and seq.arrival < 0, seq
-        if seq.num_tokens >= self.config.session_len:
-            raise RequestError(
-                ErrorCode.CONTEXT_TOO_LONG,
-                f"the prompt has {seq.num_tokens} tokens, but prompt and answer together may have "
-                f"{self.config.session_len} (session_len): shorten it, or use fewer or smaller pictures",
-                "messages",
-            )
+        check_prompt_length(seq.num_tokens, self.config.session_len)
         if error := self._check_fits(seq):
             raise error
         seq.arrival = self._num_arrivals

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.processors.sampling import FrameSampling
+from seesay.values import MediaSize
 
 Frames = npt.NDArray[np.uint8]
 
@@ -57,12 +58,7 @@ def decode_clip(
 
     Raises `RequestError`, or `MissingExtraError` when neither decord nor PyAV is installed.
     """
-    kind = _container_kind(_head(content))
-    if kind is None:
-        raise RequestError(
-            ErrorCode.INVALID_MEDIA,
-            f"{name} is not a video of a known kind (MP4, MOV, WebM, Matroska, AVI, MPEG, FLV, Ogg, ASF or GIF)",
-        )
+    kind = _known_kind(content, name)
     problem: Exception | None = None
     for opener in _openers():
         try:
@@ -85,6 +81,23 @@ def decode_clip(
     raise RequestError(
         ErrorCode.INVALID_MEDIA, f"{name} cannot be decoded, it is damaged or cut off: {reason}"
     ) from None
+
+
+def read_size(content: bytes | Path, sampling: FrameSampling, limits: MediaLimits, name: str) -> MediaSize | None:
+    """The frames that `decode_clip` will take, as far as the container's header tells: nothing is decoded. None without
+    PyAV, and for what it cannot read, which decoding may. Raises `RequestError` for a clip beyond the limits."""
+    from seesay.processors.clip_av import read_header
+
+    try:
+        info = read_header(content, _known_kind(content, name))
+        check_info(info, limits, name)
+    except RequestError:
+        raise
+    except Exception:  # ImportError, or any of FFmpeg's
+        return None
+    num_frames = len(sampling.indices(info.num_frames, info.fps))
+    height, width = _output_size(info, num_frames, limits)
+    return MediaSize(num_frames=num_frames, height=height, width=width)
 
 
 def check_info(info: ClipInfo, limits: MediaLimits, name: str) -> None:
@@ -119,6 +132,16 @@ def _output_size(info: ClipInfo, num_frames: int, limits: MediaLimits) -> tuple[
         return info.height, info.width
     shrink = math.sqrt(limits.max_clip_pixels / pixels)
     return max(1, math.floor(info.height * shrink)), max(1, math.floor(info.width * shrink))
+
+
+def _known_kind(content: bytes | Path, name: str) -> str:
+    kind = _container_kind(_head(content))
+    if kind is None:
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA,
+            f"{name} is not a video of a known kind (MP4, MOV, WebM, Matroska, AVI, MPEG, FLV, Ogg, ASF or GIF)",
+        )
+    return kind
 
 
 def _head(content: bytes | Path) -> bytes:

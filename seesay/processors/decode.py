@@ -1,18 +1,24 @@
-"""Media sources to `DecodedMedia`: pixels with a hash of their content. Safe to call from many threads."""
+"""Media sources to `DecodedMedia`: pixels with a hash of their content. Opened first, decoded later: what is too large
+is refused in between. Safe to call from many threads.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
+from seesay.processors.allowance import Allowance
 from seesay.processors.hashing import digest
-from seesay.processors.media import load_image, load_video
-from seesay.values import DecodedMedia, Modality
+from seesay.processors.media import clip_size, image_of, image_size, take_clip, take_image, video_of
+from seesay.processors.sampling import FrameSampling
+from seesay.processors.sources import describe
+from seesay.values import DecodedMedia, MediaSize, Modality
 
 # Options of a media part that say which pixels to take; all others belong to the family's preprocessing.
 DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
@@ -21,21 +27,56 @@ DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
 }
 
 
-def decode_image(source: Any, limits: MediaLimits) -> DecodedMedia:
-    """One picture: frames uint8 [1, H, W, 3]. `source` as for `load_image`. Raises `RequestError`."""
-    pixels = np.array(load_image(source, limits=limits), dtype=np.uint8)
-    return _make_media(Modality.IMAGE, pixels[None], (), 0.0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedMedia:
+    """A picture or clip that was read or fetched, with what its header tells. Nothing of it is decoded.
+
+    `content` is what `image_of` or `video_of` take; `name` is what messages call it; `sampling` says which frames of a
+    clip are taken. `size` is None for a clip of which only decoding would tell. `fetch_s` are the seconds it took to
+    get here.
+    """
+
+    modality: Modality
+    content: Any
+    name: str
+    sampling: FrameSampling | None
+    size: MediaSize | None
+    fetch_s: float
 
 
-def decode_video(source: Any, options: Mapping[str, Any], limits: MediaLimits) -> DecodedMedia:
-    """Sampled frames of one clip: uint8 [N, H, W, 3]. Takes what `load_video` takes. Raises `RequestError`."""
-    unknown = set(options) - DECODE_OPTIONS[Modality.VIDEO]
+def open_media(modality: Modality, source: Any, options: Mapping[str, Any], allowance: Allowance) -> OpenedMedia:
+    """Read or fetch a source, as `load_image` or `load_video` take it, and read its header. `options` are those of
+    `DECODE_OPTIONS`. Raises `RequestError`."""
+    unknown = set(options) - DECODE_OPTIONS[modality]
     if unknown:
-        known = ", ".join(sorted(DECODE_OPTIONS[Modality.VIDEO]))
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST, f"unknown video option {min(unknown)!r} (known: {known})", min(unknown)
-        )
-    video = load_video(source, **options, limits=limits)
+        known = ", ".join(sorted(DECODE_OPTIONS[modality])) or "none"
+        message = f"unknown {modality.value} option {min(unknown)!r} (known: {known})"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, min(unknown))
+    limits, name, started = allowance.limits, describe(source), time.perf_counter()
+    content: Any
+    sampling: FrameSampling | None = None
+    size: MediaSize | None
+    if modality is Modality.IMAGE:
+        content = take_image(source, allowance)
+    else:
+        sampling = FrameSampling.checked(**options, limit=limits.max_frames)
+        content = take_clip(source, sampling, allowance)
+    fetch_s = time.perf_counter() - started
+    size = image_size(content, limits, name) if sampling is None else clip_size(content, sampling, limits, name)
+    if size is not None:
+        allowance.spend_pixels(size.num_pixels)
+    return OpenedMedia(modality=modality, content=content, name=name, sampling=sampling, size=size, fetch_s=fetch_s)
+
+
+def decode_media(opened: OpenedMedia, allowance: Allowance) -> DecodedMedia:
+    """The pixels: frames uint8 [1, H, W, 3] of a picture, [N, H, W, 3] of a clip. Raises `RequestError`."""
+    limits, content = allowance.limits, opened.content
+    if opened.sampling is None:
+        pixels = np.array(image_of(content, limits, opened.name), dtype=np.uint8)
+        return _make_media(Modality.IMAGE, pixels[None], (), 0.0)
+    video = video_of(content, opened.sampling, limits, opened.name)
+    if opened.size is None:
+        allowance.spend_pixels(video.frames.size // 3)
     return _make_media(Modality.VIDEO, video.frames, video.timestamps_s, video.frame_interval_s)
 
 

@@ -1,8 +1,8 @@
 """Bytes from http and https URLs, fetched as if every URL came from an enemy.
 
 A name is resolved once, its addresses are checked, and the connection goes to such an address, so that a second
-answer of the name server changes nothing; every redirect goes through the same. One deadline covers all of it. Proxies
-set in the environment are not used: they would connect to addresses that nobody checked.
+answer of the name server changes nothing; every redirect goes through the same. One deadline covers all that a request
+fetches. Proxies set in the environment are not used: they would connect to addresses that nobody checked.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import queue
 import socket
 import ssl
 import threading
-import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
+from seesay.processors.allowance import Allowance
 from seesay.version import __version__
 
 _CHUNK_BYTES = 1 << 16
@@ -36,17 +37,17 @@ _HEADERS = {
 Address = tuple[Any, ...]
 
 
-def fetch(url: str, limits: MediaLimits) -> bytes:
-    """The body that `url` answers with.
+def fetch(url: str, allowance: Allowance) -> bytes:
+    """The body that `url` answers with, paid from `allowance`.
 
-    Raises `RequestError`: media_forbidden (scheme, or an address that is not globally routable), media_too_large,
-    media_unreachable (name, connection, status, deadline, broken body).
+    Raises `RequestError`: media_forbidden (scheme, host, or an address that is not globally routable),
+    media_too_large, media_unreachable (name, connection, status, deadline, broken body).
     """
-    deadline = _Deadline(limits.timeout_s)
+    limits = allowance.limits
     for _ in range(limits.max_redirects + 1):
-        parts = _split(url)
+        parts = _split(url, limits)
         try:
-            body = _get(parts, limits, deadline)
+            body = _get(parts, allowance)
         except TimeoutError:
             raise _unreachable(url, f"no complete answer within {limits.timeout_s:g} s") from None
         except ssl.SSLError as error:
@@ -70,26 +71,13 @@ def shorten_url(url: str) -> str:
     return f"{parts.scheme}://{host}{path}{'?...' if parts.query else ''}"
 
 
-class _Deadline:
-    """A moment by which everything must be done."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._end = time.monotonic() + timeout_s
-
-    def remaining_s(self) -> float:
-        """Seconds left, more than 0. Raises `TimeoutError` when there are none."""
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-
 class _Redirect:
     def __init__(self, location: str) -> None:
         self.location = location
 
 
-def _split(url: str) -> SplitResult:
+def _split(url: str, limits: MediaLimits) -> SplitResult:
+    """The parts of a URL that may be fetched, as far as its text can tell."""
     try:
         parts = urlsplit(url)
         has_port = parts.port != 0  # `port` raises for what is not a port
@@ -106,16 +94,36 @@ def _split(url: str) -> SplitResult:
         raise RequestError(
             ErrorCode.INVALID_MEDIA, f"{shorten_url(url)}: user names and passwords in URLs are not sent"
         )
+    if limits.allowed_media_domains is not None and not is_allowed(parts.hostname, limits.allowed_media_domains):
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{shorten_url(url)}: the host {parts.hostname!r} is not one that media are fetched from here: "
+            "send the content itself as a data URL",
+        )
     return parts
+
+
+def is_allowed(host: str, domains: Sequence[str]) -> bool:
+    """Whether a URL's host is among `domains`: "example.com" is that host alone, "*.example.com" all that end so."""
+    try:
+        name = host.encode("idna").decode() if not host.isascii() else host
+    except UnicodeError:
+        return False
+    name = name.lower().rstrip(".")
+    for domain in domains:
+        wanted = domain.lower().rstrip(".")
+        if name == wanted or (wanted.startswith("*.") and name.endswith(wanted[1:]) and name != wanted[2:]):
+            return True
+    return False
 
 
 # --- where to connect ----------------------------------------------------------------------------------------------
 
 
-def _resolve(host: str, port: int, limits: MediaLimits, deadline: _Deadline) -> list[Address]:
+def _resolve(host: str, port: int, allowance: Allowance) -> list[Address]:
     """Socket addresses of a host that may be connected to."""
-    found = _look_up(host, port, deadline)
-    if limits.allow_private_hosts:
+    found = _look_up(host, port, allowance)
+    if allowance.limits.allow_private_hosts:
         return found
     allowed = [address for address in found if is_global(str(address[4][0]))]
     if not allowed:
@@ -127,7 +135,7 @@ def _resolve(host: str, port: int, limits: MediaLimits, deadline: _Deadline) -> 
     return allowed
 
 
-def _look_up(host: str, port: int, deadline: _Deadline) -> list[Address]:
+def _look_up(host: str, port: int, allowance: Allowance) -> list[Address]:
     # The system's resolver knows no deadline, so it runs beside and may be left behind.
     answers: queue.SimpleQueue[list[Address] | Exception] = queue.SimpleQueue()
 
@@ -139,7 +147,7 @@ def _look_up(host: str, port: int, deadline: _Deadline) -> list[Address]:
 
     threading.Thread(target=look_up, name="seesay-resolve", daemon=True).start()
     try:
-        answer = answers.get(timeout=deadline.remaining_s())
+        answer = answers.get(timeout=allowance.remaining_s())
     except queue.Empty:
         raise TimeoutError from None
     if isinstance(answer, Exception):
@@ -161,19 +169,19 @@ def is_global(address: str) -> bool:
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
 
 
-def _connect(parts: SplitResult, limits: MediaLimits, deadline: _Deadline) -> socket.socket:
+def _connect(parts: SplitResult, allowance: Allowance) -> socket.socket:
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    addresses = _resolve(host, port, limits, deadline)
+    addresses = _resolve(host, port, allowance)
     problem: OSError = OSError(f"the host {host!r} has no address")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, protocol)
         try:
             # A dead address leaves time to try those behind it.
-            connection.settimeout(deadline.remaining_s() / (len(addresses) - index))
+            connection.settimeout(allowance.remaining_s() / (len(addresses) - index))
             connection.connect(address)
             if parts.scheme == "https":
-                connection.settimeout(deadline.remaining_s())
+                connection.settimeout(allowance.remaining_s())
                 return _tls_context().wrap_socket(connection, server_hostname=host)
             return connection
         except BaseException as error:
@@ -181,7 +189,7 @@ def _connect(parts: SplitResult, limits: MediaLimits, deadline: _Deadline) -> so
             if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
                 raise
             problem = error
-    deadline.remaining_s()
+    allowance.remaining_s()
     raise problem
 
 
@@ -193,42 +201,42 @@ def _tls_context() -> ssl.SSLContext:
 # --- the exchange ----------------------------------------------------------------------------------------------------
 
 
-class _DeadlineSocket:
+class _TimedSocket:
     """The part of a socket that http.client uses; each read and write ends at the deadline. Its owner closes it."""
 
-    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
+    def __init__(self, connection: socket.socket, allowance: Allowance) -> None:
         self._connection = connection
-        self._deadline = deadline
+        self._allowance = allowance
 
     def sendall(self, data: Any) -> None:
-        self._connection.settimeout(self._deadline.remaining_s())
+        self._connection.settimeout(self._allowance.remaining_s())
         self._connection.sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
         assert mode == "rb", mode
-        return io.BufferedReader(_DeadlineReader(self._connection, self._deadline), _CHUNK_BYTES)
+        return io.BufferedReader(_TimedReader(self._connection, self._allowance), _CHUNK_BYTES)
 
     def close(self) -> None:
         """http.client closes the socket as soon as it has the file; the file goes on reading."""
 
 
-class _DeadlineReader(io.RawIOBase):
-    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
+class _TimedReader(io.RawIOBase):
+    def __init__(self, connection: socket.socket, allowance: Allowance) -> None:
         self._connection = connection
-        self._deadline = deadline
+        self._allowance = allowance
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._connection.settimeout(self._deadline.remaining_s())
+        self._connection.settimeout(self._allowance.remaining_s())
         return self._connection.recv_into(buffer)
 
 
-def _get(parts: SplitResult, limits: MediaLimits, deadline: _Deadline) -> bytes | _Redirect:
-    with _connect(parts, limits, deadline) as connection:
+def _get(parts: SplitResult, allowance: Allowance) -> bytes | _Redirect:
+    with _connect(parts, allowance) as connection:
         exchange = http.client.HTTPConnection(parts.hostname or "", parts.port or http.client.HTTP_PORT)
-        exchange.sock = _DeadlineSocket(connection, deadline)
+        exchange.sock = _TimedSocket(connection, allowance)
         host = parts.netloc.encode("idna").decode() if not parts.netloc.isascii() else parts.netloc
         target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~") + (
             "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~[]") if parts.query else ""
@@ -243,16 +251,17 @@ def _get(parts: SplitResult, limits: MediaLimits, deadline: _Deadline) -> bytes 
         encoding = response.getheader("Content-Encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
             raise http.client.HTTPException(f"the server sent the encoding {encoding[:20]!r}, which was not asked for")
-        return _read_body(response, parts, limits)
+        return _read_body(response, parts, allowance)
 
 
-def _read_body(response: http.client.HTTPResponse, parts: SplitResult, limits: MediaLimits) -> bytes:
-    declared = response.length
+def _read_body(response: http.client.HTTPResponse, parts: SplitResult, allowance: Allowance) -> bytes:
+    declared, limits = response.length, allowance.limits
     if declared is not None and declared > limits.max_bytes:
         raise _too_large(parts, limits)
     body = bytearray()
     while chunk := response.read(_CHUNK_BYTES):
         body += chunk
+        allowance.spend_bytes(len(chunk))
         if len(body) > limits.max_bytes:
             raise _too_large(parts, limits)
     if declared is not None and len(body) < declared:

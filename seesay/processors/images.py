@@ -207,22 +207,16 @@ def qwen_patchify(
 
 
 def split_tiles(
-    frame: Frames,
-    tile: tuple[int, int],
-    *,
-    min_tiles: int,
-    max_tiles: int,
-    with_thumbnail: bool = True,
-    resample: Resample = "bicubic",
+    frame: Frames, tile: tuple[int, int], *, grid: tuple[int, int], resample: Resample = "bicubic"
 ) -> Frames:
     """InternVL's dynamic tiling of one picture uint8 [1, H, W, 3]: uint8 [tiles, height, width, 3], row by row.
 
-    The picture is stretched over the grid of `tile_grid`. A thumbnail of the whole comes last when there are several
-    tiles.
+    The picture is stretched over the `grid` of (rows, columns), which `tile_grid` chooses. A thumbnail of the whole
+    comes last when there are several tiles.
     """
-    rows, columns = tile_grid((frame.shape[1], frame.shape[2]), tile, min_tiles=min_tiles, max_tiles=max_tiles)
+    rows, columns = grid
     stretched = resize(frame, (tile[0] * rows, tile[1] * columns), resample=resample)
     tiles = stretched.reshape(rows, tile[0], columns, tile[1], 3).transpose(0, 2, 1, 3, 4).reshape(-1, *tile, 3)
-    if with_thumbnail and len(tiles) > 1:
+    if len(tiles) > 1:
         tiles = np.concatenate((tiles, resize(frame, tile, resample=resample)))
     return tiles

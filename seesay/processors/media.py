@@ -1,23 +1,32 @@
-"""`load_image` and `load_video`: whatever a user has, as upright RGB pixels within limits."""
+"""`load_image` and `load_video`: whatever a user has, as upright RGB pixels within limits.
+
+In two steps, between which nothing is decoded: the content is taken (read, fetched), so that its size can be asked for;
+then it is turned into pixels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.picture import decode_picture, to_rgb
+from seesay.processors import picture
+from seesay.processors.allowance import Allowance
 from seesay.processors.sampling import DEFAULT_FPS, FrameSampling
 from seesay.processors.sources import describe, read_bytes, read_source
+from seesay.values import MediaSize
 
 if TYPE_CHECKING:
     from PIL import Image
 
+ImageContent: TypeAlias = "bytes | Image.Image | npt.NDArray[np.uint8]"
+ClipContent: TypeAlias = "bytes | Path | Video | GivenFrames"
 _NO_LIMITS_GIVEN = MediaLimits()
 
 
@@ -40,13 +49,7 @@ def load_image(source: Any, *, limits: MediaLimits = _NO_LIMITS_GIVEN) -> Image.
     [H, W, 4]. Of an animation the first frame is taken; transparent parts are white; 16-bit grey is scaled to 8 bits.
     Limits are checked before pixels are decoded. Raises `RequestError` that says what is wrong and what to do.
     """
-    from PIL import Image
-
-    if isinstance(source, np.ndarray):
-        source = _array_to_image(source)
-    if isinstance(source, Image.Image):
-        return to_rgb(source, limits, "the PIL image")
-    return decode_picture(read_bytes(source, limits), limits, describe(source))
+    return image_of(take_image(source, Allowance(limits)), limits, describe(source))
 
 
 def load_video(
@@ -70,27 +73,100 @@ def load_video(
     sampling = FrameSampling.checked(
         fps=fps, num_frames=num_frames, min_frames=min_frames, max_frames=max_frames, limit=limits.max_frames
     )
+    return video_of(take_clip(source, sampling, Allowance(limits)), sampling, limits, describe(source))
+
+
+# --- content, not decoded --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenFrames:
+    """Frames of a clip that were handed over one by one: those that are taken, of `total` at `indices`."""
+
+    frames: Sequence[ImageContent]
+    indices: npt.NDArray[np.int64]
+    total: int
+
+
+def take_image(source: Any, allowance: Allowance) -> ImageContent:
+    """What `load_image` takes, read or fetched. Raises `RequestError`."""
+    from PIL import Image
+
+    if isinstance(source, Image.Image):
+        return source
+    if isinstance(source, np.ndarray):
+        return source if _is_plain(source) else _array_to_image(source)
+    return read_bytes(source, allowance)
+
+
+def take_clip(source: Any, sampling: FrameSampling, allowance: Allowance) -> ClipContent:
+    """What `load_video` takes, read or fetched; of frames given one by one, those that are sampled. Raises
+    `RequestError`."""
     if isinstance(source, Video):
-        return _thin(source, sampling)
+        return source
     if isinstance(source, (list, tuple)) or (isinstance(source, np.ndarray) and source.ndim == 4):
-        return _pick_frames(source, sampling, limits)
+        if len(source) == 0:
+            raise RequestError(ErrorCode.INVALID_MEDIA, "the list of frames is empty")
+        indices = sampling.indices_of_given(len(source))
+        frames = [take_image(source[index], allowance) for index in indices]
+        return GivenFrames(frames=frames, indices=indices, total=len(source))
+    return read_source(source, allowance)
+
+
+def image_size(content: ImageContent, limits: MediaLimits, name: str) -> MediaSize:
+    """Size of the picture that `image_of` makes, from its header. Raises `RequestError`."""
+    if isinstance(content, np.ndarray):
+        height, width = content.shape[:2]
+    else:
+        height, width = picture.read_size(content, limits, name)
+    return MediaSize(num_frames=1, height=height, width=width)
+
+
+def clip_size(content: ClipContent, sampling: FrameSampling, limits: MediaLimits, name: str) -> MediaSize | None:
+    """Size of the frames that `video_of` takes, from headers; None where only decoding would tell. Raises
+    `RequestError`."""
+    if isinstance(content, Video):
+        num_frames, (height, width) = len(sampling.indices_of_given(len(content.frames))), content.frames.shape[1:3]
+        return MediaSize(num_frames=num_frames, height=height, width=width)
+    if isinstance(content, GivenFrames):
+        first = image_size(content.frames[0], limits, name)
+        return replace(first, num_frames=len(content.frames))
+    from seesay.processors import clip
+
+    return clip.read_size(content, sampling, limits, name)
+
+
+# --- pixels ----------------------------------------------------------------------------------------------------------
+
+
+def image_of(content: ImageContent, limits: MediaLimits, name: str) -> Image.Image:
+    """The picture, decoded. `name` is what messages call it. Raises `RequestError`."""
+    if isinstance(content, np.ndarray):
+        content = _array_to_image(content)
+    if not isinstance(content, bytes):
+        return picture.to_rgb(content, limits, "the PIL image")
+    return picture.decode_picture(content, limits, name)
+
+
+def video_of(content: ClipContent, sampling: FrameSampling, limits: MediaLimits, name: str) -> Video:
+    """The clip's sampled frames, decoded. `name` is what messages call it. Raises `RequestError`, or
+    `MissingExtraError` without a package that reads videos."""
+    if isinstance(content, Video):
+        return _thin(content, sampling)
+    if isinstance(content, GivenFrames):
+        return _stack_frames(content, sampling, limits)
     from seesay.processors.clip import decode_clip
 
-    content = read_source(source, limits)
-    frames, timestamps_s, interval_s = decode_clip(content, sampling, limits, describe(source))
+    frames, timestamps_s, interval_s = decode_clip(content, sampling, limits, name)
     return Video(frames=frames, timestamps_s=timestamps_s, frame_interval_s=interval_s)
 
 
-def _pick_frames(source: Sequence[Any] | npt.NDArray[Any], sampling: FrameSampling, limits: MediaLimits) -> Video:
-    """Frames that are given one by one, at `sampling.fps` frames per second."""
-    if len(source) == 0:
-        raise RequestError(ErrorCode.INVALID_MEDIA, "the list of frames is empty")
-    indices = sampling.indices_of_given(len(source))
+def _stack_frames(given: GivenFrames, sampling: FrameSampling, limits: MediaLimits) -> Video:
+    """Frames that were given one by one, at `sampling.fps` frames per second."""
     pictures: list[Any] = []
     num_pixels = 0
-    for index in indices:
-        frame = source[index]
-        array = frame if _is_plain(frame) else np.asarray(load_image(frame, limits=limits))
+    for index, frame in zip(given.indices, given.frames, strict=True):
+        array = frame if isinstance(frame, np.ndarray) else np.asarray(image_of(frame, limits, f"frame {index}"))
         if pictures and array.shape != pictures[0].shape:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA,
@@ -108,8 +184,8 @@ def _pick_frames(source: Sequence[Any] | npt.NDArray[Any], sampling: FrameSampli
     rate = sampling.fps or DEFAULT_FPS
     return Video(
         frames=np.stack(pictures),
-        timestamps_s=tuple(float(index) / rate for index in indices),
-        frame_interval_s=len(source) / rate / len(indices),
+        timestamps_s=tuple(float(index) / rate for index in given.indices),
+        frame_interval_s=given.total / rate / len(given.indices),
     )
 
 

@@ -23,13 +23,29 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SIDEWAYS = (5, 6, 7, 8)
 _WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
 
 
 def decode_picture(data: bytes, limits: MediaLimits, name: str) -> Image.Image:
     """The (first) picture in `data`, RGB and upright. `name` is what messages call it. Raises `RequestError`."""
+    return to_rgb(_open(data, name), limits, name)
+
+
+def read_size(data: bytes | Image.Image, limits: MediaLimits, name: str) -> tuple[int, int]:
+    """(height, width) of the upright picture, from its header: no pixel is decoded. Raises `RequestError`."""
+    image = data if isinstance(data, Image.Image) else _open(data, name)
+    width, height = _checked_size(image, limits, name)
+    # A TIFF's size is upright already, and a PNG whose header does not tell would be decoded to find out.
+    is_told = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
+    is_turned = is_told and _orientation(image) in _SIDEWAYS
+    return (width, height) if is_turned else (height, width)
+
+
+def _open(data: bytes, name: str) -> Image.Image:
+    """The picture with its header read."""
     try:
-        image = Image.open(io.BytesIO(data), formats=_known_formats())
+        return Image.open(io.BytesIO(data), formats=_known_formats())
     except Image.DecompressionBombError:
         raise _too_many_pixels(name, "more than Pillow's own limit (PIL.Image.MAX_IMAGE_PIXELS)") from None
     except UnidentifiedImageError:
@@ -38,16 +54,21 @@ def decode_picture(data: bytes, limits: MediaLimits, name: str) -> Image.Image:
         raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} {what}") from None
     except Exception as error:  # a plugin's parser met something it was not made for
         raise _broken(name, error) from None
-    return to_rgb(image, limits, name)
 
 
-def to_rgb(image: Image.Image, limits: MediaLimits, name: str) -> Image.Image:
-    """`image` as RGB, upright, transparent parts white; itself where that is what it is. Raises `RequestError`."""
+def _checked_size(image: Image.Image, limits: MediaLimits, name: str) -> tuple[int, int]:
+    """(width, height) as the header has them."""
     width, height = image.size
     if width * height > limits.max_pixels:
         raise _too_many_pixels(name, f"{width}x{height} pixels, more than {limits.max_pixels}")
     if not width or not height:
         raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} is {width}x{height} pixels: there is nothing to see")
+    return width, height
+
+
+def to_rgb(image: Image.Image, limits: MediaLimits, name: str) -> Image.Image:
+    """`image` as RGB, upright, transparent parts white; itself where that is what it is. Raises `RequestError`."""
+    _checked_size(image, limits, name)
     try:
         image.load()
         transposition = _UPRIGHT.get(_orientation(image))

@@ -1,4 +1,8 @@
-"""What a user may pass as a picture or clip, as bytes or as a checked local file. Decodes nothing."""
+"""What a user may pass as a picture or clip, as bytes or as a checked local file. Decodes nothing.
+
+Where a folder confines local files, they are opened component by component without following links, starting at the
+folder: what is swapped for a link after it was checked is not opened.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ import re
 import stat
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
+from seesay.processors.allowance import Allowance
 from seesay.processors.fetch import fetch, shorten_url
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
@@ -22,46 +27,45 @@ _MAGIC_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", 
 _SIGNATURES = _MAGIC_BYTES + tuple(b"P%d" % n + blank for n in range(1, 7) for blank in (b"\n", b" "))
 
 
-def read_source(source: Any, limits: MediaLimits) -> bytes | Path:
-    """The bytes of a path, http(s) URL, data URL, base64 text or bytes; a local file that is there stays a path.
+def read_source(source: Any, allowance: Allowance) -> bytes | Path:
+    """The bytes of a path, http(s) or file URL, data URL, base64 text or bytes; a local file that is there stays a
+    path, unless the limits confine local files to a folder.
 
-    A path that is returned is that of a regular file no larger than `limits.max_bytes`. Raises `RequestError`.
+    A path that is returned is that of a regular file no larger than `max_bytes`. Raises `RequestError`.
     """
+    limits = allowance.limits
     if isinstance(source, (bytes, bytearray, memoryview)):
-        _check_size(len(source) if not isinstance(source, memoryview) else source.nbytes, "the content", limits)
+        num_bytes = len(source) if not isinstance(source, memoryview) else source.nbytes
+        _check_size(num_bytes, "the content", limits)
+        allowance.spend_bytes(num_bytes)
         return bytes(source)
     if isinstance(source, os.PathLike):
-        return _check_file(Path(source), limits)
+        return _open_file(Path(source), allowance)
     if not isinstance(source, str):
         raise RequestError(
             ErrorCode.INVALID_MEDIA,
             f"a {type(source).__name__} is no picture or clip: pass a path, URL, data URL, bytes, base64 or PIL image",
         )
     if source[:5].lower() == "data:":
-        return _read_data_url(source, limits)
-    scheme = _SCHEME.match(source)
-    if scheme is not None and scheme[1].lower() == "file":
-        raise RequestError(ErrorCode.MEDIA_FORBIDDEN, "file:// URLs are not read: pass the path itself")
-    if scheme is not None:
-        return fetch(source.strip(), limits)
-    return _read_text(source, limits)
+        return _read_data_url(source, allowance)
+    if source[:5].lower() == "file:":
+        return _open_file(_path_of_url(source), allowance)
+    if _SCHEME.match(source) is not None:
+        return fetch(source.strip(), allowance)
+    return _read_text(source, allowance)
 
 
-def read_bytes(source: Any, limits: MediaLimits) -> bytes:
+def read_bytes(source: Any, allowance: Allowance) -> bytes:
     """As `read_source`, with local files read. Raises `RequestError`."""
-    content = read_source(source, limits)
+    content = read_source(source, allowance)
     if isinstance(content, bytes):
         return content
     try:
         # Opening does not wait for a writer, should the file have become a pipe since it was checked.
-        with open(os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _not_a_file(content)
-            data = file.read(limits.max_bytes + 1)
+        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return _read_descriptor(descriptor, content, allowance.limits)
     except OSError as error:
         raise _unreadable(content, error) from None
-    _check_size(len(data), _shorten_path(content), limits)
-    return data
 
 
 def describe(source: Any) -> str:
@@ -79,20 +83,23 @@ def describe(source: Any) -> str:
     return type(source).__name__
 
 
-def _read_text(text: str, limits: MediaLimits) -> bytes | Path:
+def _read_text(text: str, allowance: Allowance) -> bytes | Path:
     """A string that is a path or base64. Nothing of the file system is told where local paths are not allowed."""
-    if limits.allow_local_paths and len(text) < 4096:
-        path = Path(text)
+    limits = allowance.limits
+    problem = ""
+    if len(text) >= 4096:
+        problem = "too long for a path"
+    elif limits.allowed_local_media_path is not None:
+        if _find_confined(Path(text), limits.allowed_local_media_path, must_exist=True) is not None:
+            return _open_file(Path(text), allowance)
+    elif limits.allow_local_paths:
         try:
-            path.stat()
+            Path(text).stat()
         except (OSError, ValueError) as error:
-            problem = (
-                "it does not exist" if isinstance(error, FileNotFoundError) else f"{getattr(error, 'strerror', error)}"
-            )
+            is_missing = isinstance(error, FileNotFoundError)
+            problem = "it does not exist" if is_missing else f"{getattr(error, 'strerror', error)}"
         else:
-            return _check_file(path, limits)
-    else:
-        problem = "too long for a path" if limits.allow_local_paths else ""
+            return _open_file(Path(text), allowance)
     if _BASE64.fullmatch(text):
         _check_size(len(text) * 3 // 4 - 2, "the base64 content", limits)
         try:
@@ -100,7 +107,14 @@ def _read_text(text: str, limits: MediaLimits) -> bytes | Path:
         except binascii.Error:
             data = b""
         if data.startswith(_SIGNATURES) or data[4:8] == b"ftyp":
+            allowance.spend_bytes(len(data))
             return data
+    if limits.allowed_local_media_path is not None:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{describe(text)} is neither a URL, nor the base64 of a picture or clip, nor a file in the folder that "
+            "local media may come from",
+        )
     if not limits.allow_local_paths:
         raise RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
@@ -112,7 +126,27 @@ def _read_text(text: str, limits: MediaLimits) -> bytes | Path:
     )
 
 
-def _check_file(path: Path, limits: MediaLimits) -> Path:
+# --- local files -----------------------------------------------------------------------------------------------------
+
+
+def _path_of_url(url: str) -> Path:
+    """The path that a file URL of this machine names."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or parts.netloc.lower() not in ("", "localhost") or not parts.path.startswith("/"):
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA, f"{url[:40]!r} names no file of this machine: file:///path/to/file does"
+        )
+    return Path(os.fsdecode(unquote_to_bytes(parts.path)))
+
+
+def _open_file(path: Path, allowance: Allowance) -> bytes | Path:
+    """A local file that may be read: checked, and read already where a folder confines them."""
+    limits = allowance.limits
+    if limits.allowed_local_media_path is not None:
+        return _read_confined(path, limits.allowed_local_media_path, allowance)
     if not limits.allow_local_paths:
         raise RequestError(
             ErrorCode.MEDIA_FORBIDDEN, "local paths are not read here: send the content as a data URL, or a public URL"
@@ -124,10 +158,67 @@ def _check_file(path: Path, limits: MediaLimits) -> Path:
     if not stat.S_ISREG(status.st_mode):
         raise _not_a_file(path)
     _check_size(status.st_size, _shorten_path(path), limits)
+    allowance.spend_bytes(status.st_size)
     return path
 
 
-def _read_data_url(url: str, limits: MediaLimits) -> bytes:
+def _find_confined(path: Path, folder: str, *, must_exist: bool) -> tuple[str, ...] | None:
+    """The way from `folder` to the real place of `path`; None when that is not in it (or is not there at all)."""
+    try:
+        real = path.resolve(strict=must_exist)
+        way = real.relative_to(Path(folder).resolve(strict=True)).parts
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go round in circles
+        return None
+    return way or None
+
+
+def _read_confined(path: Path, folder: str, allowance: Allowance) -> bytes:
+    way = _find_confined(path, folder, must_exist=False)
+    if way is None:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{_shorten_path(path)} is not in the folder that local media may come from",
+        )
+    no_links = os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = -1
+    try:
+        descriptor = os.open(Path(folder).resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for index, name in enumerate(way):
+            kind = os.O_NONBLOCK if index == len(way) - 1 else os.O_DIRECTORY
+            opened = os.open(name, os.O_RDONLY | kind | no_links, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = opened
+    except (OSError, ValueError) as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise _unreadable(path, error) from None
+    data = _read_descriptor(descriptor, path, allowance.limits)
+    allowance.spend_bytes(len(data))
+    return data
+
+
+def _read_descriptor(descriptor: int, path: Path, limits: MediaLimits) -> bytes:
+    """What an open regular file holds. Closes it."""
+    try:
+        with open(descriptor, "rb", closefd=False) as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise _not_a_file(path)
+            _check_size(status.st_size, _shorten_path(path), limits)
+            data = file.read(limits.max_bytes + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    finally:
+        os.close(descriptor)
+    _check_size(len(data), _shorten_path(path), limits)
+    return data
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def _read_data_url(url: str, allowance: Allowance) -> bytes:
+    limits = allowance.limits
     header, comma, payload = url.partition(",")
     if not comma:
         raise RequestError(ErrorCode.INVALID_MEDIA, "a data URL has a comma before its content; this one has none")
@@ -146,6 +237,7 @@ def _read_data_url(url: str, limits: MediaLimits) -> bytes:
                 ErrorCode.INVALID_MEDIA, f"the data URL of {len(url)} characters is not valid base64: {error}"
             ) from None
     _check_size(len(data), "the data URL", limits)
+    allowance.spend_bytes(len(data))
     return data
 
 

@@ -18,7 +18,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.images import qwen_patchify, resize, smart_resize
 from seesay.processors.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaItem, Modality
+from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.pixels import PixelSettings, read_processor
 
@@ -56,7 +56,7 @@ class PatchSettings:
             merge_size=settings.get("merge_size", 2),
         )
 
-    def fit(self, media: DecodedMedia, options: Mapping[str, int]) -> tuple[int, int]:
+    def fit(self, size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
         """(height, width) the frames are resized to: near their own size, or near `resized_height` and
         `resized_width`. Raises `RequestError` for options that contradict each other."""
         min_pixels = options.get("min_pixels", self.min_pixels)
@@ -66,20 +66,20 @@ class PatchSettings:
         if min_pixels > max_pixels:
             message = f"min_pixels={min_pixels} is above max_pixels={max_pixels}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
-        count, height, width, _ = media.frames.shape
         if ("resized_height" in options) != ("resized_width" in options):
             message = "resized_height and resized_width go together: give both"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "resized_height")
-        height, width = options.get("resized_height", height), options.get("resized_width", width)
+        height = options.get("resized_height", size.height)
+        width = options.get("resized_width", size.width)
         if self.total_pixels is not None:
-            share = self.total_pixels * self.temporal_patch_size // count
+            share = self.total_pixels * self.temporal_patch_size // size.num_frames
             max_pixels = max(min(max_pixels, share), int(min_pixels * 1.05))
         return smart_resize(height, width, factor=self.factor, min_pixels=min_pixels, max_pixels=max_pixels)
 
 
 class DynamicResolutionFamily(Family):
-    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, `grid` (t, h, w) in patches, and for a clip
-    `seconds_per_grid`, the time between two steps of t."""
+    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, `grid` (t, h, w) in patches and what else `measure`
+    tells, and for a clip `seconds_per_grid`, the time between two steps of t."""
 
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
@@ -138,18 +138,26 @@ class DynamicResolutionFamily(Family):
         import torch
 
         settings = self.settings[media.modality]
-        size = settings.fit(media, self.check_options(media.modality, options))
-        frames = resize(media.frames, size, resample=settings.pixels.resample)
+        measures = self.measure(media.modality, media.size, options)
+        frames = resize(media.frames, measures["resized"], resample=settings.pixels.resample)
         patches, grid = qwen_patchify(
             torch.from_numpy(frames if frames.flags.writeable else frames.copy()).permute(0, 3, 1, 2),
             patch_size=settings.patch_size,
             temporal_patch_size=settings.temporal_patch_size,
             merge_size=settings.merge_size,
         )
-        features: dict[str, Any] = {"pixels": patches.numpy(), "grid": grid}
+        assert grid == measures["grid"], (grid, measures)
+        features = {**measures, "pixels": patches.numpy()}
         if media.modality is Modality.VIDEO:
             features["seconds_per_grid"] = _frame_interval_s(media) * settings.temporal_patch_size
         return features
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
+        settings = self.settings[modality]
+        height, width = settings.fit(size, self.check_options(modality, options))
+        steps = -(-size.num_frames // settings.temporal_patch_size)
+        grid = (steps, height // settings.patch_size, width // settings.patch_size)
+        return {"grid": grid, "num_tiles": 1, "resized": (height, width)}
 
     def expand(self, modality: Modality, features: Features) -> Expansion:
         num_rows = math.prod(features["grid"]) // self.merge_size**2

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.values import DecodedMedia, Expansion, MediaItem, Modality
+from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 
 if TYPE_CHECKING:
     import torch
@@ -120,6 +120,15 @@ class Family(ABC):
     @abstractmethod
     def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
         """The tower's input for one picture or clip. Raises `RequestError` for an option it does not know."""
+
+    @abstractmethod
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
+        """What `preprocess` makes of media of this size, but for the pixels: the entries that `expand` and `num_units`
+        read. `num_tiles` and `resized` (height, width) in pixels are among them. Raises `RequestError` as it does."""
+
+    def count_tokens(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> int:
+        """Places in the prompt that media of this size take, known before a pixel is decoded."""
+        return len(self.expand(modality, self.measure(modality, size, options)).token_ids)
 
     @abstractmethod
     def expand(self, modality: Modality, features: Features) -> Expansion:

@@ -1,7 +1,8 @@
-"""From media references to features: fetch, decode and preprocess in a thread pool, once per content.
+"""From media references to features: opened (read, fetched, header read), then decoded and preprocessed, in threads.
 
-Knows nothing about prompts or engines. Preprocessed features are kept in a cache that is addressed by content and
-limited in bytes, so a picture seen before is not resized again.
+Knows nothing about prompts or engines. Between the two steps the number of tokens is known and no pixel is decoded.
+Preprocessed features are kept in a cache that is addressed by content and limited in bytes, so a picture seen before is
+not resized again. Fetching has threads of its own: a slow server does not keep others' pictures from being decoded.
 """
 
 from __future__ import annotations
@@ -10,30 +11,54 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.decode import DECODE_OPTIONS, decode_image, decode_video
+from seesay.processors.allowance import Allowance
+from seesay.processors.decode import DECODE_OPTIONS, OpenedMedia, decode_media, open_media
 from seesay.processors.hashing import digest
-from seesay.values import DecodedMedia, MediaPart, Modality
+from seesay.values import MediaPart, MediaSize, Modality
 from seesay.vl.family import Family
+
+_FETCH_THREADS = 32
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedMedia:
     """One picture or clip, ready for a tower.
 
-    `key` is 32 bytes over the decoded content and the preprocessing options. `features` are the family's own.
+    `key` is 32 bytes over the decoded content and the preprocessing options. `features` are the family's own. `size` is
+    that of the decoded frames.
     """
 
     modality: Modality
     features: Mapping[str, Any]
     key: bytes
+    size: MediaSize
+    fetch_s: float = 0.0
     decode_s: float = 0.0
     preprocess_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenItem:
+    """One picture or clip that is here and not decoded. `num_tokens` is None where only decoding would tell."""
+
+    opened: OpenedMedia
+    options: Mapping[str, Any]
+    num_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRequest:
+    """The media of one request, opened, and what they may still cost."""
+
+    items: Sequence[OpenItem]
+    allowance: Allowance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,27 +122,32 @@ class MediaFront:
         self._family = family
         self._limits = limits
         self._cache = FeatureCache(config.feature_cache_bytes)
-        self._threads = ThreadPoolExecutor(config.thread_num, thread_name_prefix="seesay-media")
+        self._decoders = ThreadPoolExecutor(config.thread_num, thread_name_prefix="seesay-media")
+        self._fetchers = ThreadPoolExecutor(_FETCH_THREADS, thread_name_prefix="seesay-fetch")
 
-    def prepare(self, media: Sequence[MediaPart]) -> list[PreparedMedia]:
-        """Decode and preprocess `media`, in order. Raises the first `RequestError` among them."""
+    def open(self, media: Sequence[MediaPart]) -> OpenRequest:
+        """Read or fetch `media` and count their tokens, in order. Decodes nothing. Raises the first `RequestError`
+        among them."""
+        allowance = Allowance(self._limits)
+        allowance.check_items(len(media))
         if len(media) == 1:
-            return [self._prepare_one(media[0])]
-        futures = [self._threads.submit(self._prepare_one, part) for part in media]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+            return OpenRequest(items=[self._open_one(media[0], allowance)], allowance=allowance)
+        futures = [self._fetchers.submit(self._open_one, part, allowance) for part in media]
+        return OpenRequest(items=_gather(futures), allowance=allowance)
+
+    def prepare(self, request: OpenRequest) -> list[PreparedMedia]:
+        """Decode and preprocess what was opened, in order. Raises the first `RequestError` among them."""
+        return _gather([self._decoders.submit(self._prepare_one, item, request.allowance) for item in request.items])
 
     def stats(self) -> FeatureCacheStats:
         """Counts of the feature cache."""
         return self._cache.stats()
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._fetchers.shutdown(wait=True, cancel_futures=True)
+        self._decoders.shutdown(wait=True, cancel_futures=True)
 
-    def _prepare_one(self, part: MediaPart) -> PreparedMedia:
+    def _open_one(self, part: MediaPart, allowance: Allowance) -> OpenItem:
         if part.modality not in self._family.modalities:
             takes = ", ".join(m.value for m in self._family.modalities) or "no media"
             raise RequestError(
@@ -127,28 +157,42 @@ class MediaFront:
             )
         known = DECODE_OPTIONS[part.modality]
         chosen = {k: v for k, v in part.options.items() if k in known}
-        decode_options = with_defaults(chosen, self._family.decode_defaults.get(part.modality, {}))
         options = {k: v for k, v in part.options.items() if k not in known}
+        self._family.check_options(part.modality, options)
+        decode_options = with_defaults(chosen, self._family.decode_defaults.get(part.modality, {}))
+        opened = open_media(part.modality, part.source, decode_options, allowance)
+        num_tokens = None
+        if opened.size is not None:
+            num_tokens = self._family.count_tokens(part.modality, opened.size, options)
+        return OpenItem(opened=opened, options=options, num_tokens=num_tokens)
+
+    def _prepare_one(self, item: OpenItem, allowance: Allowance) -> PreparedMedia:
         started = time.perf_counter()
-        decoded = self._decode(part, decode_options)
+        decoded = decode_media(item.opened, allowance)
         decode_done = time.perf_counter()
-        key = digest(b"media", decoded.digest, self._family.media_key(decoded.modality, options))
+        key = digest(b"media", decoded.digest, self._family.media_key(decoded.modality, item.options))
         features = self._cache.get(key)
         if features is None:
-            features = self._family.preprocess(decoded, options)
+            features = self._family.preprocess(decoded, item.options)
             self._cache.put(key, features)
         return PreparedMedia(
             modality=decoded.modality,
             features=features,
             key=key,
+            size=decoded.size,
+            fetch_s=item.opened.fetch_s,
             decode_s=decode_done - started,
             preprocess_s=time.perf_counter() - decode_done,
         )
 
-    def _decode(self, part: MediaPart, options: Mapping[str, Any]) -> DecodedMedia:
-        if part.modality is Modality.IMAGE:
-            return decode_image(part.source, self._limits)
-        return decode_video(part.source, options, self._limits)
+
+def _gather(futures: Sequence[Future[T]]) -> list[T]:
+    """All results, in order. After a failure what has not begun is cancelled."""
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def with_defaults(chosen: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -64,25 +65,41 @@ def render_raw(text: str, media: Sequence[MediaPart], markers: Mapping[Modality,
     return RenderedPrompt(text="".join([*pieces, text[done:]]), media=tuple(placed), markers=tuple(spans))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedPrompt:
+    """`token_ids` int64 [T] of a rendered prompt, and the (start, stop) range in it of each media marker's tokens."""
+
+    token_ids: npt.NDArray[np.int64]
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def num_text_tokens(self) -> int:
+        """Tokens that are not a marker's."""
+        return len(self.token_ids) - sum(stop - start for start, stop in self.ranges)
+
+
+def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer, *, add_special_tokens: bool = False) -> TokenizedPrompt:
+    """add_special_tokens: let the tokenizer put its BOS before the text (raw prompts)."""
+    logger.info("prompt: %s", rendered.text)
+    token_ids, ranges = tokenizer.encode_prompt(rendered, add_special_tokens=add_special_tokens)
+    assert len(ranges) == len(rendered.media), "the tokenizer lost a marker"
+    return TokenizedPrompt(token_ids=token_ids, ranges=tuple(ranges))
+
+
 def build_input(
-    rendered: RenderedPrompt,
+    tokens: TokenizedPrompt,
     media: Sequence[PreparedMedia],
     *,
     family: Family,
-    tokenizer: Tokenizer,
     model_digest: bytes,
     salt: bytes = b"",
-    add_special_tokens: bool = False,
 ) -> MultimodalInput:
-    """Tokenize `rendered` and put each of `media` (in the order of `rendered.media`) in its marker's place.
+    """Put each of `media`, in the order of the markers, in its marker's place.
 
     model_digest, salt: go into every item's hash, so that caches never mix checkpoints or tenants.
-    add_special_tokens: let the tokenizer put its BOS before the text (raw prompts).
     """
-    assert len(media) == len(rendered.media) == len(rendered.markers), "one prepared item per marker"
-    logger.info("prompt: %s", rendered.text)
-    token_ids, ranges = tokenizer.encode_prompt(rendered, add_special_tokens=add_special_tokens)
-    assert len(ranges) == len(media), "the tokenizer lost a marker"
+    token_ids, ranges = tokens.token_ids, tokens.ranges
+    assert len(media) == len(ranges), "one prepared item per marker"
     pieces: list[npt.NDArray[np.int64]] = []
     items: list[MediaItem] = []
     length = done = 0
@@ -107,11 +124,6 @@ def build_input(
         length += len(expansion.token_ids)
         done = stop
     return _with_positions(np.concatenate([*pieces, token_ids[done:]]).astype(np.int64), tuple(items), family)
-
-
-def build_token_input(token_ids: Sequence[int], *, family: Family) -> MultimodalInput:
-    """A prompt that is token ids already. They are not checked against the vocabulary."""
-    return _with_positions(np.asarray(token_ids, dtype=np.int64).reshape(-1), (), family)
 
 
 def _with_positions(token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...], family: Family) -> MultimodalInput:

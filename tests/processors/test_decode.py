@@ -7,10 +7,21 @@ import pytest
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.decode import decode_image, decode_video
+from seesay.processors.allowance import Allowance
+from seesay.processors.decode import decode_media, open_media
 from seesay.values import Modality
 
 LIMITS = MediaLimits()
+
+
+def decode_image(source, limits):
+    allowance = Allowance(limits)
+    return decode_media(open_media(Modality.IMAGE, source, {}, allowance), allowance)
+
+
+def decode_video(source, options, limits):
+    allowance = Allowance(limits)
+    return decode_media(open_media(Modality.VIDEO, source, options, allowance), allowance)
 
 
 def test_equal_pixels_have_an_equal_digest(encode, picture, png_file):

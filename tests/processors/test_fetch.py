@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 
 from seesay.config import MediaLimits
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors import fetch as fetch_module
-from seesay.processors.fetch import fetch, is_global
+from seesay.processors.allowance import Allowance
+from seesay.processors.fetch import is_allowed, is_global
 from seesay.processors.media import load_image
 
 HERE = MediaLimits(allow_private_hosts=True, timeout_s=5)
 BODY = b"0123456789" * 1000
+
+
+def fetch(url: str, limits: MediaLimits) -> bytes:
+    return fetch_module.fetch(url, Allowance(limits))
 
 
 def refusal(url: str, limits: MediaLimits = HERE) -> RequestError:
@@ -214,3 +219,75 @@ def test_bad_urls(monkeypatch, url, code):
     error = refusal(url)
     assert error.code is code
     assert "hunter2" not in error.message
+
+
+# --- domains ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("example.com", True),
+        ("EXAMPLE.com.", True),
+        ("www.example.com", False),
+        ("notexample.com", False),
+        ("example.com.evil.net", False),
+        ("cdn.pics.org", True),
+        ("a.b.pics.org", True),
+        ("pics.org", False),
+        ("evilpics.org", False),
+        ("xn--bcher-kva.de", True),
+        ("bücher.de", True),
+        ("127.0.0.1", False),
+    ],
+)
+def test_domains(host, expected):
+    assert is_allowed(host, ("example.com", "*.Pics.org", "xn--bcher-kva.de")) is expected
+
+
+def test_other_domains_are_refused_before_any_look_up(monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the name was looked up"))
+    error = refusal("http://evil.net/x.png", MediaLimits(allowed_media_domains=["example.com"]))
+    assert error.code is ErrorCode.MEDIA_FORBIDDEN and "evil.net" in error.message
+    assert refusal("http://example.com/x.png", MediaLimits(allowed_media_domains=())).code is ErrorCode.MEDIA_FORBIDDEN
+
+
+def test_redirects_stay_in_the_domains(site):
+    site.serve("/end", BODY)
+    limits = MediaLimits(allow_private_hosts=True, allowed_media_domains=("127.0.0.1",))
+    assert fetch(site.redirect("/in", site.url("/end")), limits) == BODY
+    error = refusal(site.redirect("/out", site.url("/end", "localhost")), limits)
+    assert error.code is ErrorCode.MEDIA_FORBIDDEN and site.paths[-1] == "/out"
+
+
+@pytest.mark.parametrize("wrong", ["example.com", ["http://example.com"], ["a.com:80"], ["a.com/x"], [""], ["*"], [5]])
+def test_wrong_domains_are_named(wrong):
+    with pytest.raises(ConfigError, match="allowed_media_domains"):
+        MediaLimits(allowed_media_domains=wrong)
+    assert MediaLimits(allowed_media_domains=("::1", "10.0.0.1", "localhost", "*.a-b.com"))
+
+
+# --- what a whole request may take ----------------------------------------------------------------------------------
+
+
+def test_redirects_share_one_deadline(site):
+    def slow_redirect(handler):
+        time.sleep(0.25)
+        handler.send_response(302)
+        handler.send_header("Location", "/slow")
+        handler.end_headers()
+
+    site.routes["/slow"] = slow_redirect
+    started = time.monotonic()
+    error = refusal(site.url("/slow"), MediaLimits(allow_private_hosts=True, timeout_s=0.6, max_redirects=50))
+    assert "within 0.6 s" in error.message and time.monotonic() - started < 1.5
+
+
+def test_bodies_share_one_allowance(site):
+    url = site.serve("/x", BODY)
+    allowance = Allowance(MediaLimits(allow_private_hosts=True, max_total_bytes=25_000))
+    for _ in range(2):
+        fetch_module.fetch(url, allowance)
+    with pytest.raises(RequestError, match="max_total_bytes") as raised:
+        fetch_module.fetch(url, allowance)
+    assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE

@@ -115,7 +115,8 @@ def test_internvl_tiles_equal_transformers(size, max_tiles):
         size={"height": 56, "width": 56}, crop_to_patches=True, min_patches=1, max_patches=max_tiles
     )
     theirs = processor(channels_first(frames)[0], return_tensors="pt")
-    tiles = images.split_tiles(frames, (56, 56), min_tiles=1, max_tiles=max_tiles)
+    grid = images.tile_grid(size, (56, 56), min_tiles=1, max_tiles=max_tiles)
+    tiles = images.split_tiles(frames, (56, 56), grid=grid)
     assert [len(tiles)] == list(theirs["num_patches"])
     ours = images.normalize(tiles, mean=CLIP_MEAN, std=CLIP_STD)
     torch.testing.assert_close(ours, theirs["pixel_values"], atol=TOLERANCE, rtol=0)

@@ -6,8 +6,10 @@ import os
 import pytest
 
 from seesay.config import MediaLimits
-from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media import load_image
+from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.processors import sources
+from seesay.processors.allowance import Allowance
+from seesay.processors.media import load_image, load_video
 from seesay.processors.sources import read_source
 
 SERVER = MediaLimits(allow_local_paths=False)
@@ -28,10 +30,111 @@ def test_servers_read_no_local_paths(png_file, tmp_path):
     assert load_image(f"data:image/png;base64,{text}", limits=SERVER).size == (60, 40)
 
 
-def test_file_urls_are_refused(png_file):
-    for limits in (None, SERVER):
-        assert refusal(f"file://{png_file}", limits).code is ErrorCode.MEDIA_FORBIDDEN
-        assert refusal("FILE:///etc/passwd", limits).code is ErrorCode.MEDIA_FORBIDDEN
+def test_file_urls_follow_the_rules_of_paths(png_file):
+    spaced = png_file.with_name("a b%.png")
+    spaced.write_bytes(png_file.read_bytes())
+    for url in (f"file://{png_file}", f"FILE://localhost{png_file}", spaced.as_uri()):
+        assert load_image(url).size == (60, 40)
+        assert refusal(url, SERVER).code is ErrorCode.MEDIA_FORBIDDEN
+    for url in ("file:///etc/passwd", "file:/etc/shadow", "FILE:///nowhere"):
+        error = refusal(url, SERVER)
+        assert error.code is ErrorCode.MEDIA_FORBIDDEN and "local paths are not read here" in error.message
+    for url in ("file://elsewhere/x.png", "file:x.png", "file://"):
+        assert "names no file of this machine" in refusal(url).message
+
+
+# --- a folder that confines local files ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def confined(tmp_path, png_file):
+    """Limits to a folder that holds a picture, links that stay in and links that lead out; the folder itself."""
+    folder = tmp_path / "media"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "in.png").write_bytes(png_file.read_bytes())
+    (folder / "link.png").symlink_to(folder / "deep" / "in.png")
+    (folder / "out.png").symlink_to(png_file)
+    (folder / "outside").symlink_to(png_file.parent)
+    (folder / "loop").symlink_to(folder / "loop")
+    (tmp_path / "media-too").mkdir()
+    (tmp_path / "media-too" / "near.png").write_bytes(png_file.read_bytes())
+    return folder, MediaLimits(allow_local_paths=False, allowed_local_media_path=str(folder))
+
+
+def test_files_in_the_folder_are_read(confined, tmp_path, monkeypatch):
+    folder, limits = confined
+    for name in ("deep/in.png", "link.png", "deep/../link.png", "../media/link.png"):
+        for source in (folder / name, str(folder / name), f"file://{folder}/{name}"):
+            assert load_image(source, limits=limits).size == (60, 40)
+    linked = tmp_path / "linked"
+    linked.symlink_to(folder)
+    through_link = MediaLimits(allowed_local_media_path=str(linked))
+    assert load_image(linked / "link.png", limits=through_link).size == (60, 40)
+    monkeypatch.chdir(folder)
+    assert load_image("deep/in.png", limits=limits).size == (60, 40)
+
+
+def test_nothing_outside_of_the_folder_is_read(confined, png_file, tmp_path):
+    folder, limits = confined
+    names = [
+        "out.png",
+        "outside/picture.png",
+        f"../{png_file.name}",
+        "../media-too/near.png",
+        "loop",
+        "../../etc/passwd",
+    ]
+    sources = [folder / name for name in names] + [png_file, tmp_path / "missing.png", folder, tmp_path]
+    messages = set()
+    for path in sources:
+        for source in (path, str(path), f"file://{path}"):
+            error = refusal(source, limits)
+            assert error.code is ErrorCode.MEDIA_FORBIDDEN, (source, error.message)
+            messages.add(error.message.replace(str(path), "PATH"))
+    assert len(messages) <= 4, "what is outside sounds the same whether it is there or not"
+    assert refusal(folder / "missing.png", limits).code is ErrorCode.INVALID_MEDIA
+    assert refusal(folder / "deep", limits).code is ErrorCode.INVALID_MEDIA
+    for frames in ([str(png_file)], [folder / "out.png"]):
+        with pytest.raises(RequestError) as raised:
+            load_video(frames, limits=limits)
+        assert raised.value.code is ErrorCode.MEDIA_FORBIDDEN
+
+
+def test_a_link_swapped_in_after_the_check_is_not_followed(confined, png_file, monkeypatch):
+    folder, limits = confined
+    real_find = sources._find_confined
+
+    def find_then_swap(path, root, *, must_exist):
+        way = real_find(path, root, must_exist=must_exist)
+        (folder / "deep").rename(folder / "moved")
+        (folder / "deep").symlink_to(png_file.parent)
+        return way
+
+    (png_file.parent / "in.png").write_bytes(png_file.read_bytes())
+    monkeypatch.setattr(sources, "_find_confined", find_then_swap)
+    assert refusal(folder / "deep" / "in.png", limits).code is ErrorCode.INVALID_MEDIA
+
+
+def test_clips_in_the_folder_are_read(confined, clip_bytes, tmp_path):
+    folder, limits = confined
+    (folder / "clip.mp4").write_bytes(clip_bytes)
+    (tmp_path / "clip.mp4").write_bytes(clip_bytes)
+    assert len(load_video(folder / "clip.mp4", num_frames=2, limits=limits).frames) == 2
+    with pytest.raises(RequestError) as raised:
+        load_video(str(tmp_path / "clip.mp4"), limits=limits)
+    assert raised.value.code is ErrorCode.MEDIA_FORBIDDEN
+
+
+def test_base64_still_is_base64_in_front_of_a_folder(confined, png_file):
+    text = base64.b64encode(png_file.read_bytes()).decode()
+    assert load_image(text, limits=confined[1]).size == (60, 40)
+    assert refusal("picture", confined[1]).code is ErrorCode.MEDIA_FORBIDDEN
+
+
+def test_the_folder_must_be_there(tmp_path):
+    for folder in ("", str(tmp_path / "missing")):
+        with pytest.raises(ConfigError, match="allowed_local_media_path"):
+            MediaLimits(allowed_local_media_path=folder)
 
 
 def test_only_regular_files(tmp_path):
@@ -87,4 +190,4 @@ def test_what_is_no_source():
 
 def test_words_are_not_taken_for_base64():
     assert "does not exist" in refusal("picture").message
-    assert read_source(base64.b64encode(b"\x89PNGabc").decode(), SERVER) == b"\x89PNGabc"
+    assert read_source(base64.b64encode(b"\x89PNGabc").decode(), Allowance(SERVER)) == b"\x89PNGabc"

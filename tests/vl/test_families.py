@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from family_contract import (
@@ -19,6 +20,7 @@ from family_contract import (
     Loaded,
     build,
     draw_image,
+    draw_media,
     edit_json,
     hf_rows,
     load_family,
@@ -28,7 +30,7 @@ from family_contract import (
 
 from seesay.errors import CheckpointError, RequestError
 from seesay.values import RenderedPrompt
-from seesay.vl.prompt import build_input
+from seesay.vl.prompt import build_input, tokenize
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
@@ -46,6 +48,31 @@ def test_tokens_equal_the_processors(name: str, load: Callable[[str], Loaded]) -
     for item in made.items:
         start, stop = item.span
         assert ((item.slots >= start) & (item.slots < stop)).all()
+
+
+@pytest.mark.parametrize("name", VISION_FAMILIES)
+def test_tokens_are_counted_from_the_size_alone(name: str, load: Callable[[str], Loaded]) -> None:
+    """Over random sizes and options: what is counted before decoding is what the preprocessed item takes."""
+    family = load(name).family
+    rng = np.random.default_rng(5)
+    for round_ in range(60):
+        modality = family.modalities[round_ % len(family.modalities)]
+        count = 1 if modality is IMAGE else int(rng.integers(1, 9))
+        height, width = (int(n) for n in np.exp(rng.uniform(np.log(4), np.log(160), 2)))
+        known = family.options.get(modality, ())
+        options: dict[str, Any] = {}
+        if round_ % 3 == 0:
+            choices = {"max_pixels": 5000, "min_pixels": 20000, "max_dynamic_patch": 3, "min_dynamic_patch": 2}
+            options = {key: value for key, value in choices.items() if key in known and rng.random() < 0.5}
+        if options.get("min_pixels", 0) > options.get("max_pixels", 10**9):
+            del options["min_pixels"]
+        media = draw_media(modality, count, height, width, seed=round_)
+        features = family.preprocess(media, options)
+        made = len(family.expand(modality, features).token_ids)
+        assert family.count_tokens(modality, media.size, options) == made, (modality, media.size, options)
+        measures = family.measure(modality, media.size, options)
+        assert all(features[key] == value for key, value in measures.items())
+        assert family.num_units(measures) == family.num_units(features)
 
 
 @pytest.mark.parametrize("name", VISION_FAMILIES)
@@ -184,7 +211,8 @@ def test_text_models_take_no_media(name: str, tiny_checkpoint: Callable[[str], P
         family.preprocess(draw_image(20, 20), {})
     with pytest.raises(CheckpointError, match="no vision tower"):
         family.build_encoder(torch.device("cpu"), torch.float32)
-    made = build_input(RenderedPrompt(text="the thing"), [], family=family, tokenizer=tokenizer, model_digest=bytes(32))
+    tokens = tokenize(RenderedPrompt(text="the thing"), tokenizer)
+    made = build_input(tokens, [], family=family, model_digest=bytes(32))
     assert made.positions.tolist() == list(range(len(made.token_ids))) and made.next_position == len(made.token_ids)
 
 

@@ -10,7 +10,7 @@ import pytest
 from seesay.errors import RequestError
 from seesay.values import Expansion, MediaPart, Modality, RenderedPrompt
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
-from seesay.vl.prompt import build_input, build_token_input, render_raw
+from seesay.vl.prompt import TokenizedPrompt, build_input, render_raw, tokenize
 
 MARKERS = {Modality.IMAGE: "[I]", Modality.VIDEO: "[V]"}
 
@@ -54,9 +54,10 @@ def media(*modalities):
     return tuple(MediaPart(modality=Modality(m), source=i) for i, m in enumerate(modalities))
 
 
-def build(rendered, prepared, **kwargs):
+def build(rendered, prepared, *, add_special_tokens=False, **kwargs):
     kwargs = {"model_digest": b"m", **kwargs}
-    return build_input(rendered, prepared, family=FakeFamily(), tokenizer=CharTokenizer(), **kwargs)
+    tokens = tokenize(rendered, CharTokenizer(), add_special_tokens=add_special_tokens)
+    return build_input(tokens, prepared, family=FakeFamily(), **kwargs)
 
 
 def test_text_only():
@@ -106,10 +107,16 @@ def test_what_cannot_be_built():
 
 
 def test_token_ids():
-    built = build_token_input((5, 6, 7), family=FakeFamily())
+    tokens = TokenizedPrompt(token_ids=np.array([5, 6, 7]))
+    built = build_input(tokens, [], family=FakeFamily(), model_digest=b"m")
     assert built.token_ids.tolist() == [5, 6, 7] and built.next_position == 3
     with pytest.raises(RequestError, match="empty"):
-        build_token_input((), family=FakeFamily())
+        build_input(TokenizedPrompt(token_ids=np.array([])), [], family=FakeFamily(), model_digest=b"m")
+
+
+def test_text_is_counted_without_its_markers():
+    rendered = RenderedPrompt(text="a[I]b[I]", media=media("image", "image"), markers=((1, 4), (5, 8)))
+    assert tokenize(rendered, CharTokenizer()).num_text_tokens == 2
 
 
 def test_raw_text():

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.images import resize, split_tiles
+from seesay.processors.images import resize, split_tiles, tile_grid
 from seesay.processors.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, Modality
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
 
@@ -22,7 +22,8 @@ _FRONTS = ("", "model.")
 
 
 class InternVL(Family):
-    """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`; a clip's tiles are its frames."""
+    """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`; a clip's tiles are its frames. And
+    what `measure` tells."""
 
     architectures = ("InternVLForConditionalGeneration",)
     modalities = (Modality.IMAGE, Modality.VIDEO)
@@ -90,21 +91,33 @@ class InternVL(Family):
         return {"pixels": pixels, "tile": self._tile, "tiles": [self._min_tiles, self._max_tiles]}
 
     def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
-        options = self.check_options(media.modality, options)
+        measures = self.measure(media.modality, media.size, options)
         resample = self._pixels[media.modality].resample
         if media.modality is Modality.VIDEO:
-            return {"pixels": own_pixels(resize(media.frames, self._tile, resample=resample))}
+            return {**measures, "pixels": own_pixels(resize(media.frames, self._tile, resample=resample))}
+        tiles = split_tiles(media.frames, self._tile, grid=self._tile_grid(media.size, options), resample=resample)
+        return {**measures, "pixels": own_pixels(tiles)}
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
+        options = self.check_options(modality, options)
+        if modality is Modality.VIDEO:
+            return {"num_tiles": size.num_frames, "resized": self._tile}
+        rows, columns = self._tile_grid(size, options)
+        num_tiles = rows * columns + (rows * columns > 1)
+        return {"num_tiles": num_tiles, "resized": (rows * self._tile[0], columns * self._tile[1])}
+
+    def _tile_grid(self, size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
+        """(rows, columns) of the tiles that a picture is cut into; of several, a thumbnail follows."""
         max_tiles = options.get("max_dynamic_patch", self._max_tiles)
         min_tiles = options.get("min_dynamic_patch", min(self._min_tiles, max_tiles))
         if min_tiles > max_tiles:
             message = f"min_dynamic_patch={min_tiles} is above max_dynamic_patch={max_tiles}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_dynamic_patch")
-        tiles = split_tiles(media.frames, self._tile, min_tiles=min_tiles, max_tiles=max_tiles, resample=resample)
-        return {"pixels": own_pixels(tiles)}
+        return tile_grid((size.height, size.width), self._tile, min_tiles=min_tiles, max_tiles=max_tiles)
 
     def expand(self, modality: Modality, features: Features) -> Expansion:
         num_rows = self._grid[0] * self._grid[1] // self._shuffle**2
-        num_tiles = len(features["pixels"])
+        num_tiles = features["num_tiles"]
         if modality is Modality.IMAGE:
             rows = [self._image_token] * (num_rows * num_tiles)
             return make_expansion(([self._start], False), (rows, True), ([self._end], False))
@@ -119,7 +132,7 @@ class InternVL(Family):
         return make_expansion(*pieces)
 
     def num_units(self, features: Features) -> int:
-        return len(features["pixels"]) * self._grid[0] * self._grid[1]
+        return int(features["num_tiles"]) * self._grid[0] * self._grid[1]
 
     def largest_size(self) -> tuple[int, int] | None:
         return self._tile[0], self._tile[1] * self._max_tiles

@@ -9,7 +9,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.processors.images import center_crop, pad_to_square, resize, shortest_edge_size
 from seesay.processors.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, Modality
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
 
@@ -24,7 +24,7 @@ _UNUSED = ("post_layernorm.", "embeddings.position_ids")
 
 
 class Llava(Family):
-    """Features: `pixels` uint8 [1, S, S, 3], S being the tower's `image_size`."""
+    """Features: `pixels` uint8 [1, S, S, 3], S being the tower's `image_size`, and what `measure` tells."""
 
     architectures = ("LlavaForConditionalGeneration",)
     modalities = (Modality.IMAGE,)
@@ -97,7 +97,7 @@ class Llava(Family):
         return {"pixels": self._pixels.as_json(), "size": self._size, "crop": crop, "pads": self._pads}
 
     def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
-        self.check_options(media.modality, options)
+        measures = self.measure(media.modality, media.size, options)
         frames = media.frames
         if self._pads:
             frames = pad_to_square(frames, [int(value * 255) for value in self._pixels.mean])
@@ -109,7 +109,11 @@ class Llava(Family):
         frames = resize(frames, target, resample=self._pixels.resample)
         if self._crops:
             frames = center_crop(frames, (self._image_size, self._image_size))
-        return {"pixels": own_pixels(frames)}
+        return {**measures, "pixels": own_pixels(frames)}
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:  # noqa: ARG002
+        self.check_options(modality, options)
+        return {"num_tiles": 1, "resized": (self._image_size, self._image_size)}
 
     def expand(self, modality: Modality, features: Features) -> Expansion:  # noqa: ARG002
         return make_expansion(([self._image_token] * self._num_rows, True))

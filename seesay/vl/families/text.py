@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.values import DecodedMedia, Expansion, Modality
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import Family, Features, WeightMap
 
 
@@ -29,6 +29,9 @@ class TextFamily(Family):
     def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:  # noqa: ARG002
         message = f"this model takes text only; the request holds a {media.modality.value}"
         raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:  # noqa: ARG002
+        raise AssertionError("a text model has no media to measure")
 
     def expand(self, modality: Modality, features: Features) -> Expansion:  # noqa: ARG002
         raise AssertionError("a text model has no media to expand")

@@ -1,0 +1,62 @@
+"""What the media of one request may still cost: bytes, pixels, seconds. Thread-safe, so that they can be fetched at the
+same time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from seesay.config import MediaLimits
+from seesay.errors import ErrorCode, RequestError
+
+
+class Allowance:
+    """Starts full when it is made: its clock runs from then on. `limits` are those that it enforces."""
+
+    def __init__(self, limits: MediaLimits) -> None:
+        self.limits = limits
+        self._end = time.monotonic() + limits.timeout_s
+        self._num_bytes = 0
+        self._num_pixels = 0
+        self._lock = threading.Lock()
+
+    def remaining_s(self) -> float:
+        """Seconds left to fetch, more than 0. Raises `TimeoutError` when there are none."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def check_items(self, num_items: int) -> None:
+        """Raise `RequestError` when a request has more pictures and clips than it may."""
+        if num_items > self.limits.max_items:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"the request has {num_items} pictures and clips, more than {self.limits.max_items}: send fewer, "
+                "or raise MediaLimits.max_items",
+            )
+
+    def spend_bytes(self, num_bytes: int) -> None:
+        """Take what was read or is about to be. Raises `RequestError` when that is more than is left."""
+        with self._lock:
+            self._num_bytes += num_bytes
+            is_exceeded = self._num_bytes > self.limits.max_total_bytes
+        if is_exceeded:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"the request's media have more than {self.limits.max_total_bytes} bytes together: send fewer or "
+                "smaller ones, or raise MediaLimits.max_total_bytes",
+            )
+
+    def spend_pixels(self, num_pixels: int) -> None:
+        """Take what is about to be decoded. Raises `RequestError` when that is more than is left."""
+        with self._lock:
+            self._num_pixels += num_pixels
+            is_exceeded = self._num_pixels > self.limits.max_total_pixels
+        if is_exceeded:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"the request's pictures and frames hold more than {self.limits.max_total_pixels} pixels together: "
+                "send fewer or smaller ones, or raise MediaLimits.max_total_pixels",
+            )
