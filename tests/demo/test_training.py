@@ -1,0 +1,67 @@
+"""The training script runs from end to end, and writes a checkpoint that Transformers loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seesay.demo.scenes import TASKS, training_seed
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def packing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from demo_training import packing
+
+    return packing
+
+
+def test_a_smoke_run_writes_a_loadable_checkpoint(tmp_path: Path) -> None:
+    out, work = tmp_path / "checkpoint", tmp_path / "work"
+    command = [sys.executable, str(EXAMPLES / "train_demo.py"), "--smoke", "--out", str(out), "--work", str(work)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout.splitlines()[-1])) == set(TASKS)
+    assert len((work / "log.jsonl").read_text().splitlines()) == 2
+
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    model = AutoModelForImageTextToText.from_pretrained(out)
+    processor = AutoProcessor.from_pretrained(out)
+    assert model.config.image_token_id == processor.image_token_id
+
+
+def test_packs_follow_from_their_index(packing: Any) -> None:
+    from tokenizers import Tokenizer
+
+    from seesay.demo import CHECKPOINT
+
+    encoder = packing.Encoder(Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json")))
+    memories = [np.full(packing.PACK_BYTES, fill, np.uint8) for fill in (0, 255)]
+    for memory in memories:
+        packing.fill_pack(packing.pack_views(memory), 7, encoder, training_seed)
+    views = [packing.pack_views(memory) for memory in memories]
+    for name in packing.FIELDS:
+        assert np.array_equal(views[0][name], views[1][name]), name
+    pack = views[0]
+    for lengths, total in (("cu_windows", 8192), ("cu_frames", 8192), ("cu_conversations", 6144)):
+        assert pack[lengths][0] == 0 and pack[lengths][-1] == total
+        assert (np.diff(pack[lengths]) >= 0).all()
+    assert (pack["vision_rows"] >= 0).sum() == len(np.unique(pack["vision_rows"])) - 1
+
+
+@pytest.mark.parametrize("size", [(640, 480), (100, 100), (252, 252), (1500, 300), (30, 90)])
+def test_pictures_are_fitted_as_the_processor_fits_them(size: tuple[int, int], packing: Any) -> None:
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+    fewest, most = packing.IMAGE_PIXELS
+    height, width = smart_resize(size[1], size[0], factor=28, min_pixels=fewest, max_pixels=most)
+    assert packing.fit_size(*size, packing.IMAGE_PIXELS) == (width, height)
