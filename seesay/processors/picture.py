@@ -46,7 +46,7 @@ def _open(data: bytes, name: str) -> Image.Image:
     """The picture with its header read."""
     try:
         return Image.open(io.BytesIO(data), formats=_known_formats())
-    except Image.DecompressionBombError:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # a warning where these are errors
         raise _too_many_pixels(name, "more than Pillow's own limit (PIL.Image.MAX_IMAGE_PIXELS)") from None
     except UnidentifiedImageError:
         known = ", ".join(_known_formats())

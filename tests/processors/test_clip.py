@@ -15,6 +15,7 @@ from seesay.processors import clip, clip_av
 from seesay.processors.clip_av import open_av
 from seesay.processors.clip_decord import open_decord
 from seesay.processors.media import load_image, load_video
+from seesay.processors.sampling import FrameSampling
 
 BACKENDS = {"decord": open_decord, "av": open_av}
 # kind, codec, whether decord reads it
@@ -224,3 +225,33 @@ def test_gif(encode, clip_frames):
     video = load_video(data, num_frames=3)
     np.testing.assert_allclose(greys(video.frames), greys(clip_frames[[0, 4, 9]]), atol=4)
     assert load_image(data).size == (64, 48)
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "codec", "_"), CONTAINERS, ids=str)
+def test_sizes_are_read_without_decoding(encode_clip, clip_frames, kind, codec, _):
+    data = encode_clip(clip_frames, kind=kind, codec=codec)
+    for options in ({"num_frames": 5}, {"fps": 1}, {"fps": 2.0}, {"max_frames": 4}):
+        sampling = FrameSampling.checked(**options)
+        size = clip.read_size(data, sampling, MediaLimits(), "it")
+        frames = load_video(data, **options).frames
+        assert size is not None and (size.num_frames, size.height, size.width) == frames.shape[:3], options
+
+
+def test_sizes_follow_the_limits(clip_bytes):
+    sampling = FrameSampling.checked(num_frames=10)
+    limits = MediaLimits(max_clip_pixels=10 * 24 * 32)
+    size = clip.read_size(clip_bytes, sampling, limits, "it")
+    assert size is not None and (size.height, size.width) == (24, 32)
+    for tight in (MediaLimits(max_duration_s=2), MediaLimits(max_pixels=1000)):
+        with pytest.raises(RequestError) as raised:
+            clip.read_size(clip_bytes, sampling, tight, "it")
+        assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE
+
+
+def test_without_a_header_reader_decoding_tells(clip_bytes, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert clip.read_size(clip_bytes, FrameSampling.checked(num_frames=3), MediaLimits(), "it") is None
+    assert len(load_video(clip_bytes, num_frames=3).frames) == 3

@@ -7,11 +7,12 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media import load_image
+from seesay.processors.picture import read_size
 
 
 def pixels(source: object, **limits: object) -> np.ndarray:
@@ -213,3 +214,26 @@ def test_arrays_that_are_no_picture(array):
 
 def test_empty_image():
     assert "nothing to see" in refusal(Image.new("RGB", (0, 5))).message
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF", "AVIF", "BMP", "GIF", "PPM"])
+def test_sizes_are_read_without_decoding(encode, picture, kind, monkeypatch):
+    """Upright sizes, for every way a camera may have been held."""
+    orientations = range(1, 9) if kind in ("PNG", "JPEG", "WEBP", "TIFF", "AVIF") else (1,)
+    for orientation in orientations:
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        data = encode(picture, kind, **({"exif": exif} if len(orientations) > 1 else {}))
+        expected = np.asarray(load_image(data)).shape[:2]
+        with monkeypatch.context() as patch:
+            patch.setattr(ImageFile.ImageFile, "load", lambda *_: pytest.fail("a pixel was decoded"))
+            assert read_size(data, MediaLimits(), "it") == expected, (kind, orientation)
+
+
+def test_sizes_of_pictures_beyond_the_limit_are_not_told(encode, picture):
+    with pytest.raises(RequestError) as raised:
+        read_size(encode(picture), MediaLimits(max_pixels=60 * 40 - 1), "it")
+    assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE and "it has 60x40 pixels" in raised.value.message

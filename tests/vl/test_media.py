@@ -1,0 +1,247 @@
+"""Media of a request on their way in: what is refused before a pixel is decoded, and what one request may take."""
+
+from __future__ import annotations
+
+import io
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from asking import ask, collect, make_picture, parse
+from PIL import Image, ImageFile
+
+from seesay.config import EngineConfig, GenerationConfig, MediaLimits, VisionConfig
+from seesay.engine import AsyncEngine
+from seesay.errors import ErrorCode, RequestError
+from seesay.values import GenerationRequest, MediaPart, Modality
+from seesay.vl.media import MediaFront
+
+IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
+
+
+def encode(image: Image.Image, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind)
+    return buffer.getvalue()
+
+
+def make_bomb(width: int, height: int) -> bytes:
+    """A grey PNG of very many equal pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer = zlib.compressobj(9)
+    rows = b"".join([*(packer.compress(bytes(1 + width // 8)) for _ in range(height)), packer.flush()])
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
+    config = EngineConfig(device_type="cpu", block_size=16, session_len=200)
+    with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
+        yield engine
+
+
+@pytest.fixture
+def make_front(engine: AsyncEngine) -> Iterator[Callable[..., MediaFront]]:
+    made: list[MediaFront] = []
+
+    def make(**limits: Any) -> MediaFront:
+        made.append(MediaFront(engine.family, VisionConfig(), MediaLimits(**limits)))
+        return made[-1]
+
+    yield make
+    for front in made:
+        front.close()
+
+
+@pytest.fixture
+def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever decodes a pixel fails."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a pixel was decoded")
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
+    monkeypatch.setattr("seesay.processors.clip.decode_clip", fail)
+
+
+def images(*sources: Any) -> list[MediaPart]:
+    return [MediaPart(modality=IMAGE, source=source) for source in sources]
+
+
+def refusal(front: MediaFront, media: list[MediaPart]) -> RequestError:
+    with pytest.raises(RequestError) as raised:
+        front.open(media)
+    return raised.value
+
+
+# --- before a pixel is decoded ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_huge_picture_in_a_small_file_is_not_decoded(
+    make_front: Callable[..., MediaFront], no_decoding: None
+) -> None:
+    bomb = make_bomb(10_000, 10_000)
+    assert len(bomb) < 30_000
+    front = make_front(max_pixels=50_000_000)
+    started = time.perf_counter()
+    error = refusal(front, images(bomb))
+    assert error.code is ErrorCode.MEDIA_TOO_LARGE and "10000x10000" in error.message
+    assert time.perf_counter() - started < 0.2
+
+
+def test_too_long_contexts_are_refused_before_decoding(engine: AsyncEngine, no_decoding: None) -> None:
+    """Both numbers are told: the prompt's tokens, text and media, and what there is room for."""
+    pictures = [encode(make_picture(112, 112, seed)) for seed in range(3)]
+    [refused] = ask(engine, parse([("what are these?", pictures)], max_new_tokens=3))
+    assert isinstance(refused.error, RequestError) and refused.error.code is ErrorCode.CONTEXT_TOO_LONG
+    request = parse([("what are these?", pictures)])[0]
+    count = engine.count_tokens(request)
+    assert count > 200 and str(count) in refused.error.message and "200" in refused.error.message
+    assert engine.stats().total_step_tokens == 0
+
+
+def test_counted_tokens_are_those_of_the_prompt(engine: AsyncEngine) -> None:
+    frames = [make_picture(30, 44, seed) for seed in range(4)]
+    clip = [{"type": "video", "video": frames, "fps": 2.0}, {"type": "text", "text": "what moves?"}]
+    prompts = [
+        "the frame in the game",
+        ("what is it?", make_picture(50, 31, 1)),
+        ("and these?", [encode(make_picture(20, 90, 2)), make_picture(40, 40, 3)]),
+        [{"role": "user", "content": clip}],
+    ]
+    requests = parse(prompts, max_new_tokens=1)
+    requests.append(GenerationRequest(prompt=(5, 6, 7), gen_config=GenerationConfig(max_new_tokens=1)))
+    for request, answer in zip(requests, ask(engine, requests), strict=True):
+        assert answer.error is None
+        assert engine.count_tokens(request) == answer.input_token_len
+
+
+def test_options_are_checked_before_anything_is_fetched(make_front: Callable[..., MediaFront]) -> None:
+    part = MediaPart(modality=IMAGE, source="http://nowhere.invalid/x.png", options={"max_dynamic_patch": 2})
+    assert "max_dynamic_patch" in refusal(make_front(), [part]).message
+
+
+# --- what a request may take ------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_items_bytes_and_pixels(make_front: Callable[..., MediaFront], no_decoding: None) -> None:
+    small = encode(make_picture(20, 20, 1))
+    assert "2 pictures and clips, more than 1" in refusal(make_front(max_items=1), images(small, small)).message
+    limit = 2 * len(small) + 10
+    front = make_front(max_total_bytes=limit)
+    front.open(images(small, small))
+    error = refusal(front, images(small, small, small))
+    assert error.code is ErrorCode.MEDIA_TOO_LARGE and "max_total_bytes" in error.message
+    front = make_front(max_total_pixels=1000)
+    front.open(images(small, small))
+    assert "max_total_pixels" in refusal(front, images(small, small, small)).message
+    frames = MediaPart(modality=VIDEO, source=np.zeros((3, 20, 20, 3), np.uint8))
+    assert "max_total_pixels" in refusal(front, [frames]).message
+
+
+@contextmanager
+def slow_site(body: bytes, delay_s: float) -> Iterator[str]:
+    """A server on loopback that answers after a while."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time.sleep(delay_s)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/picture.png"
+    server.shutdown()
+    server.server_close()
+
+
+def test_one_deadline_for_all_media(make_front: Callable[..., MediaFront]) -> None:
+    """Frames of a clip are fetched one after the other: each is in time, all together are not."""
+    with slow_site(encode(make_picture(20, 20, 1)), 0.2) as url:
+        front = make_front(allow_private_hosts=True, timeout_s=0.7)
+        assert [item.num_tokens for item in front.open(images(*[url] * 6)).items] == [
+            front.open(images(url)).items[0].num_tokens
+        ] * 6
+        started = time.monotonic()
+        error = refusal(front, [MediaPart(modality=VIDEO, source=[url] * 6)])
+        assert error.code is ErrorCode.MEDIA_UNREACHABLE and "within 0.7 s" in error.message
+        assert time.monotonic() - started < 1.2
+
+
+def test_slow_servers_hold_up_nobody_else(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """More slow requests than threads that decode: text and pictures at hand pass them."""
+    limits = MediaLimits(allow_private_hosts=True, timeout_s=10)
+    config = EngineConfig(device_type="cpu", block_size=16)
+    path = str(tiny_checkpoint("qwen2_5_vl"))
+    with (
+        slow_site(encode(make_picture(20, 20, 1)), 1.5) as url,
+        AsyncEngine(path, backend_config=config, media_limits=limits) as engine,
+    ):
+        slow: list[Any] = []
+        slow_ids = engine.submit_batch(parse([("what?", url)] * 8, max_new_tokens=1), slow.append)
+        started = time.monotonic()
+        answers = ask_only(engine, ["hello", ("what is it?", make_picture(30, 30, 1))])
+        assert time.monotonic() - started < 1.2 and not slow
+        assert all(answer.finish_reason == "length" for answer in answers)
+        deadline = time.monotonic() + 20
+        while len(slow) < len(slow_ids) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert {delta.finish_reason for delta in slow} == {"length"}
+        assert all(delta.timings.fetch_s > 1.4 > delta.timings.decode_media_s for delta in slow)
+
+
+def ask_only(engine: AsyncEngine, prompts: list[Any]) -> list[Any]:
+    """The final deltas, without waiting for other requests to be prepared."""
+    finals: list[Any] = []
+    is_done = threading.Event()
+
+    def take(delta: Any) -> None:
+        if delta.finish_reason:
+            finals.append(delta)
+            if len(finals) == len(prompts):
+                is_done.set()
+
+    engine.submit_batch(parse(prompts, max_new_tokens=1, ignore_eos=True), take)
+    assert is_done.wait(30)
+    return finals
+
+
+# --- what is told about it --------------------------------------------------------------------------------------------
+
+
+def test_reports_tell_sizes_and_caches(engine: AsyncEngine) -> None:
+    first, second = make_picture(61, 47, 11), make_picture(28, 90, 12)
+    [once] = ask(engine, parse([("what?", [first, second])], max_new_tokens=2))
+    assert [report.is_cached for report in once.media] == [False, False]
+    assert [(report.height, report.width) for report in once.media] == [(61, 47), (28, 90)]
+    for report in once.media:
+        patch = engine.family.settings[IMAGE].patch_size  # type: ignore[attr-defined]
+        assert report.num_patches == report.resized_height * report.resized_width // patch**2
+        assert report.num_tokens == report.num_patches // 4 and report.num_tiles == 1
+    assert once.usage is not None
+    assert once.usage.media_tokens == sum(report.num_tokens for report in once.media)
+    third = make_picture(33, 33, 13)
+    [again] = ask(engine, parse([("now?", [third, first])], max_new_tokens=2))
+    assert [report.is_cached for report in again.media] == [False, True]
+    same = collect(engine, parse([("now?", [third, first])], max_new_tokens=2))[0]
+    assert [report.is_cached for report in same[-1].media] == [True, True]
+    assert all(not delta.media for delta in same[:-1])
