@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from seesay.engine import AsyncEngine
     from seesay.processors.media import load_image, load_video
     from seesay.response import Response
+    from seesay.serving.client import APIClient
+    from seesay.serving.launch import client, serve
     from seesay.session import Session
     from seesay.vl.constants import IMAGE_TOKEN
 
 __all__ = [
+    "APIClient",
     "AsyncEngine",
     "ChatTemplateConfig",
     "EngineConfig",
@@ -39,14 +42,17 @@ __all__ = [
     "TurbomindEngineConfig",
     "VisionConfig",
     "__version__",
+    "client",
     "errors",
     "load_image",
     "load_video",
     "pipeline",
+    "serve",
 ]
 
 # Where each public name lives: (module, name in it); no name is the module itself.
 _HOMES: dict[str, tuple[str, str | None]] = {
+    "APIClient": ("seesay.serving.client", "APIClient"),
     "AsyncEngine": ("seesay.engine", "AsyncEngine"),
     "ChatTemplateConfig": ("seesay.config", "ChatTemplateConfig"),
     "EngineConfig": ("seesay.config", "EngineConfig"),
@@ -58,10 +64,12 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Session": ("seesay.session", "Session"),
     "TurbomindEngineConfig": ("seesay.config", "TurbomindEngineConfig"),
     "VisionConfig": ("seesay.config", "VisionConfig"),
+    "client": ("seesay.serving.launch", "client"),
     "errors": ("seesay.errors", None),
     "load_image": ("seesay.processors.media", "load_image"),
     "load_video": ("seesay.processors.media", "load_video"),
     "pipeline": ("seesay.api", "pipeline"),
+    "serve": ("seesay.serving.launch", "serve"),
 }
 
 

@@ -8,9 +8,9 @@ import sys
 import seesay
 
 PUBLIC = {
-    "AsyncEngine", "ChatTemplateConfig", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "Pipeline",
-    "PytorchEngineConfig", "Response", "Session", "TurbomindEngineConfig", "VisionConfig", "__version__", "errors",
-    "load_image", "load_video", "pipeline",
+    "APIClient", "AsyncEngine", "ChatTemplateConfig", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "Pipeline",
+    "PytorchEngineConfig", "Response", "Session", "TurbomindEngineConfig", "VisionConfig", "__version__", "client",
+    "errors", "load_image", "load_video", "pipeline", "serve",
 }  # fmt: skip
 
 

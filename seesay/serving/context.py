@@ -48,7 +48,9 @@ class ContextMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                # OpenAI's clients read the first, Anthropic's the second.
+                ids = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
+                message["headers"] = [*message.get("headers", ()), *ids]
             await send(message)
 
         try:

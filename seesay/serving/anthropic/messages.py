@@ -65,7 +65,7 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(request_id), render_error=_make_error_event)
         answers = await state.answering.collect([reply.request], receive=http.receive, request_id=request_id)
-        return JSONResponse(reply.make_message(answers[0].text, answers[0].last), headers={"request-id": request_id})
+        return JSONResponse(reply.make_message(answers[0].text, answers[0].last))
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
     async def count(body: CountTokensRequest) -> TokensCount:
