@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,7 +69,11 @@ def _download(repo_id: str, *, revision: str | None, download_dir: str | None) -
     advice = "If you have it on disk, pass the folder's path instead of the id."
     try:
         folder = snapshot_download(
-            repo_id, revision=revision, cache_dir=download_dir, allow_patterns=list(HUB_PATTERNS)
+            repo_id,
+            revision=revision,
+            cache_dir=download_dir,
+            allow_patterns=list(HUB_PATTERNS),
+            tqdm_class=_make_bar_class(),
         )
     except HFValidationError as error:
         raise CheckpointError(f"model path {repo_id!r} is neither a folder nor a hub id: {error}") from None
@@ -80,6 +85,19 @@ def _download(repo_id: str, *, revision: str | None, download_dir: str | None) -
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"model {repo_id!r}{at} cannot be downloaded: {reason} {advice}") from None
     return Path(folder)
+
+
+def _make_bar_class() -> type:
+    """The hub's progress bars, none of them where standard error is no terminal."""
+    from huggingface_hub.utils import tqdm
+
+    class TerminalBar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if not sys.stderr.isatty():
+                kwargs["disable"] = True
+            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    return TerminalBar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,21 +198,25 @@ class Checkpoint:
         """Read tensors one at a time straight to `device`, file by file, floating ones converted to `dtype`.
 
         A CPU tensor may share memory with the mapped file: copy it when you keep it. Raises `CheckpointError`
-        naming the tensor or file.
+        naming the tensor or file. On a terminal a progress bar shows what takes longer than a second.
         """
         from safetensors import SafetensorError, safe_open
+        from tqdm import tqdm
 
         by_file: dict[Path, list[str]] = {}
         for name in names:
             by_file.setdefault(self._find(name).file, []).append(name)
-        for file, wanted in by_file.items():
-            try:
-                with safe_open(str(file), framework="pt", device=str(device)) as reader:
-                    for name in wanted:
-                        tensor = reader.get_tensor(name)
-                        yield name, tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-            except (SafetensorError, OSError) as error:
-                raise CheckpointError(f"{file}: cannot be read: {error}") from error
+        total = sum(map(len, by_file.values()))
+        with tqdm(total=total, desc="loading weights", unit="tensor", disable=None, delay=1.0, leave=False) as bar:
+            for file, wanted in by_file.items():
+                try:
+                    with safe_open(str(file), framework="pt", device=str(device)) as reader:
+                        for name in wanted:
+                            tensor = reader.get_tensor(name)
+                            yield name, tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+                            bar.update()
+                except (SafetensorError, OSError) as error:
+                    raise CheckpointError(f"{file}: cannot be read: {error}") from error
 
     def _find(self, name: str) -> StoredTensor:
         try:
