@@ -89,7 +89,7 @@ def _download(repo_id: str, *, revision: str | None, download_dir: str | None) -
 
 def _make_bar_class() -> type:
     """The hub's progress bars, none of them where standard error is no terminal."""
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
     class TerminalBar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
