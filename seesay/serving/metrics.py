@@ -159,6 +159,6 @@ def _ratio(part: int, whole: int) -> float:
 
 def _make_histogram(name: str, text: str, sizes: Sequence[tuple[int, int]]) -> HistogramMetricFamily:
     """A histogram of (size, count) pairs."""
-    buckets = [(str(bound), sum(count for size, count in sizes if size <= bound)) for bound in _SIZES]
+    buckets = [(str(float(bound)), sum(count for size, count in sizes if size <= bound)) for bound in _SIZES]
     buckets.append(("+Inf", sum(count for _, count in sizes)))
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=sum(size * count for size, count in sizes))

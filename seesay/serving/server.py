@@ -68,12 +68,13 @@ class DrainingServer(uvicorn.Server):
                 raise ConfigError(f"ssl_certfile={settings.ssl_certfile!r}: {error}") from error
         return cls(config, app.state.server)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The signal handler."""
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """The signal handler. uvicorn's own would raise the signal again in the end, and the engine stay open."""
         if not self._state.gate.is_draining:
             logger.info("%s: finishing %d requests", signal.Signals(sig).name, self._state.answering.num_running)
             self.drain()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     def drain(self) -> None:
         """Refuse new requests, and end running ones after `drain_timeout_s`. Call it from the thread of the event

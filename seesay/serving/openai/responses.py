@@ -71,7 +71,7 @@ def _find(store: ResponseStore, response_id: str, param: str, *, status: int) ->
     stored = store.get(response_id)
     if stored is None:
         raise ApiError(
-            status, f"the response {response_id[:60]!r} is not stored here (any more)", param=param, code="not_found"
+            status, f"{param}: {response_id[:60]!r} is not stored here (any more)", param=param, code="not_found"
         )
     return stored
 

@@ -1,0 +1,202 @@
+"""Slots, deadlines, disconnects and shutdown of `Answering`, with an engine that answers by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from typing import Any
+
+import pytest
+from live_server import HeldEngine, make_settings
+
+from seesay.config import GenerationConfig
+from seesay.engine import AsyncEngine
+from seesay.errors import ErrorCode, RequestError
+from seesay.serving.admission import shutting_down
+from seesay.serving.answers import Answering, ClientGoneError, Tally, choices_of
+from seesay.serving.errors import ApiError
+from seesay.serving.metrics import ServerMetrics
+from seesay.values import GenerationRequest, OutputDelta, StageTimings, Usage
+
+REQUEST = GenerationRequest(prompt="x", gen_config=GenerationConfig(random_seed=5))
+MakeAnswering = Callable[..., Answering]
+
+
+@pytest.fixture
+def held(engine: AsyncEngine) -> HeldEngine:
+    return HeldEngine(engine)
+
+
+@pytest.fixture
+def make(held: HeldEngine) -> MakeAnswering:
+    return lambda **options: Answering(held, make_settings(**options), ServerMetrics(held))  # type: ignore[arg-type]
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
+async def gone() -> Any:
+    return {"type": "http.disconnect"}
+
+
+async def started(held: HeldEngine, task: asyncio.Task[Any]) -> None:
+    while held.submitted.empty() and not task.done():
+        await asyncio.sleep(0)
+
+
+async def test_deltas_come_in_order_with_their_index(held: HeldEngine, make: MakeAnswering) -> None:
+    answering = make()
+    task = asyncio.create_task(answering.collect([REQUEST, REQUEST], receive=never))
+    await started(held, task)
+    (first, _, sink), (second, _, _) = held.submitted.get(), held.submitted.get()
+    sink(OutputDelta(request_id=second, text="b", token_ids=(2,)))
+    sink(OutputDelta(request_id=first, text="a", token_ids=(1,), finish_reason="stop"))
+    sink(OutputDelta(request_id=second, text="c", token_ids=(3,), finish_reason="length"))
+    answers = await task
+    assert [(a.text, a.token_ids, a.finish_reason) for a in answers] == [("a", [1], "stop"), ("bc", [2, 3], "length")]
+    assert answering.num_running == 0 and held.aborted.empty()
+
+
+async def test_one_failure_ends_the_others(held: HeldEngine, make: MakeAnswering) -> None:
+    task = asyncio.create_task(make().collect([REQUEST, REQUEST], receive=never))
+    await started(held, task)
+    held.answer({"finish_reason": "error", "error": RequestError(ErrorCode.CONTEXT_TOO_LONG, "too long", "messages")})
+    with pytest.raises(ApiError) as caught:
+        await task
+    assert (caught.value.status_code, caught.value.code, caught.value.param) == (
+        400,
+        "context_length_exceeded",
+        "messages",
+    )
+    assert held.aborted.get(timeout=1) == held.submitted.get()[0]
+
+
+async def test_failure_of_ours_names_the_request(held: HeldEngine, make: MakeAnswering) -> None:
+    task = asyncio.create_task(make().collect([REQUEST], receive=never, request_id="req_1"))
+    await started(held, task)
+    held.answer({"finish_reason": "error", "error": RequestError(ErrorCode.INTERNAL, "oops")})
+    with pytest.raises(ApiError, match="req_1") as caught:
+        await task
+    assert caught.value.status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(ErrorCode.OUT_OF_MEMORY, 503), (ErrorCode.CLOSED, 503), (ErrorCode.MEDIA_TOO_LARGE, 400)]
+)
+async def test_status_of_errors(held: HeldEngine, make: MakeAnswering, code: ErrorCode, status: int) -> None:
+    task = asyncio.create_task(make().collect([REQUEST], receive=never))
+    await started(held, task)
+    held.answer({"finish_reason": "error", "error": RequestError(code, "no")})
+    with pytest.raises(ApiError) as caught:
+        await task
+    assert caught.value.status_code == status
+    assert ("Retry-After" in (caught.value.headers or {})) == (status == 503)
+
+
+async def test_client_that_leaves_aborts(held: HeldEngine, make: MakeAnswering) -> None:
+    answering = make()
+    with pytest.raises(ClientGoneError):
+        await answering.collect([REQUEST, REQUEST], receive=gone)
+    ids = [held.submitted.get(timeout=1)[0] for _ in range(2)]
+    assert [held.aborted.get(timeout=1) for _ in range(2)] == ids
+    assert answering.num_running == 0
+
+
+async def test_reader_that_stops_aborts(held: HeldEngine, make: MakeAnswering) -> None:
+    async def read_one() -> None:
+        async with aclosing(make().deltas([REQUEST])) as deltas:
+            async for _ in deltas:
+                return
+
+    task = asyncio.create_task(read_one())
+    await started(held, task)
+    request_id = held.answer({"text": "a"})
+    await task
+    assert held.aborted.get(timeout=1) == request_id
+
+
+async def test_too_slow_an_answer_is_504(held: HeldEngine, make: MakeAnswering) -> None:
+    with pytest.raises(ApiError) as caught:
+        await make(request_timeout_s=0.05).collect([REQUEST], receive=never)
+    assert caught.value.status_code == 504
+    assert held.aborted.get(timeout=1) == held.submitted.get()[0]
+
+
+async def test_shutdown_ends_running_and_waiting(held: HeldEngine, make: MakeAnswering) -> None:
+    answering = make(max_concurrent_requests=1)
+    tasks = [asyncio.create_task(answering.collect([REQUEST], receive=never)) for _ in range(3)]
+    await asyncio.sleep(0.02)
+    assert answering.num_waiting == 2
+    answering.end_all(shutting_down())
+    for task in tasks:
+        with pytest.raises(ApiError) as caught:
+            await task
+        assert caught.value.status_code == 503
+    assert answering.num_waiting == answering.num_running == 0
+
+
+async def test_slots_go_round(held: HeldEngine, make: MakeAnswering) -> None:
+    """However requests end, in a slot or before it, nothing of `max_concurrent_requests` is lost."""
+    answering = make(max_concurrent_requests=2, request_timeout_s=30)
+    tasks = [asyncio.create_task(answering.collect([REQUEST], receive=never)) for _ in range(7)]
+    await asyncio.sleep(0.01)
+    assert held.submitted.qsize() == 2
+    tasks[0].cancel()  # in a slot
+    tasks[4].cancel()  # waiting
+    await asyncio.sleep(0.01)
+    with suppress(asyncio.CancelledError):
+        await tasks[0]
+    num_answered = 0
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        while not held.submitted.empty():
+            held.answer({"text": "a", "finish_reason": "stop"})
+            num_answered += 1
+    assert num_answered == 6 and sum(task.cancelled() for task in tasks) == 2
+    last = [asyncio.create_task(answering.collect([REQUEST], receive=never)) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    assert held.submitted.qsize() == 2
+    for _ in last:
+        held.answer({"finish_reason": "stop"})
+    await asyncio.gather(*last)
+
+
+async def test_deltas_from_many_threads_wake_the_loop_seldom(held: HeldEngine, make: MakeAnswering) -> None:
+    answering = make()
+
+    async def count() -> int:
+        async with aclosing(answering.deltas([REQUEST])) as deltas:
+            return len([delta async for delta in deltas])
+
+    task = asyncio.create_task(count())
+    await started(held, task)
+    request_id, _, sink = held.submitted.get()
+
+    def send() -> None:
+        for i in range(1000):
+            sink(OutputDelta(request_id=request_id, text="a", finish_reason="stop" if i == 999 else None))
+
+    await asyncio.to_thread(send)
+    assert await task == 1000
+
+
+def test_choices_have_their_own_seeds() -> None:
+    assert [request.gen_config.random_seed for request in choices_of(REQUEST, 3)] == [5, 6, 7]
+    unseeded = GenerationRequest(prompt="x", gen_config=GenerationConfig())
+    assert choices_of(unseeded, 2) == [unseeded] * 2
+
+
+def test_tally_counts_each_prompt_once() -> None:
+    tally = Tally(num_per_prompt=2)
+    for index, total_s in enumerate((1.0, 3.0, 2.0, 1.0)):
+        usage = Usage(prompt_tokens=10, completion_tokens=2, cached_tokens=4, media_tokens=3)
+        timings = StageTimings(total_s=total_s)
+        tally.add(index, OutputDelta(request_id=1, finish_reason="stop", usage=usage, timings=timings))
+    assert (tally.prompt_tokens, tally.completion_tokens, tally.cached_tokens, tally.media_tokens) == (20, 8, 8, 6)
+    assert tally.timings is not None and tally.timings.total_s == 3.0
+
+
+def test_iterators_are_what_routes_get(make: MakeAnswering) -> None:
+    assert isinstance(make().deltas([REQUEST]), AsyncIterator)

@@ -1,0 +1,326 @@
+"""Keys, bodies, queues, deadlines, origins, and failures of our own: who is let in, and what others are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai_schemas as schemas
+import pytest
+from live_server import (
+    MODEL,
+    HeldEngine,
+    LiveServer,
+    ask_about,
+    make_data_url,
+    make_settings,
+    read_events,
+    serve,
+    wait_until,
+)
+
+from seesay.engine import AsyncEngine
+from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.serving.app import create_app
+from seesay.serving.settings import ServerSettings
+
+CHAT = "/v1/chat/completions"
+BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+
+
+def client_of(engine: Any, **options: Any) -> httpx.AsyncClient:
+    app = create_app(engine, make_settings(**options))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test", timeout=30)
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    schemas.check(response.json(), schemas.ERROR)
+    assert response.headers["x-request-id"]
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
+
+
+async def test_keys_as_bearer_or_header(engine: AsyncEngine) -> None:
+    http = client_of(engine, api_keys=("alpha", "beta"))
+    for headers in ({"Authorization": "Bearer alpha"}, {"authorization": "bearer beta"}, {"x-api-key": "beta"}):
+        assert (await http.get("/v1/models", headers=headers)).status_code == 200
+    for headers in (
+        {},
+        {"Authorization": "Bearer alph"},
+        {"x-api-key": "alpha2"},
+        {"Authorization": "Basic alpha"},
+        {"x-api-key": ""},
+    ):
+        response = await http.get("/v1/models", headers=headers)
+        error = error_of(response, 401)
+        assert error["code"] == "invalid_api_key" and response.headers["www-authenticate"] == "Bearer"
+    for path in ("/health", "/version", "/", "/openapi.json"):
+        assert (await http.get(path)).status_code == 200
+    for path in ("/metrics", "/nothing"):
+        error_of(await http.get(path), 401)
+
+
+async def test_a_wrong_key_is_refused_before_the_body_is_read(engine: AsyncEngine) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * 1000
+
+    http = client_of(engine, api_keys=("alpha",))
+    error_of(await asyncio.wait_for(http.post(CHAT, content=endless()), 5), 401)
+
+
+def test_settings_never_show_keys() -> None:
+    assert "alpha" not in repr(ServerSettings(api_keys=("alpha",), ssl_certfile="c", ssl_keyfile_password="alpha"))
+
+
+# --- bodies --------------------------------------------------------------------------------------------------------
+
+
+def test_announced_two_gigabytes_are_refused_at_once(server: LiveServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {2 << 30}\r\n\r\n"
+        client.sendall(head.encode())
+        client.settimeout(5)
+        answer = b""
+        while chunk := client.recv(65536):  # the server closes the connection: it waits for nothing
+            answer += chunk
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
+
+
+async def test_unannounced_large_bodies_are_refused_on_the_way(engine: AsyncEngine) -> None:
+    num_sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal num_sent
+        while True:
+            num_sent += 1000
+            yield b" " * 1000
+
+    http = client_of(engine, max_body_bytes=10_000)
+    error_of(await http.post(CHAT, content=endless(), headers={"content-type": "application/json"}), 413)
+    assert num_sent <= 12_000
+
+
+def test_a_body_that_drips_is_refused(engine: AsyncEngine) -> None:
+    with serve(engine, make_settings(body_timeout_s=0.3)) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+            client.sendall(head.encode())
+            client.settimeout(5)
+            assert client.recv(65536).startswith(b"HTTP/1.1 408 ")
+        wait_until(lambda: server.state.gate.num_inside == 0)
+
+
+# --- the queue -----------------------------------------------------------------------------------------------------
+
+
+async def test_full_queue_is_429_and_frees_again(engine: AsyncEngine) -> None:
+    held = HeldEngine(engine)
+    http = client_of(held, max_concurrent_requests=1, max_queue=1)
+    waiting = [asyncio.create_task(http.post(CHAT, json=BODY)) for _ in range(2)]
+    while held.submitted.empty():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+    response = await http.post(CHAT, json=BODY)
+    assert error_of(response, 429)["type"] == "rate_limit_error" and int(response.headers["retry-after"]) >= 1
+    assert (await http.get("/health")).status_code == 200
+    for task in waiting:
+        while not task.done():
+            await asyncio.sleep(0)
+            if not held.submitted.empty():
+                held.answer({"text": "a", "finish_reason": "stop"})
+        assert task.result().status_code == 200
+    task = asyncio.create_task(http.post(CHAT, json=BODY))
+    await asyncio.sleep(0.05)
+    held.answer({"finish_reason": "stop"})
+    assert (await task).status_code == 200
+
+
+async def test_too_slow_an_answer_is_504(engine: AsyncEngine) -> None:
+    http = client_of(HeldEngine(engine), request_timeout_s=0.05)
+    assert error_of(await http.post(CHAT, json=BODY), 504)["code"] == "request_timeout"
+    assert error_of(await http.post(CHAT, json={**BODY, "stream": True}), 504)["code"] == "request_timeout"
+
+
+async def test_closed_engine_is_503(engine: AsyncEngine) -> None:
+    class Closed(HeldEngine):
+        def submit_batch(self, requests: Any, on_output: Any) -> list[int]:
+            raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+
+    response = await client_of(Closed(engine)).post(CHAT, json=BODY)
+    assert error_of(response, 503)["code"] == "closed" and response.headers["retry-after"]
+
+
+# --- failures of our own -------------------------------------------------------------------------------------------
+
+
+async def test_failure_of_ours_has_an_id_that_the_log_has(
+    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(HeldEngine):
+        def submit_batch(self, requests: Any, on_output: Any) -> list[int]:
+            raise ZeroDivisionError("a secret of the server")
+
+    with caplog.at_level(logging.ERROR, logger="seesay"):
+        response = await client_of(Broken(engine)).post(CHAT, json=BODY)
+    error = error_of(response, 500)
+    request_id = response.headers["x-request-id"]
+    assert request_id in error["message"] and "secret" not in error["message"] and error["type"] == "server_error"
+    assert request_id in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+async def test_error_in_mid_stream_is_an_event_and_the_end(engine: AsyncEngine) -> None:
+    held = HeldEngine(engine)
+    http = client_of(held)
+    for error, code in (
+        (RequestError(ErrorCode.OUT_OF_MEMORY, "full"), "out_of_memory"),
+        (ValueError("x"), "internal_error"),
+    ):
+        task = asyncio.create_task(http.post(CHAT, json={**BODY, "stream": True}))
+        await asyncio.sleep(0.02)
+        held.answer({"text": "a"}, {"finish_reason": "error", "error": error})
+        response = await task
+        assert response.status_code == 200 and "[DONE]" not in response.text
+        events = read_events(response.text)
+        schemas.check(events[-1], schemas.ERROR)
+        assert events[-1]["error"]["code"] == code and len(events) == 3
+
+
+async def test_prompts_and_media_are_not_logged_in_full(engine: AsyncEngine, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        content = ask_about(make_data_url(), "a private question")
+        await client_of(engine).post(CHAT, json={"messages": content, "max_tokens": 2})
+        await client_of(engine).post(CHAT, json={"messages": content, "top_p": 7})
+    assert "private" not in caplog.text and "base64" not in caplog.text
+
+
+# --- origins -------------------------------------------------------------------------------------------------------
+
+
+async def test_pages_of_named_origins_may_ask(engine: AsyncEngine) -> None:
+    http = client_of(engine, cors_origins=("https://ok.example",), api_keys=("alpha",))
+    asks = {"Origin": "https://ok.example", "Access-Control-Request-Method": "POST"}
+    preflight = await http.options(CHAT, headers={**asks, "Access-Control-Request-Headers": "authorization"})
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "https://ok.example"
+    refused = await http.post(CHAT, json=BODY, headers={"Origin": "https://ok.example"})
+    assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "https://ok.example"
+    other = await http.get("/health", headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in other.headers
+    closed = await client_of(engine).get("/health", headers={"Origin": "https://ok.example"})
+    assert "access-control-allow-origin" not in closed.headers
+
+
+# --- clients that leave --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_client_that_hangs_up_frees_its_blocks(server: LiveServer, engine: AsyncEngine, stream: bool) -> None:
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": "the game"}], "stream": stream, "ignore_eos": True, "n": 2}
+    )
+    steps_before = engine.stats().total_step_tokens
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        client.sendall((head + body).encode())
+        if stream:
+            assert b"200 OK" in client.recv(100)
+        wait_until(lambda: engine.stats().num_running == 2)
+    wait_until(lambda: engine.stats().num_used_kv_blocks == 0)
+    assert engine.stats().num_running == 0
+    assert engine.stats().total_step_tokens - steps_before < 800, "it went on after its client was gone"
+    wait_until(lambda: server.state.gate.num_inside == 0)
+
+
+def test_many_that_hang_up_leave_nothing(server: LiveServer, engine: AsyncEngine) -> None:
+    def ask(i: int) -> None:
+        body = {**BODY, "messages": ask_about(make_data_url(seed=i % 4), "the game"), "stream": True, "max_tokens": 60}
+        with httpx.Client(timeout=30) as client, client.stream("POST", f"{server.url}{CHAT}", json=body) as response:
+            for count, _ in enumerate(response.iter_lines()):
+                if i % 2 and count > i:
+                    return
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    wait_until(lambda: engine.stats().num_used_kv_blocks == 0)
+    wait_until(lambda: server.state.gate.num_inside == server.state.answering.num_running == 0)
+
+
+# --- the end -------------------------------------------------------------------------------------------------------
+
+
+def test_draining_finishes_what_runs_and_refuses_what_comes(engine: AsyncEngine) -> None:
+    held = HeldEngine(engine)
+    with serve(held, make_settings(drain_timeout_s=30)) as server:  # type: ignore[arg-type]
+        results: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: results.append(server.post(CHAT, BODY)))
+        thread.start()
+        wait_until(lambda: not held.submitted.empty())
+        server.state.gate.is_draining = True
+        refused = server.post(CHAT, BODY)
+        assert error_of(refused, 503)["code"] == "shutting_down" and int(refused.headers["retry-after"]) >= 1
+        error_of(httpx.get(f"{server.url}/health"), 503)
+        server.uvicorn.should_exit = True
+        time.sleep(0.2)
+        held.answer({"text": "done", "finish_reason": "stop"})
+        thread.join(10)
+    assert results[0].json()["choices"][0]["message"]["content"] == "done"
+
+
+def test_drain_ends_with_an_error_in_the_end(engine: AsyncEngine) -> None:
+    held = HeldEngine(engine)
+    with serve(held, make_settings(drain_timeout_s=0.2)) as server:  # type: ignore[arg-type]
+        results: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: results.append(server.post(CHAT, {**BODY, "stream": True})))
+        thread.start()
+        held.answer({"text": "half"})
+        asyncio.run_coroutine_threadsafe(_drain(server), server.loop).result(5)
+        thread.join(10)
+    assert read_events(results[0].text)[-1]["error"]["code"] == "shutting_down"
+
+
+async def _drain(server: LiveServer) -> None:
+    server.uvicorn.drain()
+    server.uvicorn.should_exit = True
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"port": 70000}, "port"), ({"port": -1}, "port"), ({"max_queue": -1}, "max_queue"),
+        ({"max_concurrent_requests": 0}, "max_concurrent_requests"), ({"request_timeout_s": 0}, "request_timeout_s"),
+        ({"api_keys": ("",)}, "api_keys"), ({"api_keys": (" a",)}, "api_keys"), ({"log_level": "LOUD"}, "log_level"),
+        ({"generation_defaults": "mine"}, "generation_defaults"), ({"ssl_keyfile": "k"}, "ssl_certfile"),
+        ({"cors_origins": ("*",), "cors_credentials": True}, "cors_credentials"),
+        ({"max_body_bytes": 0}, "max_body_bytes"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_named(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        ServerSettings(**options)
+
+
+def test_model_name(engine: AsyncEngine) -> None:
+    assert create_app(engine, make_settings()).state.server.model_name == MODEL
+    named_after_folder = create_app(engine, make_settings(model_name=None)).state.server.model_name
+    assert named_after_folder and "/" not in named_after_folder

@@ -1,0 +1,172 @@
+"""`/v1/responses`: whole, streamed as OpenAI's client parses it, and continued by id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import openai_schemas as schemas
+import pytest
+from live_server import MODEL, LiveServer, make_data_url, read_events, serve
+
+from seesay.engine import AsyncEngine
+from seesay.serving.openai.response_store import ResponseStore, StoredResponse
+from seesay.values import MediaPart, Message, Modality, TextPart
+
+PATH = "/v1/responses"
+
+
+@pytest.fixture
+def client(server: LiveServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def respond(server: LiveServer, **body: Any) -> dict[str, Any]:
+    response = server.post(PATH, {"temperature": 0, "max_output_tokens": 8, **body})
+    assert response.status_code == 200, response.text
+    schemas.check(response.json(), schemas.RESPONSE)
+    return response.json()
+
+
+def text_of(response: dict[str, Any]) -> str:
+    return str(response["output"][0]["content"][0]["text"])
+
+
+def chat(server: LiveServer, messages: Any) -> str:
+    body = {"messages": messages, "temperature": 0, "max_tokens": 8}
+    return str(server.post("/v1/chat/completions", body).json()["choices"][0]["message"]["content"])
+
+
+def test_the_same_answers_as_chat(server: LiveServer) -> None:
+    url = make_data_url(seed=3)
+    assert text_of(respond(server, input="the game")) == chat(server, [{"role": "user", "content": "the game"}])
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": url}]}
+    ]
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": url}}]
+    expected = chat(server, [{"role": "system", "content": "be brief"}, {"role": "user", "content": parts}])
+    response = respond(server, input=items, instructions="be brief")
+    assert text_of(response) == expected
+    assert response["usage"]["input_tokens_details"]["vision_tokens"] > 0
+
+
+def test_conversations_go_on_by_id(server: LiveServer, client: openai.OpenAI) -> None:
+    first = client.responses.create(
+        model=MODEL, input="the game", max_output_tokens=8, temperature=0, instructions="once"
+    )
+    second = client.responses.create(
+        model=MODEL, input="and?", previous_response_id=first.id, max_output_tokens=8, temperature=0
+    )
+    history: list[Any] = [
+        {"role": "user", "content": "the game"},
+        {"role": "assistant", "content": first.output_text},
+        {"role": "user", "content": "and?"},
+    ]
+    assert second.output_text == chat(server, history)  # instructions are not carried over
+    sent_back = [{"role": "user", "content": "the game"}, first.output[0].model_dump(exclude_none=True), history[2]]
+    assert text_of(respond(server, input=sent_back)) == second.output_text
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+    kept_not = respond(server, input="x", store=False)
+    assert kept_not["store"] is False
+    assert server.post(PATH, {"input": "y", "previous_response_id": kept_not["id"]}).status_code == 400
+
+
+def test_stream_as_the_client_parses_it(client: openai.OpenAI) -> None:
+    whole = client.responses.create(model=MODEL, input="the game", max_output_tokens=8, temperature=0)
+    events = list(
+        client.responses.create(model=MODEL, input="the game", max_output_tokens=8, temperature=0, stream=True)
+    )
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+    ]  # fmt: skip
+    assert kinds[-4:] == [
+        "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.incomplete",
+    ]  # fmt: skip
+    assert set(kinds[4:-4]) == {"response.output_text.delta"}
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
+    last = events[-1]
+    assert last.type == "response.incomplete" and last.response.output_text == whole.output_text
+    assert last.response.incomplete_details is not None
+    with client.responses.stream(model=MODEL, input="the game", max_output_tokens=8, temperature=0) as stream:
+        for _ in stream:
+            pass
+
+
+def test_completed_when_the_answer_ends(server: LiveServer, engine: AsyncEngine) -> None:
+    from live_server import HeldEngine
+
+    held = HeldEngine(engine)
+    with serve(held) as other:  # type: ignore[arg-type]
+        import threading
+
+        threading.Thread(target=lambda: held.answer({"text": "yes"}, {"finish_reason": "stop"})).start()
+        response = other.post(PATH, {"input": "x", "stream": True})
+    events = read_events(response.text)
+    assert events[-1]["type"] == "response.completed"
+    schemas.check(events[-1]["response"], schemas.RESPONSE)
+    assert events[-1]["response"]["status"] == "completed" and events[-1]["response"]["completed_at"]
+
+
+def test_logprobs_when_included(server: LiveServer) -> None:
+    response = respond(server, input="x", include=["message.output_text.logprobs"], top_logprobs=2)
+    entries = response["output"][0]["content"][0]["logprobs"]
+    assert len(entries) == 8 and all(len(entry["top_logprobs"]) == 2 for entry in entries)
+    assert response["top_logprobs"] == 2
+
+
+def test_fields_that_come_back(server: LiveServer) -> None:
+    response = respond(server, input="x", metadata={"a": "b"}, top_p=0.5, user="me", instructions="i")
+    assert (response["metadata"], response["top_p"], response["user"], response["instructions"]) == (
+        {"a": "b"},
+        0.5,
+        "me",
+        "i",
+    )
+    timed = server.post(PATH, {"input": "x", "max_output_tokens": 1}, headers={"x-seesay-timings": "1"}).json()
+    assert timed["seesay"]["timings"]["total_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("items", "param"),
+    [
+        ([3], "input[0]"), ([{"type": "item_reference", "id": "x"}], "input[0].type"),
+        ([{"type": "function_call_output", "call_id": "x", "output": "y"}], "input[0].type"),
+        ([{"role": "user", "content": "a"}, {"role": "robot", "content": "a"}], "input[1].role"),
+        ([{"role": "user", "content": "a", "odd": 1}], "input[0].odd"), ([], "input"),
+        ([{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}], "input[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}], "input[0].content[0].image_url"),
+        ([{"role": "user", "content": [{"type": "input_text", "text": 3}]}], "input[0].content[0].text"),
+        ([{"role": "user", "content": [{"type": "input_image", "image_url": "/etc/passwd"}]}], "input[0].content"),
+        ([{"role": "user"}], "input[0].content"),
+    ],
+)  # fmt: skip
+def test_bad_items_are_located(server: LiveServer, items: Any, param: str) -> None:
+    response = server.post(PATH, {"input": items})
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+def make_stored(size: int) -> StoredResponse:
+    media = MediaPart(modality=Modality.IMAGE, source="x" * size)
+    return StoredResponse(body={}, messages=(Message(role="user", parts=(media, TextPart(text="a"))),))
+
+
+def test_store_is_bounded_in_number_and_bytes() -> None:
+    store = ResponseStore(max_entries=3, max_bytes=100_000)
+    for name in "abcd":
+        store.put(name, make_stored(10))
+    assert store.get("a") is None and store.get("b") is not None
+    store.put("e", make_stored(10))  # c was not used for the longest time
+    assert store.get("c") is None and store.get("b") is not None
+    store.put("large", make_stored(45_000))
+    assert store.get("large") is not None and store.get("d") is None
+    store.put("too large", make_stored(60_000))
+    assert store.get("too large") is None
+    assert not store.delete("large") and not store.delete("too large")
+    store.put("z", make_stored(10))
+    assert store.delete("z") and store.get("z") is None
