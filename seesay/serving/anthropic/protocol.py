@@ -81,6 +81,8 @@ class CountTokensRequest(RequestModel):
         "context_management": ((), "not supported"),
         "container": ((), "not supported"),
         "cache_control": (({"type": "ephemeral"},), "not supported (but for ephemeral: caching is always on)"),
+        "user_profile_id": ((), "not supported"),
+        "workspace_id": ((), "not supported"),
         "speed": (("standard",), "not supported (but for standard)"),
     }
 
@@ -96,6 +98,7 @@ class MessagesRequest(CountTokensRequest):
         **CountTokensRequest.refused,
         "service_tier": (("auto", "standard_only"), "not supported (but for auto and standard_only)"),
         "inference_geo": ((), "not supported"),
+        "diagnostics": ((), "not supported"),
     }
 
     max_tokens: int = Field(ge=1, description="longest answer, in tokens")

@@ -1,0 +1,308 @@
+"""`/v1/chat/interactive`, `/generate`, `/tokenize` and `/detokenize`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import httpx
+import pytest
+from live_server import MODEL, LiveServer, make_data_url, make_settings, read_events, serve, wait_until
+
+from seesay.engine import AsyncEngine
+from seesay.serving.errors import ApiError
+from seesay.serving.native.sessions import SessionStore
+from seesay.values import MediaPart, Message, Modality, TextPart
+
+CHAT = "/v1/chat/interactive"
+GREEDY: dict[str, Any] = {"temperature": 0, "request_output_len": 6}
+FOREVER: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "request_output_len": 400, "stream": True}
+
+
+def turn(server: LiveServer, prompt: Any, session_id: int, **options: Any) -> dict[str, Any]:
+    body = {"prompt": prompt, "session_id": session_id, "interactive_mode": True, **GREEDY, **options}
+    response = server.post(CHAT, body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+# --- interactive -----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_remembers(server: LiveServer):
+    first = turn(server, "one", 1)
+    assert first["history_tokens"] == 0 and first["tokens"] == 6 and first["finish_reason"] == "length"
+    second = turn(server, "two", 1)
+    assert second["history_tokens"] == first["input_tokens"] + first["tokens"]
+    messages = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": first["text"]},
+        {"role": "user", "content": "two"},
+    ]
+    body = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 6}
+    stateless = server.post("/v1/chat/completions", body).json()
+    assert second["text"] == stateless["choices"][0]["message"]["content"]
+
+
+def test_without_interactive_mode_it_forgets(server: LiveServer):
+    first = turn(server, "one", 2)
+    alone = turn(server, "one", 2, interactive_mode=False)
+    assert alone == first
+    assert turn(server, "one", 2) == first
+    nothing = turn(server, "", 2, interactive_mode=False, request_output_len=0)
+    assert nothing["tokens"] == 0 and nothing["finish_reason"] is None
+    assert turn(server, "one", 2)["history_tokens"] == 0
+
+
+def test_streamed_is_the_same(server: LiveServer):
+    whole = turn(server, "one", 3)
+    response = server.post(CHAT, {"prompt": "one", "session_id": 4, "interactive_mode": True, "stream": True, **GREEDY})
+    events = read_events(response.text)
+    assert "".join(event["text"] for event in events) == whole["text"]
+    assert {**events[-1], "text": whole["text"]} == whole
+    assert [event["finish_reason"] for event in events[:-1]] == [None] * (len(events) - 1)
+
+
+def test_pictures_are_remembered(server: LiveServer):
+    plain = turn(server, "what?", 5)
+    seen = turn(server, "what?", 6, image_url=[make_data_url(seed=1), make_data_url(seed=2)])
+    assert seen["input_tokens"] > plain["input_tokens"]
+    assert turn(server, "and?", 6)["history_tokens"] == seen["input_tokens"] + seen["tokens"]
+
+
+def test_messages_as_prompt(server: LiveServer):
+    parts = [{"type": "image_url", "image_url": {"url": make_data_url()}}, {"type": "text", "text": "what?"}]
+    assert turn(server, [{"role": "user", "content": parts}], 7) == turn(server, "what?", 8, image_url=make_data_url())
+
+
+def test_cancel_keeps_what_was_said(server: LiveServer):
+    body = {"prompt": "go", "session_id": 9, "interactive_mode": True, **FOREVER}
+    events: list[dict[str, Any]] = []
+    with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        next(line for line in lines if line)
+        assert server.post(CHAT, {"prompt": "x", "session_id": 9, "interactive_mode": True}).status_code == 409
+        server.post(CHAT, {"prompt": "", "session_id": 9, "cancel": True})
+        events = read_events("\n".join(lines).lstrip("\n") + "\n")
+    assert events[-1]["finish_reason"] in ("cancel", "length")
+    following = turn(server, "more", 9)
+    assert following["history_tokens"] > 0
+    wait_until(lambda: server.state.answering.num_running == 0)
+
+
+def test_a_client_that_leaves_leaves_nothing(server: LiveServer):
+    body = {"prompt": "go", "session_id": 10, "interactive_mode": True, **FOREVER}
+    with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
+        next(response.iter_raw())
+    wait_until(lambda: server.state.answering.num_running == 0)
+    assert turn(server, "one", 10)["history_tokens"] == 0
+
+
+def test_sessions_belong_to_a_key(engine: AsyncEngine):
+    with serve(engine, make_settings(api_keys=("a", "b"))) as server:
+        headers = [{"authorization": f"Bearer {key}"} for key in "ab"]
+        body = {"prompt": "one", "session_id": 1, "interactive_mode": True, **GREEDY}
+        for header in headers:
+            answer = server.post(CHAT, body, headers=header).json()
+            assert answer["history_tokens"] == 0
+        assert server.post(CHAT, body, headers=headers[0]).json()["history_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": 3}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image_url", "image_url": "/etc/passwd"}]}]}, "prompt"),
+        ({"session_id": -1}, "session_id"),
+        ({"session_id": -1, "interactive_mode": False, "cancel": True}, "session_id"),
+        ({"session_id": "x"}, "session_id"),
+        ({"request_output_len": 0}, "request_output_len"),
+        ({"adapter_name": "x"}, "adapter_name"),
+        ({"n": 2}, "n"),
+        ({"image_url": "ftp://x/y.png"}, "prompt"),
+        ({"no_such_field": 1}, "no_such_field"),
+        ({"prompt": [{"role": "user", "content": "x"}], "image_url": "http://x/"}, "image_url"),
+    ],
+)  # fmt: skip
+async def test_bad_interactive_requests(http: httpx.AsyncClient, change: dict[str, Any], name: str):
+    response = await http.post(
+        CHAT, json={"prompt": "x", "session_id": 1, "interactive_mode": True, **GREEDY, **change}
+    )
+    assert response.status_code == 400, response.text
+    assert name in response.json()["error"]["param"]
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> tuple[Message, ...]:
+    return (Message(role="user", parts=(TextPart(text=text),)),)
+
+
+def test_the_number_of_sessions_is_bounded():
+    store = SessionStore(max_sessions=3)
+    for key in range(5):
+        with store.answering(key) as conversation:
+            store.extend(conversation, say("x"), num_tokens=1)
+    assert len(store) == 3
+    with store.answering(2) as conversation:
+        assert conversation.messages  # 2 was kept, and is the newest now
+    with store.answering(5) as conversation:
+        store.extend(conversation, say("x"), num_tokens=1)
+    with store.answering(3) as conversation:
+        assert not conversation.messages
+
+
+def test_the_bytes_of_sessions_are_bounded():
+    store = SessionStore(max_bytes=10_000)
+    picture = Message(role="user", parts=(MediaPart(modality=Modality.IMAGE, source="data:" + "x" * 4000),))
+    for key in range(4):
+        with store.answering(key) as conversation:
+            store.check_size(conversation, [picture])
+            store.extend(conversation, [picture], num_tokens=1)
+    assert len(store) == 2 and store.num_bytes < 10_000
+    with store.answering(3) as conversation:
+        store.extend(conversation, [picture], num_tokens=1)
+        with pytest.raises(ApiError, match="10000 bytes"):
+            store.check_size(conversation, [picture])
+
+
+def test_running_sessions_are_not_dropped():
+    store = SessionStore(max_sessions=1)
+    with store.answering("a") as conversation:
+        with pytest.raises(ApiError) as caught, store.answering("b"):
+            pass
+        assert caught.value.status_code == 503
+        with pytest.raises(ApiError) as caught, store.answering("a"):
+            pass
+        assert caught.value.status_code == 409
+        store.extend(conversation, say("x"), num_tokens=1)
+    assert len(store) == 1
+
+
+def test_an_unanswered_session_is_not_kept():
+    store = SessionStore()
+    with store.answering("a"):
+        pass
+    assert len(store) == 0
+
+
+# --- /generate -------------------------------------------------------------------------------------------------------
+
+
+def generate(server: LiveServer, **body: Any) -> dict[str, Any]:
+    response = server.post("/generate", {"temperature": 0, "max_tokens": 6, **body})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def test_generate_from_text_and_ids(server: LiveServer):
+    ids = server.post("/tokenize", {"prompt": "the game"}).json()["tokens"]
+    by_text, by_ids = generate(server, prompt="the game"), generate(server, input_ids=ids)
+    assert by_text["text"] == by_ids["text"] and by_text["output_ids"] == by_ids["output_ids"]
+    assert by_ids["meta_info"]["prompt_tokens"] == len(ids)
+    assert by_text["meta_info"]["finish_reason"] == {"type": "length"}
+    assert len(by_text["output_ids"]) == by_text["meta_info"]["completion_tokens"] == 6
+
+
+def test_generate_streams_what_is_new(server: LiveServer):
+    whole = generate(server, prompt="the game", return_logprob=True)
+    response = server.post(
+        "/generate", {"temperature": 0, "max_tokens": 6, "prompt": "the game", "return_logprob": True, "stream": True}
+    )
+    events = read_events(response.text)
+    assert "".join(event["text"] for event in events) == whole["text"]
+    assert [i for event in events for i in event["output_ids"]] == whole["output_ids"]
+    logprobs = [pair for event in events for pair in event["meta_info"]["output_token_logprobs"]]
+    assert [token_id for _, token_id in logprobs] == whole["output_ids"]
+    assert [value for value, _ in logprobs] == pytest.approx(
+        [value for value, _ in whole["meta_info"]["output_token_logprobs"]], abs=1e-4
+    )
+
+
+def test_generate_with_a_picture(server: LiveServer):
+    with_picture = generate(server, prompt="see <IMAGE_TOKEN> ?", image_data=make_data_url())
+    assert with_picture["meta_info"]["prompt_tokens"] > generate(server, prompt="see ?")["meta_info"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({}, "prompt"),
+        ({"prompt": "x", "input_ids": [1]}, "prompt"),
+        ({"input_ids": []}, "input_ids"),
+        ({"input_ids": [-1]}, "input_ids"),
+        ({"input_ids": [10**8]}, "input_ids"),
+        ({"input_ids": [1], "image_data": "http://x/"}, "image_data"),
+        ({"prompt": "x", "image_data": "/etc/passwd"}, "image_data"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "x", "n": 2}, "n"),
+    ],
+)
+async def test_bad_generate_requests(http: httpx.AsyncClient, body: dict[str, Any], name: str):
+    response = await http.post("/generate", json=body)
+    assert response.status_code == 400, response.text
+    assert name in response.json()["error"]["param"]
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+async def test_tokens_there_and_back(http: httpx.AsyncClient, engine: AsyncEngine):
+    text = "the game — déjà vu 游戏"
+    answer = (await http.post("/tokenize", json={"prompt": text, "return_token_strs": True})).json()
+    assert answer["tokens"] == engine.tokenizer.encode(text, add_special_tokens=True)
+    assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+    assert answer["max_model_len"] == 512
+    back = (await http.post("/detokenize", json={"tokens": answer["tokens"]})).json()
+    assert back == {"prompt": text}
+
+
+async def test_conversations_are_tokenized_as_they_are_answered(server: LiveServer):
+    parts = [{"type": "image_url", "image_url": {"url": make_data_url()}}, {"type": "text", "text": "what?"}]
+    messages = [{"role": "user", "content": parts}]
+    count = server.post("/tokenize", {"messages": messages}).json()["count"]
+    body = {"model": MODEL, "messages": messages, "max_tokens": 1}
+    assert server.post("/v1/chat/completions", body).json()["usage"]["prompt_tokens"] == count
+    shorter = server.post("/tokenize", {"messages": messages, "add_generation_prompt": False}).json()["count"]
+    assert shorter < count
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "x", "messages": []}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"prompt": "x", "add_generation_prompt": True}, "add_generation_prompt"),
+        ("/tokenize", {"messages": [{"role": "user"}], "add_special_tokens": True}, "add_special_tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": "x"}, "tokens"),
+        ("/detokenize", {}, "tokens"),
+    ],
+)  # fmt: skip
+async def test_bad_token_requests(http: httpx.AsyncClient, path: str, body: dict[str, Any], name: str):
+    response = await http.post(path, json=body)
+    assert response.status_code == 400, response.text
+    assert name in response.json()["error"]["param"]
+
+
+def test_many_sessions_at_once(server: LiveServer):
+    """Answers of sessions do not mix: each continues its own first turn."""
+    firsts = {i: turn(server, f"number {i}", 100 + i) for i in range(4)}
+    seconds: dict[int, dict[str, Any]] = {}
+
+    def go(i: int) -> None:
+        seconds[i] = turn(server, "again", 100 + i)
+
+    threads = [threading.Thread(target=go, args=(i,)) for i in firsts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for i, first in firsts.items():
+        assert seconds[i]["history_tokens"] == first["input_tokens"] + first["tokens"]
