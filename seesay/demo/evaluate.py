@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,19 @@ def messages_for(example: Example) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
-def seesay_answerer(model: str) -> Answerer:
-    """Answers through seesay's public pipeline."""
+@contextmanager
+def seesay_answerer(model: str) -> Iterator[Answerer]:
+    """Answers through seesay's public pipeline, which is closed at the end."""
     from seesay import GenerationConfig, pipeline
 
-    pipe = pipeline(model)
     config = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
+    with pipeline(model) as pipe:
 
-    def answer(examples: Sequence[Example]) -> list[str]:
-        responses = pipe([messages_for(example) for example in examples], gen_config=config)
-        return [response.text for response in responses]
+        def answer(examples: Sequence[Example]) -> list[str]:
+            responses = pipe([messages_for(example) for example in examples], gen_config=config)
+            return [response.text for response in responses]
 
-    return answer
+        yield answer
 
 
 def transformers_answerer(model: str) -> Answerer:
@@ -77,7 +79,7 @@ def transformers_answerer(model: str) -> Answerer:
     network = AutoModelForImageTextToText.from_pretrained(model, dtype="auto").to(device)
 
     def answer(examples: Sequence[Example]) -> list[str]:
-        inputs = processor(**_processor_inputs(processor, examples), padding=True, return_tensors="pt").to(device)
+        inputs = processor(**processor_inputs(processor, examples), padding=True, return_tensors="pt").to(device)
         generated = network.generate(**inputs, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
         texts: list[str] = processor.batch_decode(
             generated[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
@@ -87,7 +89,7 @@ def transformers_answerer(model: str) -> Answerer:
     return answer
 
 
-def _processor_inputs(processor: Any, examples: Sequence[Example]) -> dict[str, Any]:
+def processor_inputs(processor: Any, examples: Sequence[Example]) -> dict[str, Any]:
     """What a Transformers processor takes for the first questions of `examples`."""
     inputs: dict[str, Any] = {
         "text": [
@@ -123,8 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.scenes < 1 or given.seed < FIRST_EVALUATION_SEED:
         parser.error(f"--scenes starts at 1 and --seed at {FIRST_EVALUATION_SEED}")
     model = str(Path(given.model) if given.model else CHECKPOINT)
-    answerer = seesay_answerer(model) if given.engine == "seesay" else transformers_answerer(model)
-    print(json.dumps(evaluate(answerer, num_scenes=given.scenes, seed=given.seed, tasks=given.tasks)))
+    answering = seesay_answerer(model) if given.engine == "seesay" else nullcontext(transformers_answerer(model))
+    with answering as answer:
+        print(json.dumps(evaluate(answer, num_scenes=given.scenes, seed=given.seed, tasks=given.tasks)))
     return 0
 
 
