@@ -31,6 +31,13 @@ def test_unseen_scenes_are_answered_rightly(task: str, answer: Answerer) -> None
     assert sum(map(is_right, examples, answers)) >= SCENES - 1, answers
 
 
+def test_our_own_engine_answers_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--scenes", "3", "--tasks", "describe", "motion", "arithmetic"]) == 0
+    shares = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert tuple(shares) == ("describe", "motion", "arithmetic")
+    assert min(shares.values()) > 0.6
+
+
 def test_the_sample_scene_is_described_rightly(answer: Answerer) -> None:
     example = sample_scene()
     assert is_right(example, answer([example])[0])
