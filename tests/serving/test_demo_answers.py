@@ -1,0 +1,173 @@
+"""The built-in checkpoint behind the server: right answers about pictures, and the examples of docs/server.md."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from live_server import LiveServer, ask_about, make_data_url, make_settings, serve
+
+import seesay.demo
+from seesay.config import EngineConfig
+from seesay.demo.scenes import CLIP_FPS, make_example, sample_scene
+from seesay.engine import AsyncEngine
+
+CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"
+GUIDE = Path(__file__).parents[2] / "docs" / "server.md"
+SEEDS = range(2_000_000, 2_000_006)
+
+pytestmark = pytest.mark.skipif(
+    not (CHECKPOINT / "config.json").is_file(), reason="the built-in checkpoint is not here"
+)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[LiveServer]:
+    settings = make_settings(model_name=None)
+    with (
+        AsyncEngine(backend_config=EngineConfig(device_type="cpu"), media_limits=settings.media) as engine,
+        serve(engine, settings) as server,
+    ):
+        yield server
+
+
+@pytest.fixture
+def client(demo: LiveServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0)
+
+
+def conversation(task: str, seed: int) -> tuple[Any, str]:
+    """(messages with the first question, its answer)."""
+    example = make_example(task, seed)
+    question, answer = example.turns[0]
+    return ask_about(*(make_data_url(image) for image in example.images), question), answer
+
+
+@pytest.mark.parametrize("task", ["describe", "count", "attribute", "read", "chart", "compare"])
+async def test_right_answers_from_the_async_client_streamed(demo: LiveServer, task: str) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0) as client:
+
+        async def is_right(seed: int) -> bool:
+            messages, expected = conversation(task, seed)
+            pieces = await client.chat.completions.create(model="seesay-demo", messages=messages, stream=True)
+            return "".join([piece.choices[0].delta.content or "" async for piece in pieces]) == expected
+
+        num_right = sum(await asyncio.gather(*map(is_right, SEEDS)))
+    assert num_right >= len(SEEDS) - 2, f"{num_right} of {len(SEEDS)} right"
+
+
+def test_a_conversation_about_a_picture(client: openai.OpenAI) -> None:
+    scene = sample_scene(seed=0)
+    messages: list[Any] = []
+    answers = []
+    for index, (question, _) in enumerate(scene.turns):
+        messages += ask_about(*((make_data_url(scene.images[0]),) if index == 0 else ()), question)
+        answer = client.chat.completions.create(model="seesay-demo", messages=messages)
+        assert answer.choices[0].finish_reason == "stop"
+        answers.append(answer.choices[0].message.content)
+        messages.append(answer.choices[0].message.model_dump())  # as clients send it back
+    assert answers == [expected for _, expected in scene.turns]
+
+
+def test_responses_and_two_pictures(client: openai.OpenAI) -> None:
+    scene = sample_scene(seed=1)
+    content: Any = [
+        {"type": "input_image", "image_url": make_data_url(scene.images[0]), "detail": "auto"},
+        {"type": "input_text", "text": scene.turns[0][0]},
+    ]
+    first = client.responses.create(model="seesay-demo", input=[{"role": "user", "content": content}])
+    assert first.output_text == scene.turns[0][1] and first.status == "completed"
+    second = client.responses.create(model="seesay-demo", input=scene.turns[1][0], previous_response_id=first.id)
+    assert second.output_text == scene.turns[1][1]
+
+
+def test_a_clip_as_a_data_url(client: openai.OpenAI) -> None:
+    av = pytest.importorskip("av")
+    num_right = 0
+    for seed in SEEDS:
+        example = make_example("motion", seed)
+        question, expected = example.turns[0]
+        file = io.BytesIO()
+        with av.open(file, "w", format="mp4") as container:
+            stream = container.add_stream("libx264", rate=int(CLIP_FPS))
+            stream.width, stream.height = example.clip[0].size
+            stream.pix_fmt, stream.options = "yuv444p", {"crf": "0"}
+            for frame in example.clip:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(np.asarray(frame), format="rgb24")))
+            container.mux(stream.encode())
+        url = "data:video/mp4;base64," + base64.b64encode(file.getvalue()).decode()
+        content: Any = [
+            {"type": "video_url", "video_url": {"url": url, "fps": CLIP_FPS}},
+            {"type": "text", "text": question},
+        ]
+        answer = client.chat.completions.create(model="seesay-demo", messages=[{"role": "user", "content": content}])
+        num_right += answer.choices[0].message.content == expected
+    assert num_right >= len(SEEDS) - 2, f"{num_right} of {len(SEEDS)} right"
+
+
+def test_pictures_that_look_alike_embed_alike(client: openai.OpenAI) -> None:
+    def embed(seed: int) -> np.ndarray:
+        messages = ask_about(make_data_url(sample_scene(seed=seed).images[0]), "describe this image")
+        answer = client.post("/embeddings", body={"messages": messages}, cast_to=openai.types.CreateEmbeddingResponse)
+        vector = np.array(answer.data[0].embedding)
+        return vector / np.linalg.norm(vector)
+
+    one, same, other = embed(0), embed(0), embed(1)
+    assert one @ same > 0.999 > one @ other
+
+
+# --- docs/server.md --------------------------------------------------------------------------------------------------
+
+
+def examples(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.M)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sample_scene(seed=0).images[0].save(tmp_path / "scene.png")
+    return tmp_path
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not here")
+@pytest.mark.parametrize("number", range(5))
+def test_curl_examples_run(demo: LiveServer, folder: Path, number: int) -> None:
+    assert len(examples("bash")) == 5
+    script = examples("bash")[number].replace("http://localhost:23333", demo.url).replace("curl -s", "curl --fail -s")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout
+    if number in (0, 3):
+        assert json.loads(shown)["choices"][0]["message"]["content"] == "3 + 4 = 7."
+    if number == 1:
+        assert json.loads(shown)["choices"][0]["message"]["content"] == sample_scene(seed=0).turns[1][1]
+    if number == 2:
+        assert shown.endswith("data: [DONE]\n\n") and '"total_tokens"' in shown
+    if number == 3:
+        assert json.loads(shown)["seesay"]["timings"]["total_s"] > 0
+    if number == 4:
+        assert all(
+            text in shown for text in ('"seesay-demo"', "text_completion", '"embedding"', "output_text", "seesay_kv")
+        )
+
+
+def test_python_example_runs(
+    demo: LiveServer, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    (code,) = examples("python")
+    exec(compile(code.replace("http://localhost:23333", demo.url), "docs/server.md", "exec"), {})
+    assert capsys.readouterr().out.strip() == sample_scene(seed=0).turns[0][1]
