@@ -50,6 +50,7 @@ class APIClient:
 
     api_key: sent as a bearer token; None takes the environment variable SEESAY_API_KEY, if it is set.
     timeout_s: longest wait for the next bytes of an answer. verify: False accepts any certificate; a path names one.
+    headers: go with every request; `{"x-seesay-timings": "1"}` asks for the times of each answer's stages.
 
     All requests raise `APIError` when the server refuses them or is not there.
     """
@@ -61,16 +62,17 @@ class APIClient:
         *,
         timeout_s: float = 600.0,
         verify: bool | str = True,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.api_server_url = _clean_url(api_server_url)
         key = api_key if api_key is not None else os.environ.get(API_KEY_VARIABLE)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        given = {**(headers or {}), **({"Authorization": f"Bearer {key}"} if key else {})}
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
         try:
             context = httpx.create_ssl_context(verify=verify)
             self._http = httpx.Client(
                 base_url=self.api_server_url,
-                headers=headers,
+                headers=given,
                 timeout=timeout,
                 verify=context,
                 # A proxy that the environment names cannot reach this machine's own addresses.
@@ -249,7 +251,7 @@ class APIClient:
 
     def end_session(self, session_id: int) -> None:
         """Make the server forget a session, and stop the answer that it is getting."""
-        for _ in self.chat_interactive_v1("", session_id=session_id, cancel=True):
+        for _ in self.chat_interactive_v1("", session_id=session_id, interactive_mode=False):
             pass
 
     def generate(
