@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.errors import ApiError
 from seesay.serving.settings import ServerSettings
-from seesay.values import GenerationRequest, OutputDelta, StageTimings, Usage
+from seesay.values import GenerationRequest, MediaReport, OutputDelta, StageTimings, Usage
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -70,6 +70,7 @@ class Tally:
     cached_tokens: int = 0
     media_tokens: int = 0
     timings: StageTimings | None = field(default=None)
+    media: list[MediaReport] = field(default_factory=list)
 
     def add(self, index: int, last: OutputDelta) -> None:
         """Count the final delta of the answer `index`. The timings kept are those of the slowest answer."""
@@ -79,6 +80,7 @@ class Tally:
             self.prompt_tokens += usage.prompt_tokens
             self.cached_tokens += usage.cached_tokens
             self.media_tokens += usage.media_tokens
+            self.media.extend(last.media)
         if last.timings is not None and (self.timings is None or last.timings.total_s > self.timings.total_s):
             self.timings = last.timings
 

@@ -286,11 +286,15 @@ def test_equal_prompts_come_from_the_prefix_cache(server: LiveServer) -> None:
 def test_timings_when_asked_by_header(server: LiveServer) -> None:
     body = {"messages": ask_about(make_data_url(seed=9), "?"), "max_tokens": 3}
     headers = {"x-seesay-timings": "1"}
-    timings = server.post(PATH, body, headers=headers).json()["seesay"]["timings"]
-    assert timings["total_s"] > timings["encode_s"] > 0
+    details = server.post(PATH, body, headers=headers).json()["seesay"]
+    assert details["timings"]["total_s"] > details["timings"]["encode_s"] > 0
+    [seen] = details["media"]
+    assert seen["modality"] == "image" and (seen["height"], seen["width"]) == (30, 40) and not seen["is_cached"]
+    assert seen["num_tokens"] > 0 and seen["num_patches"] > 0
     assert "seesay" not in server.post(PATH, body).json()
     events = read_events(server.post(PATH, {**body, "stream": True}, headers=headers).text)
     assert [("seesay" in event) for event in events] == [False] * (len(events) - 1) + [True]
+    assert events[-1]["seesay"]["media"] == [{**seen, "is_cached": True}]
 
 
 def test_text_is_ascii_on_the_wire_and_whole_for_readers(server: LiveServer) -> None:

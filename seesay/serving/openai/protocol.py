@@ -325,10 +325,27 @@ class ChatChoice(AnswerModel):
     token_ids: list[int] | None = Field(None, exclude_if=lambda value: value is None)
 
 
+class SeenMedia(AnswerModel):
+    """How a picture or clip was seen: its size as it came and as the model receives it, in pixels, the pieces that went
+    through the tower, its tokens, and whether no tower ran for it since its embedding or KV was kept."""
+
+    modality: Literal["image", "video"]
+    num_frames: int
+    height: int
+    width: int
+    resized_height: int
+    resized_width: int
+    num_tiles: int
+    num_patches: int
+    num_tokens: int
+    is_cached: bool
+
+
 class SeesayDetails(AnswerModel):
-    """timings: seconds in each stage, of the slowest answer."""
+    """timings: seconds in each stage, of the slowest answer. media: in the order of the prompt."""
 
     timings: dict[str, float]
+    media: list[SeenMedia]
 
 
 class ChatCompletion(AnswerModel):

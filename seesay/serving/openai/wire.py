@@ -41,8 +41,10 @@ def make_usage(tally: Tally) -> dict[str, Any]:
 
 
 def make_details(tally: Tally) -> dict[str, Any]:
-    """The `seesay` object of an answer whose client asked for timings."""
-    return {"timings": {} if tally.timings is None else {k: round(v, 6) for k, v in asdict(tally.timings).items()}}
+    """The `seesay` object of an answer whose client asked for timings: seconds per stage, and how each of the media was
+    seen, in the prompt's order."""
+    timings = {} if tally.timings is None else {k: round(v, 6) for k, v in asdict(tally.timings).items()}
+    return {"timings": timings, "media": [asdict(report) for report in tally.media]}
 
 
 def make_error_event(error: ApiError) -> bytes:
