@@ -172,10 +172,12 @@ async def ask(http: httpx.AsyncClient, body: dict[str, Any], tally: Tally, *, le
                     reasons.append(choice["finish_reason"])
             if event.get("usage"):
                 num_tokens = event["usage"]["completion_tokens"]
-    if not is_done or len(reasons) != 1 or first_at is None:
+    if not is_done or len(reasons) != 1:
         tally.lost["unfinished stream"] += 1
         return
     tally.num_tokens += num_tokens
+    first_at = first_at or time.monotonic()  # an answer without text
+    last_at = max(last_at, first_at)
     tally.first_s.append(first_at - started)
     tally.total_s.append(last_at - started)
     if num_tokens > 1:

@@ -352,6 +352,14 @@ class MediaLimits:
     allowed_media_domains: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        for name in (
+            "max_bytes", "max_pixels", "max_clip_pixels", "max_frames", "max_items", "max_total_bytes",
+            "max_total_pixels",
+        ):  # fmt: skip
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        for name in ("max_duration_s", "timeout_s"):
+            _require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
+        _require(self.max_redirects >= 0, "max_redirects", self.max_redirects, "must be at least 0")
         folder = self.allowed_local_media_path
         is_folder = folder is None or (bool(folder) and Path(folder).is_dir())
         _require(is_folder, "allowed_local_media_path", folder, "must be a folder that is there")
