@@ -136,9 +136,9 @@ class ChatLoop:
         return paths if all(_kind_of(path) and Path(path).expanduser().is_file() for path in paths) else []
 
     def _attach(self, sources: Sequence[str], kind: Kind | None = None) -> None:
-        for source in sources:
-            attachment = Attachment.read(kind or _kind_of(source) or "image", source)
-            self.conversation.attached.append(attachment)
+        found = [Attachment.read(kind or _kind_of(source) or "image", source) for source in sources]
+        self.conversation.attached += found
+        for attachment in found:
             self._terminal.aside(f"[{attachment.kind} {attachment.source}: goes with your next message]")
 
     def _attach_kind(self, kind: Kind, argument: str) -> None:
@@ -234,7 +234,7 @@ class ChatLoop:
             return
         path = Path(_split(argument)[0]).expanduser()
         self.conversation.save(path)
-        self._terminal.aside(f"[saved {len(self.conversation.turns)} turns in {path}]")
+        self._terminal.aside(f"[saved {_count(self.conversation.turns)} in {path}]")
 
     def _load(self, argument: str) -> None:
         if not argument:
@@ -242,7 +242,7 @@ class ChatLoop:
             return
         self.conversation.load(Path(_split(argument)[0]).expanduser())
         self._failed = None
-        self._terminal.aside(f"[loaded {len(self.conversation.turns)} turns]")
+        self._terminal.aside(f"[loaded {_count(self.conversation.turns)}]")
 
     def _exit(self, _: str) -> None:
         self._is_over = True
@@ -348,6 +348,10 @@ def _kind_of(path: str) -> Kind | None:
     if name.endswith(VIDEO_SUFFIXES):
         return "video"
     return "image" if name.endswith(IMAGE_SUFFIXES) else None
+
+
+def _count(turns: Sequence[Turn]) -> str:
+    return f"{len(turns)} turn{'' if len(turns) == 1 else 's'}"
 
 
 def _shorten(text: str) -> str:

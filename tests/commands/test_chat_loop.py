@@ -1,0 +1,199 @@
+"""What a chat does with each line, at a terminal and over a pipe, with a model that is made up."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from seesay.commands.answering import Counts, Piece, Pieces
+from seesay.commands.chat_loop import ACTIONS, ChatLoop
+from seesay.commands.conversation import Conversation
+from seesay.commands.terminal import Terminal
+from seesay.errors import ErrorCode, RequestError
+
+
+class FakeModel:
+    """Answers with how many messages it saw; does to some questions what they say."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[Any]] = []
+        self.num_closed = 0
+
+    def answer(self, messages: Sequence[Any]) -> Pieces:
+        self.asked.append(list(messages))
+        content = messages[-1]["content"]
+        text = content if isinstance(content, str) else content[-1]["text"]
+        try:
+            if text == "fail":
+                raise RequestError(ErrorCode.INVALID_MEDIA, "cannot read\nthis picture")
+            yield Piece(text=f"answer {len(self.asked)}")
+            if text == "interrupt":
+                raise KeyboardInterrupt
+            if text == "steer":
+                yield Piece(text="\x1b[2Jred\x07")
+            yield Piece(counts=Counts(prompt_tokens=20, completion_tokens=3, media_tokens=8), is_cut=text == "long")
+        finally:
+            self.num_closed += 1
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Chat:
+    """A chat whose input is given at once."""
+
+    def __init__(self, *lines: str, at_terminal: bool = True) -> None:
+        kind = Tty if at_terminal else io.StringIO
+        self.out, self.err = kind(), io.StringIO()
+        self.model = FakeModel()
+        terminal = Terminal(kind("".join(f"{line}\n" for line in lines)), self.out, self.err)
+        self.loop = ChatLoop(self.model, terminal, Conversation())
+        self.status = self.loop.run()
+
+    @property
+    def shown(self) -> str:
+        return self.out.getvalue().replace("\x1b[2m", "").replace("\x1b[0m", "").replace("\x1b[31m", "")
+
+    @property
+    def turns(self) -> list[tuple[str, str]]:
+        return [(turn.text, turn.answer) for turn in self.loop.conversation.turns]
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "red square.png"
+    Image.new("RGB", (8, 8), "red").save(path)
+    return path
+
+
+def test_questions_and_answers():
+    chat = Chat("one", "", "two", "/exit", "three")
+    assert chat.turns == [("one", "answer 1"), ("two", "answer 2")]
+    assert [len(messages) for messages in chat.model.asked] == [1, 3]
+    assert "you> answer 1\n[20 tokens in (8 of pictures), 3 out, first after 0.0" in chat.shown
+    assert chat.status == 0 and chat.model.num_closed == 2
+
+
+def test_over_a_pipe_only_answers_are_printed(picture: Path):
+    chat = Chat("one", f"/image '{picture}'", "two", "/undo", "/help", "/nothing", "fail", at_terminal=False)
+    assert chat.out.getvalue() == "answer 1\nanswer 2\n"
+    assert "unknown command /nothing" in chat.err.getvalue()
+    assert "error: cannot read this picture\n" in chat.err.getvalue()
+    assert "\x1b" not in chat.err.getvalue()
+    assert chat.status == 1
+
+
+def test_lines_are_continued():
+    assert Chat("one\\", "two\\", "three", "/exit").turns[0][0] == "one\ntwo\nthree"
+    assert Chat("one\\").turns[0][0] == "one\n"[:-1]
+
+
+def test_slashes_can_be_said():
+    assert Chat("//etc is a folder").turns[0][0] == "/etc is a folder"
+
+
+def test_pictures(picture: Path):
+    chat = Chat(f"/image {picture}", "/image", "what?", "more", f"/video http://x/y.mp4 {picture.name}")
+    first, second = chat.model.asked
+    assert [part["type"] for part in first[0]["content"]] == ["image_url", "text"]
+    assert first[0] == second[0]
+    assert isinstance(second[2]["content"], str)
+    assert "waiting for your next message: image" in chat.shown
+    assert "error: cannot read 'red'" in chat.shown and chat.loop.conversation.attached == []
+
+
+def test_dropped_files_are_attached(picture: Path):
+    chat = Chat(f"'{picture}'", "what?")
+    assert [part["type"] for part in chat.model.asked[0][0]["content"]] == ["image_url", "text"]
+    assert Chat("what is a.png", "/exit").turns[0][0] == "what is a.png"
+    assert len(Chat(f"'{picture}'", at_terminal=False).turns) == 1
+
+
+def test_undo():
+    chat = Chat("one", "two", "three", "/undo 2", "/undo x")
+    assert chat.turns == [("one", "answer 1")]
+    assert "took back: three" in chat.shown and "usage: /undo" in chat.shown
+    assert "nothing to take back" in Chat("/undo").shown
+    assert Chat("one", "/undo 99").turns == []
+
+
+def test_retry_and_edit():
+    assert Chat("one", "/retry").turns == [("one", "answer 2")]
+    chat = Chat("one", "two", "/edit too")
+    assert chat.turns == [("one", "answer 1"), ("too", "answer 3")]
+    assert Chat("one", "/edit", "uno").turns == [("uno", "answer 2")]
+    assert Chat("one", "/edit", "").turns == [("one", "answer 1")]
+    assert Chat("one", "/edit", at_terminal=False).turns == [("one", "answer 1")]
+    for line in ("/retry", "/edit x"):
+        assert "nothing was asked yet" in Chat(line).shown
+
+
+def test_what_failed_is_not_said_and_can_be_asked_again(picture: Path):
+    chat = Chat("one", f"/image '{picture}'", "fail", "/edit better")
+    assert [text for text, _ in chat.turns] == ["one", "better"]
+    assert "error: cannot read this picture" in chat.shown
+    assert chat.model.asked[-1][-1]["content"][0]["type"] == "image_url"
+    assert chat.status == 0
+
+
+def test_interrupting_stops_the_answer_not_the_chat():
+    chat = Chat("interrupt", "two")
+    assert chat.turns == [("interrupt", "answer 1"), ("two", "answer 2")]
+    assert "answer 1\n[stopped]\n" in chat.shown
+    assert chat.model.num_closed == 2
+
+
+def test_interrupting_a_pipe_ends_the_program():
+    with pytest.raises(KeyboardInterrupt):
+        Chat("interrupt", "two", at_terminal=False)
+
+
+def test_answers_do_not_steer_the_terminal():
+    assert Chat("steer").turns == [("steer", "answer 1\x1b[2Jred\x07")]
+    assert "\x1b[2J" not in Chat("steer").out.getvalue() and "\x07" not in Chat("steer").out.getvalue()
+    assert "\x1b[2J" in Chat("steer", at_terminal=False).out.getvalue()
+
+
+def test_cut_answers_are_told():
+    assert "cut off" in Chat("long").shown
+    assert "cut off" in Chat("long", at_terminal=False).err.getvalue()
+
+
+def test_reset_and_system():
+    chat = Chat("/system Be brief.", "one", "/reset", "two", "/system -", "three")
+    assert [messages[0]["role"] for messages in chat.model.asked] == ["system", "system", "user"]
+    assert [len(messages) for messages in chat.model.asked] == [2, 2, 3]
+
+
+def test_save_and_load(tmp_path: Path):
+    file = tmp_path / "my chat.json"
+    saved = Chat("one", f"/save '{file}'", f"/save {tmp_path}/c.md", "/save", f"/save {tmp_path}/no/c.md")
+    assert "saved 1 turn " in saved.shown and "usage: /save" in saved.shown and "No such file" in saved.shown
+    assert "one" in (tmp_path / "c.md").read_text()
+    chat = Chat(f"/load {file}", "two", "/load", "/load /no/such.json")
+    assert chat.turns == [("one", "answer 1"), ("two", "answer 1")]
+    assert "cannot read '/no/such.json'" in chat.shown
+
+
+def test_history_and_help():
+    shown = Chat("/history", "one", "/history", "/help").shown
+    assert "nothing was said yet" in shown and "1. you: one\n   model: answer 1" in shown
+    assert all(action.usage in shown for action in ACTIONS.values())
+
+
+def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "cat.png").touch()
+    (tmp_path / "folder").mkdir()
+    loop = Chat().loop
+    assert loop._complete("/im") == ["/image "]
+    assert loop._complete("hello") == []
+    assert loop._complete(f"/image {tmp_path}/c") == [f"/image {tmp_path}/cat.png"]
+    assert loop._complete(f"/save {tmp_path}/") == [f"/save {tmp_path}/cat.png", f"/save {tmp_path}/folder/"]
+    assert loop._complete("/undo x") == [] and loop._complete("/image /no/such/x") == []
