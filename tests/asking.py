@@ -133,3 +133,48 @@ def run_transformers(
         ids = inputs["input_ids"][0].tolist()
         found.append(Expected(input_ids=ids, logits=logits, answer=output[0, len(ids) :].tolist()))
     return found
+
+
+def run_clip_in_transformers(
+    path: Path,
+    texts: tuple[str, str, str],
+    frames: Sequence[Image.Image],
+    picture: Image.Image,
+    *,
+    fps: float,
+    new_tokens: int,
+) -> Expected:
+    """One turn: a text, a clip of `frames`, a text, a picture, a text."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(path)
+    kinds = ({"type": "video"}, {"type": "image"})
+    content: list[dict[str, Any]] = [{"type": "text", "text": texts[0]}]
+    for kind, text in zip(kinds, texts[1:]):
+        content += [kind, {"type": "text", "text": text}]
+    prompt = processor.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+    count = len(frames)
+    metadata = {
+        "total_num_frames": count,
+        "fps": fps,
+        "frames_indices": list(range(count)),
+        "duration": count / fps,
+    }
+    inputs = processor(
+        text=[prompt],
+        images=[picture],
+        videos=[np.stack([np.asarray(frame) for frame in frames])],
+        video_metadata=[metadata],
+        do_sample_frames=False,
+        return_tensors="pt",
+    )
+    with torch.inference_mode():
+        logits = model(**inputs).logits[0].float()
+        output = model.generate(
+            **inputs, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False, num_beams=1
+        )
+    ids = inputs["input_ids"][0].tolist()
+    return Expected(input_ids=ids, logits=logits, answer=output[0, len(ids) :].tolist())

@@ -21,6 +21,7 @@ from asking import (
     make_message,
     make_picture,
     parse,
+    run_clip_in_transformers,
     run_transformers,
 )
 
@@ -120,3 +121,35 @@ def test_typed_image_token_moves_nothing(name: str, tiny_checkpoint: Callable[[s
         assert typed.usage.media_tokens == plain.usage.media_tokens > 0
         assert typed.usage.prompt_tokens >= plain.usage.prompt_tokens + len(marker) // 2
         assert alone.usage.media_tokens == 0
+
+
+@pytest.mark.parametrize("name", ("qwen2_vl", "qwen2_5_vl", "internvl"))
+def test_clips_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """A clip between texts and beside a picture, given as frames with their rate."""
+    path = tiny_checkpoint(name)
+    frames = [make_picture(37, 52, seed) for seed in range(6)]
+    picture = make_picture(25, 30, 9)
+    texts = ("see ", " move, then ", " rest")
+    expected = run_clip_in_transformers(path, texts, frames, picture, fps=2.0, new_tokens=NEW_TOKENS)
+    content = [
+        {"type": "text", "text": texts[0]},
+        {"type": "video", "video": frames, "fps": 2.0},
+        {"type": "text", "text": texts[1]},
+        {"type": "image", "image": picture},
+        {"type": "text", "text": texts[2]},
+    ]
+    if name == "internvl":
+        content[1] = {"type": "video", "video": frames, "num_frames": len(frames)}
+    config = EngineConfig(device_type="cpu", block_size=16, max_prefill_token_num=50)
+    with AsyncEngine(str(path), backend_config=config) as engine:
+        requests = parse(
+            [[{"role": "user", "content": content}]],
+            max_new_tokens=NEW_TOKENS,
+            min_new_tokens=NEW_TOKENS,
+            output_logits="all",
+        )
+        output = ask(engine, requests)[0]
+    assert output.error is None, output.error
+    num_prompt = len(expected.input_ids)
+    assert (output.logits[:num_prompt] - expected.logits).abs().max() < TOLERANCE
+    assert list(output.token_ids) == expected.answer
