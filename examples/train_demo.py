@@ -1,6 +1,6 @@
 """Train the built-in checkpoint from nothing: draw scenes, pack them, train, and write a Hugging Face folder.
 
-    python examples/train_demo.py --out seesay/demo/checkpoint --work runs/demo   # 25 minutes on one H200
+    python examples/train_demo.py --out seesay/demo/checkpoint --work runs/demo   # 21 minutes on one H200
     python examples/train_demo.py --out /tmp/minute --work /tmp/work --smoke      # a minute model on a CPU
 
 The weights follow from `--seed` up to the rounding of the GPU's own sums. Needs torch, transformers, pillow, numpy.
