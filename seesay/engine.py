@@ -105,6 +105,7 @@ class AsyncEngine:
         self.config = config.to_engine_config() if isinstance(config, TurbomindEngineConfig) else config
         vision_config = vision_config or VisionConfig()
         self.model_path = model_path
+        self.media_limits = media_limits or MediaLimits()
         folder = resolve_checkpoint(model_path, revision=self.config.revision, download_dir=self.config.download_dir)
         self.checkpoint = Checkpoint.load(folder, self.config.hf_overrides)
         family_type = find_family(self.checkpoint.architecture)
@@ -124,7 +125,7 @@ class AsyncEngine:
             session_len=self.resolved.session_len,
             takes_media=encoder is not None,
             vision_config=vision_config,
-            media_limits=media_limits or MediaLimits(),
+            media_limits=self.media_limits,
             cache_salt=runner.cache_salt,
         )
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.

@@ -17,7 +17,9 @@ class Gate:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.max_inside = settings.max_concurrent_requests + settings.max_queue
+        self.max_bytes = settings.max_total_body_bytes
         self.num_inside = 0
+        self.num_bytes = 0  # of the bodies of those inside
         self.is_draining = False
 
     def enter(self) -> None:
@@ -25,17 +27,29 @@ class Gate:
         if self.is_draining:
             raise shutting_down()
         if self.num_inside >= self.max_inside:
-            raise ApiError(
-                429,
-                f"the queue is full: {self.num_inside} requests are being answered or wait; try again later",
-                kind="rate_limit_error",
-                code="queue_full",
-                retry_after_s=_RETRY_AFTER_S,
-            )
+            raise _queue_full(f"{self.num_inside} requests are being answered or wait")
         self.num_inside += 1
 
-    def leave(self) -> None:
+    def take_bytes(self, num_bytes: int) -> None:
+        """Count more of a body. Raises `ApiError` when those of all requests together are too large."""
+        if self.num_bytes + num_bytes > self.max_bytes:
+            raise _queue_full("the requests that are being answered or wait are too large together")
+        self.num_bytes += num_bytes
+
+    def leave(self, num_bytes: int) -> None:
+        """One request is over, whose body had so many bytes."""
         self.num_inside -= 1
+        self.num_bytes -= num_bytes
+
+
+def _queue_full(why: str) -> ApiError:
+    return ApiError(
+        429,
+        f"the queue is full: {why}; try again later",
+        kind="rate_limit_error",
+        code="queue_full",
+        retry_after_s=_RETRY_AFTER_S,
+    )
 
 
 def shutting_down() -> ApiError:
@@ -60,11 +74,11 @@ class AdmissionMiddleware:
             return
         self._check_announced(scope)
         self._gate.enter()
+        body = _BoundedBody(receive, self._gate, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
         try:
-            body = _BoundedBody(receive, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
             await self._app(scope, body.receive, send)
         finally:
-            self._gate.leave()
+            self._gate.leave(body.num_bytes)
 
     def _check_announced(self, scope: Scope) -> None:
         """Refuse a body by the length it announces, before any of it is read."""
@@ -76,12 +90,13 @@ class AdmissionMiddleware:
 class _BoundedBody:
     """A `receive` that raises `ApiError` for a body that is too large or takes too long."""
 
-    def __init__(self, receive: Receive, *, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, receive: Receive, gate: Gate, *, max_bytes: int, timeout_s: float) -> None:
+        self.num_bytes = 0
         self._receive = receive
+        self._gate = gate
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._deadline = asyncio.get_running_loop().time() + timeout_s
-        self._num_bytes = 0
         self._is_complete = False
 
     async def receive(self) -> Message:
@@ -98,9 +113,11 @@ class _BoundedBody:
                 headers={"Connection": "close"},
             ) from None
         if message["type"] == "http.request":
-            self._num_bytes += len(message.get("body", b""))
-            if self._num_bytes > self._max_bytes:
+            num_new = len(message.get("body", b""))
+            if self.num_bytes + num_new > self._max_bytes:
                 raise _too_large(self._max_bytes)
+            self._gate.take_bytes(num_new)
+            self.num_bytes += num_new
             self._is_complete = not message.get("more_body", False)
         return message
 

@@ -22,7 +22,8 @@ class ServerSettings:
     max_concurrent_requests: requests answered at a time; max_queue more wait, and what comes then is refused with 429.
     max_choices: most answers of one request (`n`, times the number of prompts).
     request_timeout_s: longest time for an answer, waiting included. body_timeout_s: longest time for a body to arrive.
-    max_body_bytes: largest body. drain_timeout_s: how long running answers may go on after SIGTERM.
+    max_body_bytes: largest body. max_total_body_bytes: largest sum of all bodies of requests that are answered or wait.
+    drain_timeout_s: how long running answers may go on after SIGTERM.
     generation_defaults: what a request that leaves out temperature, top_p, top_k, min_p or repetition_penalty gets: the
         'model's (its generation_config.json), or 'openai's (temperature 1, nothing else).
     max_stored_responses: how many answers of /v1/responses are kept for `previous_response_id`.
@@ -45,6 +46,7 @@ class ServerSettings:
     request_timeout_s: float = 600.0
     body_timeout_s: float = 60.0
     max_body_bytes: int = 64 << 20
+    max_total_body_bytes: int = 1 << 30
     drain_timeout_s: float = 30.0
     generation_defaults: Literal["model", "openai"] = "model"
     max_stored_responses: int = 256
@@ -58,7 +60,7 @@ class ServerSettings:
     def __post_init__(self) -> None:
         least: dict[str, float] = {
             "port": 0, "max_concurrent_requests": 1, "max_queue": 0, "max_choices": 1, "max_body_bytes": 1,
-            "drain_timeout_s": 0, "max_stored_responses": 0,
+            "max_total_body_bytes": 1, "drain_timeout_s": 0, "max_stored_responses": 0,
         }  # fmt: skip
         for name, bound in least.items():
             if not getattr(self, name) >= bound:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seesay.errors import ConfigError
 from seesay.serving.admission import Gate
 from seesay.serving.answers import Answering
 from seesay.serving.errors import ApiError, Envelopes
@@ -34,6 +35,12 @@ class ServerState:
 
     @classmethod
     def build(cls, engine: AsyncEngine, settings: ServerSettings) -> ServerState:
+        """Raises `ConfigError` for settings that the engine would not keep."""
+        folder = settings.media.allowed_local_media_path
+        if folder is not None and engine.media_limits.allowed_local_media_path != folder:
+            raise ConfigError(
+                "settings.media allows a folder, but the engine has other limits: give it media_limits=settings.media"
+            )
         metrics = ServerMetrics(engine)
         answering = Answering(engine, settings, metrics)
         metrics.add_gauge("seesay_requests_running", "HTTP requests being answered", lambda: answering.num_running)

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import numpy as np
 import openai
 import pytest
 from live_server import LiveServer, ask_about, make_data_url, make_settings, serve
+from PIL import Image
 
 import seesay.demo
-from seesay.config import EngineConfig
+from seesay.config import EngineConfig, MediaLimits
 from seesay.demo.scenes import CLIP_FPS, make_example, sample_scene
 from seesay.engine import AsyncEngine
 
@@ -33,8 +35,15 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[LiveServer]:
-    settings = make_settings(model_name=None)
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that requests may name files of."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def demo(shared_folder: Path) -> Iterator[LiveServer]:
+    limits = MediaLimits(allow_local_paths=False, allowed_local_media_path=str(shared_folder))
+    settings = make_settings(model_name=None, media=limits)
     with (
         AsyncEngine(backend_config=EngineConfig(device_type="cpu"), media_limits=settings.media) as engine,
         serve(engine, settings) as server,
@@ -116,6 +125,39 @@ def test_a_clip_as_a_data_url(client: openai.OpenAI) -> None:
     assert num_right >= len(SEEDS) - 2, f"{num_right} of {len(SEEDS)} right"
 
 
+def test_files_of_the_allowed_folder_and_no_others(client: openai.OpenAI, shared_folder: Path, tmp_path: Path) -> None:
+    scene = sample_scene(seed=0)
+    question, expected = scene.turns[0]
+    scene.images[0].save(shared_folder / "scene.png")
+    scene.images[0].save(tmp_path / "outside.png")
+    (shared_folder / "link.png").symlink_to(tmp_path / "outside.png")
+
+    def ask(url: str) -> str | None:
+        content: Any = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
+        answer = client.chat.completions.create(model="seesay-demo", messages=[{"role": "user", "content": content}])
+        return answer.choices[0].message.content
+
+    assert ask(str(shared_folder / "scene.png")) == ask(f"file://{shared_folder}/scene.png") == expected
+    for outside in (
+        str(tmp_path / "outside.png"),
+        f"file://{tmp_path}/outside.png",
+        f"{shared_folder}/../{tmp_path.name}/outside.png",
+        str(shared_folder / "link.png"),
+        str(shared_folder / "missing.png"),
+    ):
+        with pytest.raises(openai.BadRequestError):
+            ask(outside)
+
+
+def test_a_small_file_of_a_huge_picture_is_refused_undecoded(client: openai.OpenAI) -> None:
+    bomb = make_data_url(Image.new("1", (20_000, 20_000)))
+    assert len(bomb) < 100_000
+    started_at = time.perf_counter()
+    with pytest.raises(openai.BadRequestError, match="pixels"):
+        client.chat.completions.create(model="seesay-demo", messages=ask_about(bomb, "?"))  # type: ignore[arg-type]
+    assert time.perf_counter() - started_at < 1
+
+
 def test_pictures_that_look_alike_embed_alike(client: openai.OpenAI) -> None:
     def embed(seed: int) -> np.ndarray:
         messages = ask_about(make_data_url(sample_scene(seed=seed).images[0]), "describe this image")
@@ -146,7 +188,7 @@ def test_curl_examples_run(demo: LiveServer, folder: Path, number: int) -> None:
     assert len(examples("bash")) == 5
     script = examples("bash")[number].replace("http://localhost:23333", demo.url).replace("curl -s", "curl --fail -s")
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, capture_output=True, text=True, timeout=60
+        ["bash", "-euo", "pipefail", "-c", script], check=False, cwd=folder, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     shown = done.stdout

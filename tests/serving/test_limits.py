@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,6 +27,7 @@ from live_server import (
     wait_until,
 )
 
+from seesay.config import MediaLimits
 from seesay.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.serving.app import create_app
@@ -146,6 +148,23 @@ async def test_full_queue_is_429_and_frees_again(engine: AsyncEngine) -> None:
     await asyncio.sleep(0.05)
     held.answer({"finish_reason": "stop"})
     assert (await task).status_code == 200
+
+
+async def test_bodies_are_bounded_together(engine: AsyncEngine) -> None:
+    held = HeldEngine(engine)
+    http = client_of(held, max_total_body_bytes=15_000)
+    large = {"messages": [{"role": "user", "content": "x" * 10_000}]}
+    first = asyncio.create_task(http.post(CHAT, json=large))
+    while held.submitted.empty():
+        await asyncio.sleep(0)
+    assert error_of(await http.post(CHAT, json=large), 429)["code"] == "queue_full"
+    held.answer({"finish_reason": "stop"})
+    assert (await first).status_code == 200
+    second = asyncio.create_task(http.post(CHAT, json=large))
+    while held.submitted.empty():
+        await asyncio.sleep(0)
+    held.answer({"finish_reason": "stop"})
+    assert (await second).status_code == 200
 
 
 async def test_too_slow_an_answer_is_504(engine: AsyncEngine) -> None:
@@ -318,6 +337,11 @@ async def _drain(server: LiveServer) -> None:
 def test_wrong_settings_are_named(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         ServerSettings(**options)
+
+
+def test_a_folder_needs_an_engine_that_keeps_to_it(engine: AsyncEngine, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="media_limits"):
+        create_app(engine, make_settings(media=MediaLimits(allowed_local_media_path=str(tmp_path))))
 
 
 def test_model_name(engine: AsyncEngine) -> None:

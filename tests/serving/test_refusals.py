@@ -79,6 +79,7 @@ async def test_null_is_the_same_as_nothing(http: httpx.AsyncClient, path: str) -
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
         ({"stream": True, "stream_options": {"odd": 1}}, "stream_options.odd"),
         ({"n": 200}, "n"),
     ],

@@ -249,7 +249,9 @@ class ChatCompletionRequest(SamplingFields):
         return options
 
 
-_RESERVED_TEMPLATE_NAMES = frozenset({"messages", "markers", "tools", "add_generation_prompt", "continue_final"})
+_RESERVED_TEMPLATE_NAMES = frozenset(
+    {"self", "messages", "markers", "tools", "add_generation_prompt", "continue_final"}
+)
 
 
 class CompletionRequest(SamplingFields):
