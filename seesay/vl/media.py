@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from seesay.values import MediaPart, MediaSize, Modality
 from seesay.vl.family import Family
 
 _FETCH_THREADS = 32
+_PIXELS_AT_ONCE = 256 << 20
 T = TypeVar("T")
 
 
@@ -115,6 +117,35 @@ class FeatureCache:
                 self._used_bytes -= freed
 
 
+class PixelGate:
+    """Lets threads decode at the same time as long as their pixels fit into `capacity` together, in the order they
+    came; what is larger goes alone. So memory does not grow with the number of large pictures sent at once."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._used = 0
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def passing(self, num_pixels: int | None) -> Iterator[None]:
+        """Wait for room for so many pixels (None: for all there is), and take it for the time of the block."""
+        num_pixels = self._capacity if num_pixels is None else min(num_pixels, self._capacity)
+        ticket = object()
+        with self._changed:
+            self._waiting.append(ticket)
+            self._changed.wait_for(lambda: self._waiting[0] is ticket and self._used + num_pixels <= self._capacity)
+            self._waiting.popleft()
+            self._used += num_pixels
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= num_pixels
+                self._changed.notify_all()
+
+
 class MediaFront:
     """Loads the media of requests, several at a time. `close` ends its threads."""
 
@@ -122,6 +153,7 @@ class MediaFront:
         self._family = family
         self._limits = limits
         self._cache = FeatureCache(config.feature_cache_bytes)
+        self._gate = PixelGate(_PIXELS_AT_ONCE)
         self._decoders = ThreadPoolExecutor(config.thread_num, thread_name_prefix="seesay-media")
         self._fetchers = ThreadPoolExecutor(_FETCH_THREADS, thread_name_prefix="seesay-fetch")
 
@@ -167,6 +199,11 @@ class MediaFront:
         return OpenItem(opened=opened, options=options, num_tokens=num_tokens)
 
     def _prepare_one(self, item: OpenItem, allowance: Allowance) -> PreparedMedia:
+        size = item.opened.size
+        with self._gate.passing(None if size is None else size.num_pixels):
+            return self._decode_one(item, allowance)
+
+    def _decode_one(self, item: OpenItem, allowance: Allowance) -> PreparedMedia:
         started = time.perf_counter()
         decoded = decode_media(item.opened, allowance)
         decode_done = time.perf_counter()

@@ -22,7 +22,7 @@ from seesay.config import EngineConfig, GenerationConfig, MediaLimits, VisionCon
 from seesay.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.values import GenerationRequest, MediaPart, Modality
-from seesay.vl.media import MediaFront
+from seesay.vl.media import MediaFront, PixelGate
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
 
@@ -223,6 +223,42 @@ def ask_only(engine: AsyncEngine, prompts: list[Any]) -> list[Any]:
     engine.submit_batch(parse(prompts, max_new_tokens=1, ignore_eos=True), take)
     assert is_done.wait(30)
     return finals
+
+
+def test_large_pictures_are_decoded_alone_and_in_order() -> None:
+    gate = PixelGate(100)
+    inside: list[int] = []
+    seen: list[list[int]] = []
+    order: list[int] = []
+    lock = threading.Lock()
+
+    def decode(number: int, num_pixels: int | None) -> None:
+        with gate.passing(num_pixels):
+            with lock:
+                inside.append(number)
+                order.append(number)
+                seen.append(sorted(inside))
+            time.sleep(0.05)
+            with lock:
+                inside.remove(number)
+
+    threads = []
+    for number, num_pixels in enumerate((40, 60, 1000, 30, None, 50, 50)):
+        threads.append(threading.Thread(target=decode, args=(number, num_pixels)))
+        threads[-1].start()
+        time.sleep(0.005)
+    for thread in threads:
+        thread.join(10)
+    assert order == list(range(7)), "a large one is not passed for ever"
+    assert [0, 1] in seen and [5, 6] in seen
+    assert all(group == [number] for group in seen for number in (2, 4) if number in group)
+
+
+def test_the_gate_opens_after_an_error() -> None:
+    gate = PixelGate(10)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), gate.passing(10):
+            raise ZeroDivisionError
 
 
 # --- what is told about it --------------------------------------------------------------------------------------------
