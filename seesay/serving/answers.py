@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -167,12 +167,16 @@ class Answering:
         has_slot = False
         try:
             has_slot = await self._wait_for_slot(running)
-            self._submit(requests, running)
+            followers = _find_followers(requests)
+            first = [i for i in range(len(requests)) if not any(i in others for others in followers.values())]
+            self._submit({i: _lead(requests[i]) if i in followers else requests[i] for i in first}, running)
             while running.index_of:
                 delta = await running.queue.get()
                 if isinstance(delta, ApiError):
                     raise delta
                 index = running.index_of[delta.request_id]
+                if index in followers and delta.finish_reason not in ("error", "abort"):
+                    self._submit({i: requests[i] for i in followers.pop(index)}, running)
                 if delta.finish_reason is not None:
                     del running.index_of[delta.request_id]
                     self._metrics.observe_answer(requests[index], delta)
@@ -223,16 +227,17 @@ class Answering:
             self.num_waiting -= 1
             ended.cancel()
 
-    def _submit(self, requests: Sequence[GenerationRequest], running: _Running) -> None:
+    def _submit(self, requests: Mapping[int, GenerationRequest], running: _Running) -> None:
+        """Hand requests, by their index, to the engine."""
         if self._outbox is None:
             self._outbox = _Outbox(asyncio.get_running_loop())
         outbox, queue = self._outbox, running.queue
         try:
             # Deltas that come before submit_batch returns wait in the outbox until their ids are known.
-            ids = self._engine.submit_batch(requests, lambda delta: outbox.put(queue, delta))
+            ids = self._engine.submit_batch(list(requests.values()), lambda delta: outbox.put(queue, delta))
         except RequestError as error:
             raise ApiError.from_error(error) from error
-        running.index_of = {request_id: index for index, request_id in enumerate(ids)}
+        running.index_of.update(zip(ids, requests, strict=True))
 
     def _explain(self, delta: OutputDelta, request_id: str | None) -> ApiError:
         if delta.error is None:
@@ -252,6 +257,20 @@ def choices_of(request: GenerationRequest, num_choices: int) -> list[GenerationR
         replace(request, gen_config=replace(request.gen_config, random_seed=(seed + i) % (1 << 63)))
         for i in range(num_choices)
     ]
+
+
+def _find_followers(requests: Sequence[GenerationRequest]) -> dict[int, list[int]]:
+    """Index of the first request of each prompt → indexes of the others, which wait until the first has begun: they
+    find the prompt's KV in the prefix cache then, rather than compute it all at once."""
+    by_prompt: dict[int, list[int]] = {}
+    for index, request in enumerate(requests):
+        by_prompt.setdefault(id(request.prompt), []).append(index)
+    return {indexes[0]: indexes[1:] for indexes in by_prompt.values() if len(indexes) > 1}
+
+
+def _lead(request: GenerationRequest) -> GenerationRequest:
+    """A request that says when it has begun."""
+    return replace(request, streams=True)
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:

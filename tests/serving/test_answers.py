@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from seesay.serving.metrics import ServerMetrics
 from seesay.values import GenerationRequest, OutputDelta, StageTimings, Usage
 
 REQUEST = GenerationRequest(prompt="x", gen_config=GenerationConfig(random_seed=5))
+OTHER = replace(REQUEST, prompt="y")
 MakeAnswering = Callable[..., Answering]
 
 
@@ -48,7 +50,7 @@ async def started(held: HeldEngine, task: asyncio.Task[Any]) -> None:
 
 async def test_deltas_come_in_order_with_their_index(held: HeldEngine, make: MakeAnswering) -> None:
     answering = make()
-    task = asyncio.create_task(answering.collect([REQUEST, REQUEST], receive=never))
+    task = asyncio.create_task(answering.collect([REQUEST, OTHER], receive=never))
     await started(held, task)
     (first, _, sink), (second, _, _) = held.submitted.get(), held.submitted.get()
     sink(OutputDelta(request_id=second, text="b", token_ids=(2,)))
@@ -59,8 +61,30 @@ async def test_deltas_come_in_order_with_their_index(held: HeldEngine, make: Mak
     assert answering.num_running == 0 and held.aborted.empty()
 
 
+async def test_choices_wait_until_the_first_has_begun(held: HeldEngine, make: MakeAnswering) -> None:
+    requests = [*choices_of(replace(REQUEST, streams=False), 3), OTHER]
+    task = asyncio.create_task(make().collect(requests, receive=never))
+    await started(held, task)
+    assert held.submitted.qsize() == 2  # of each prompt one
+    held.answer({"text": "a"}, {"text": "b", "finish_reason": "stop"})
+    held.answer({"text": "y", "finish_reason": "stop"})
+    await asyncio.sleep(0.01)
+    for text in "cd":
+        held.answer({"text": text, "finish_reason": "stop"})
+    assert [answer.text for answer in await task] == ["ab", "c", "d", "y"]
+
+
+async def test_choices_of_a_prompt_that_fails_are_not_asked_for(held: HeldEngine, make: MakeAnswering) -> None:
+    task = asyncio.create_task(make().collect(choices_of(REQUEST, 3), receive=never))
+    await started(held, task)
+    held.answer({"finish_reason": "error", "error": RequestError(ErrorCode.INVALID_MEDIA, "bad")})
+    with pytest.raises(ApiError, match="bad"):
+        await task
+    assert held.submitted.empty() and held.aborted.empty()
+
+
 async def test_one_failure_ends_the_others(held: HeldEngine, make: MakeAnswering) -> None:
-    task = asyncio.create_task(make().collect([REQUEST, REQUEST], receive=never))
+    task = asyncio.create_task(make().collect([REQUEST, OTHER], receive=never))
     await started(held, task)
     held.answer({"finish_reason": "error", "error": RequestError(ErrorCode.CONTEXT_TOO_LONG, "too long", "messages")})
     with pytest.raises(ApiError) as caught:
@@ -98,7 +122,7 @@ async def test_status_of_errors(held: HeldEngine, make: MakeAnswering, code: Err
 async def test_client_that_leaves_aborts(held: HeldEngine, make: MakeAnswering) -> None:
     answering = make()
     with pytest.raises(ClientGoneError):
-        await answering.collect([REQUEST, REQUEST], receive=gone)
+        await answering.collect([REQUEST, OTHER], receive=gone)
     ids = [held.submitted.get(timeout=1)[0] for _ in range(2)]
     assert [held.aborted.get(timeout=1) for _ in range(2)] == ids
     assert answering.num_running == 0

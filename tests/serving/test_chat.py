@@ -169,6 +169,17 @@ def test_seeds_of_choices_follow_the_first(server: LiveServer) -> None:
     assert usage["completion_tokens"] == 3 * GREEDY["max_tokens"]
 
 
+def test_choices_share_the_prompt(server: LiveServer, engine: AsyncEngine) -> None:
+    messages = ask_about(make_data_url(seed=31, size=(90, 80)), "the game is in the frame, " * 8)
+    before = engine.stats()
+    ask(server, messages, n=4)
+    after = engine.stats()
+    assert after.total_encoder_items - before.total_encoder_items == 1
+    num_looked_up = after.total_prefix_queried_tokens - before.total_prefix_queried_tokens
+    num_found = after.total_prefix_hit_tokens - before.total_prefix_hit_tokens
+    assert num_found > 0.6 * num_looked_up
+
+
 def test_stop_strings_of_any_length_are_never_shown(server: LiveServer) -> None:
     text = text_of(ask(server, max_tokens=30))
     assert len(text) > 12

@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, Response
 from seesay.serving.answers import Answer, Tally, choices_of
 from seesay.serving.content import check_unicode, read_messages
 from seesay.serving.context import request_id_of
+from seesay.serving.errors import bad_request
+from seesay.serving.metrics import media_of
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.protocol import ChatCompletion, ChatCompletionRequest
 from seesay.serving.openai.wire import (
@@ -83,6 +85,8 @@ class ChatReply:
             template_options=body.template_options,
             streams=bool(body.stream),
         )
+        if len(media_of(request)) * self._num_choices > state.settings.media.max_items:
+            raise bad_request(f"n={self._num_choices} of a conversation with so many media is too much", "n")
         self.requests = choices_of(request, self._num_choices)
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer)
