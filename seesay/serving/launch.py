@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, TurbomindEngineConfig, VisionConfig
@@ -115,6 +116,7 @@ class ServerProcess(APIClient):
                 stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else None,
                 pass_fds=(report,),
                 start_new_session=True,
+                env={**os.environ, "PYTHONPATH": _python_path()},
             )
         except BaseException:
             os.close(reports)
@@ -163,6 +165,12 @@ class ServerProcess(APIClient):
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
+
+
+def _python_path() -> str:
+    """What lets the child import the package that we are, wherever we found it."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
 
 
 def _ssl_file(variable: str) -> str:

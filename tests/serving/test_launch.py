@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from seesay.checkpoint import resolve_checkpoint
 from seesay.demo.scenes import Example, sample_scene
 from seesay.errors import CheckpointError, ConfigError
 from seesay.serving.launch import ServerProcess
+
+GUIDE = Path(__file__).parents[2] / "docs" / "clients.md"
 
 pytestmark = pytest.mark.skipif(
     not (resolve_checkpoint("seesay-demo") / "config.json").is_file(), reason="the built-in checkpoint is not here"
@@ -91,6 +94,37 @@ def test_keys_are_in_no_list_of_processes(client: ServerProcess):
     assert b"key" not in Path(f"/proc/{client.pid}/cmdline").read_bytes().replace(b"seesay.serving", b"")
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{client.api_server_url}/v1", api_key="other", max_retries=0).models.list()
+
+
+@pytest.mark.parametrize(("language", "count"), [("python", 3), ("bash", 2)])
+def test_the_examples_of_the_guide_run(
+    client: ServerProcess,
+    scene: Example,
+    language: str,
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    scene.images[0].save(tmp_path / "scene.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEESAY_API_KEY", "key")
+    text = GUIDE.read_text(encoding="utf-8").replace("http://localhost:23333", client.api_server_url)
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.M)
+    assert len(blocks) == count
+    for number, block in enumerate(blocks):
+        if language == "python" and number == 0:
+            continue  # what this module does already
+        if language == "python":
+            exec(compile(block.replace('"none"', '"key"'), f"clients.md, example {number}", "exec"), {})
+        else:
+            script = block.replace("curl -s", "curl --fail -s -H 'x-api-key: key'")
+            subprocess.run(["bash", "-euc", script], check=True, timeout=60)
+    shown = capfd.readouterr().out
+    for expected in {"python": ("8 + 9 = 17.", "2 + 2 = 4.", scene.turns[0][1]), "bash": ("3 + 4 = 7.", "output_ids")}[
+        language
+    ]:
+        assert expected in shown
 
 
 def test_closing_ends_it(client: ServerProcess):

@@ -280,6 +280,11 @@ async def test_conversations_are_tokenized_as_they_are_answered(server: LiveServ
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"prompt": "x", "add_generation_prompt": True}, "add_generation_prompt"),
         ("/tokenize", {"messages": [{"role": "user"}], "add_special_tokens": True}, "add_special_tokens"),
+        (
+            "/tokenize",
+            {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"messages": []}},
+            "chat_template_kwargs.messages",
+        ),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": "x"}, "tokens"),
         ("/detokenize", {}, "tokens"),

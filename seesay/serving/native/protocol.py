@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request
-from seesay.serving.openai.protocol import ChatMessage, RequestModel, SamplingFields
+from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, ChatMessage, RequestModel, SamplingFields
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 _ONE = ((1,), "not supported here: there is one answer")
@@ -149,6 +149,9 @@ class TokenizeRequest(RequestModel):
         for name in ("add_generation_prompt", "chat_template_kwargs"):
             if self.prompt is not None and getattr(self, name) is not None:
                 raise bad_request(f"{name} is for messages", name)
+        if reserved := RESERVED_TEMPLATE_NAMES & set(self.chat_template_kwargs or {}):
+            name = f"chat_template_kwargs.{min(reserved)}"
+            raise bad_request(f"{name} is set by the server", name)
         if self.messages is not None and self.add_special_tokens is not None:
             raise bad_request(
                 "add_special_tokens is for prompt: the chat template writes its own", "add_special_tokens"

@@ -230,7 +230,7 @@ class ChatCompletionRequest(SamplingFields):
                 "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
             )
         for name in self.chat_template_kwargs or {}:
-            if name in _RESERVED_TEMPLATE_NAMES:
+            if name in RESERVED_TEMPLATE_NAMES:
                 raise bad_request(f"chat_template_kwargs.{name} is set by the server", f"chat_template_kwargs.{name}")
         return self
 
@@ -249,7 +249,7 @@ class ChatCompletionRequest(SamplingFields):
         return options
 
 
-_RESERVED_TEMPLATE_NAMES = frozenset(
+RESERVED_TEMPLATE_NAMES = frozenset(
     {"self", "messages", "markers", "tools", "add_generation_prompt", "continue_final"}
 )
 
