@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -12,9 +14,13 @@ from pathlib import Path
 import httpx
 import openai_schemas as schemas
 import pytest
-from live_server import LiveServer, ask_about, make_data_url
+from live_server import LiveServer, ask_about, make_data_url, make_settings, serve
 
 import seesay
+from seesay.engine import AsyncEngine
+from seesay.errors import ConfigError
+from seesay.serving.app import create_app
+from seesay.serving.server import DrainingServer
 
 CHAT = "/v1/chat/completions"
 
@@ -148,3 +154,19 @@ def test_sigterm_lets_answers_finish(tiny_checkpoint: object, unused_tcp_port: i
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
+def test_https(engine: AsyncEngine, tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", key, "-out", certificate, "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    with serve(engine, make_settings(ssl_certfile=certificate, ssl_keyfile=key)) as server:
+        context = ssl.create_default_context(cafile=certificate)
+        url = server.url.replace("http://", "https://")
+        assert httpx.get(f"{url}/health", verify=context).json() == {"status": "ok"}
+    for bad in (str(tmp_path / "missing.pem"), key):
+        settings = make_settings(ssl_certfile=bad, ssl_keyfile=key)
+        with pytest.raises(ConfigError, match="ssl_certfile"):
+            DrainingServer.make(create_app(engine, settings), settings)
