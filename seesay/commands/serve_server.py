@@ -122,6 +122,13 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="largest request (default: 64 MiB)",
     )
+    group.add_argument(
+        "--max-total-body-bytes",
+        type=options.whole(1),
+        default=1 << 30,
+        metavar="N",
+        help="largest sum of all requests inside (default: 1 GiB)",
+    )
 
 
 def _add_media_options(parser: argparse.ArgumentParser) -> None:
@@ -167,6 +174,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         max_queue=arguments.max_queue,
         request_timeout_s=arguments.request_timeout,
         max_body_bytes=arguments.max_body_bytes,
+        max_total_body_bytes=arguments.max_total_body_bytes,
         drain_timeout_s=arguments.drain_timeout,
         generation_defaults=arguments.generation_defaults,
         log_level=arguments.log_level,
