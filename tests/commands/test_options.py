@@ -33,7 +33,8 @@ def test_every_option_arrives(tmp_path: Path):
         "serve api_server m --server-name ::1 --server-port 1234 --model-name n --api-keys a b "
         "--allow-origins http://x --allow-methods GET --allow-headers h --allow-credentials "
         "--max-concurrent-requests 3 --max-queue 4 "
-        "--request-timeout 5 --drain-timeout 6 --max-body-bytes 7 --max-total-body-bytes 70 --allow-private-hosts --media-timeout 8 "
+        "--request-timeout 5 --drain-timeout 6 --max-body-bytes 7 --max-total-body-bytes 70 --allow-private-hosts "
+        "--media-timeout 8 "
         "--max-media-bytes 9 --max-media-items 10 --generation-defaults openai --log-level info --max-log-len 11 "
         "--device cpu --dtype float16 --session-len 12 --max-batch-size 13 --cache-max-entry-count 0.5 "
         "--cache-block-seq-len 14 --max-prefill-token-num 15 --no-enable-prefix-caching --eager-mode --revision r "
@@ -51,7 +52,8 @@ def test_every_option_arrives(tmp_path: Path):
     assert serve_server.make_settings(arguments) == ServerSettings(
         host="::1", port=1234, model_name="n", api_keys=("a", "b"), cors_origins=("http://x",), cors_methods=("GET",),
         cors_headers=("h",), cors_credentials=True, max_concurrent_requests=3, max_queue=4, request_timeout_s=5,
-        drain_timeout_s=6, max_body_bytes=7, max_total_body_bytes=70, generation_defaults="openai", log_level="INFO", max_log_len=11,
+        drain_timeout_s=6, max_body_bytes=7, max_total_body_bytes=70, generation_defaults="openai",
+        log_level="INFO", max_log_len=11,
         media=MediaLimits(
             allow_local_paths=False, allow_private_hosts=True, timeout_s=8, max_bytes=9, max_items=10,
             allowed_local_media_path=str(tmp_path), allowed_media_domains=("a.b",),
