@@ -1,0 +1,175 @@
+"""Starts the WebUI: for a server that runs already, or for a model, for which it starts a server of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from seesay.errors import ConfigError, MissingExtraError
+from seesay.serving.client import APIClient
+
+if TYPE_CHECKING:
+    from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig, VisionConfig
+
+MAX_FILE_BYTES = 40 << 20
+"""Largest upload: as base64 it fits into what a server takes by default."""
+
+_DETAILS_HEADER = {"x-seesay-timings": "1"}
+
+
+def run_webui(
+    model_or_url: str = "seesay-demo",
+    *,
+    server_name: str = "127.0.0.1",
+    server_port: int = 6006,
+    api_key: str | None = None,
+    backend_config: EngineConfig | TurbomindEngineConfig | None = None,
+    vision_config: VisionConfig | None = None,
+    chat_template_config: ChatTemplateConfig | None = None,
+    log_level: str = "WARNING",
+    **settings: Any,
+) -> None:
+    """Serve the WebUI until Ctrl-C or SIGTERM.
+
+    model_or_url: a URL (http://, https://) names a server to talk to, for which api_key is; anything else a model, for
+        which a server is started that only this process can reach; the configurations are the engine's, and `settings`
+        further options of `seesay.serve`. server_port: 0 takes a free one.
+
+    Raises MissingExtraError without the extra `ui`, ConfigError when the port is taken, APIError when the server cannot
+    be reached, and what `seesay.serve` raises.
+    """
+    _check_gradio()
+    port = _check_port(server_name, server_port)
+    if model_or_url.startswith(("http://", "https://")):
+        source: contextlib.AbstractContextManager[APIClient] = APIClient(model_or_url, api_key, headers=_DETAILS_HEADER)
+    else:
+        source = _own_server(
+            model_or_url,
+            backend_config=backend_config,
+            vision_config=vision_config,
+            chat_template_config=chat_template_config,
+            log_level=log_level,
+            **settings,
+        )
+    with source as client, launch(client, server_name, port) as url:
+        print(f"seesay: the WebUI is at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        _wait_for_signal()
+
+
+def run_local(
+    model_path: str = "seesay-demo",
+    model_name: str | None = None,
+    backend: Literal["turbomind", "pytorch"] = "pytorch",
+    backend_config: EngineConfig | TurbomindEngineConfig | None = None,
+    chat_template_config: ChatTemplateConfig | None = None,
+    server_name: str = "0.0.0.0",
+    server_port: int = 6006,
+    *,
+    vision_config: VisionConfig | None = None,
+) -> None:
+    """Load a model and serve the WebUI for it, as LMDeploy's function of this name. See `run_webui`."""
+    run_webui(
+        model_path,
+        server_name=server_name,
+        server_port=server_port,
+        backend_config=backend_config,
+        vision_config=vision_config,
+        chat_template_config=chat_template_config,
+        model_name=model_name,
+        backend=backend,
+    )
+
+
+@contextlib.contextmanager
+def launch(client: APIClient, server_name: str, server_port: int) -> Iterator[str]:
+    """The page, served in a thread for the time of the block; gives its address."""
+    models = client.available_models
+    # Before Gradio is imported, which reads it: it never calls home, not even to look for updates.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from seesay.ui.page import EXAMPLES_FOLDER, STYLE_FILE, build_page, make_theme
+
+    page = build_page(client, models)
+    page.queue(default_concurrency_limit=None, api_open=False)
+    try:
+        page.launch(
+            server_name=server_name,
+            server_port=server_port,
+            prevent_thread_lock=True,
+            quiet=True,
+            share=False,
+            inbrowser=False,
+            ssr_mode=False,
+            pwa=False,
+            mcp_server=False,
+            enable_monitoring=False,
+            run_history=False,
+            footer_links=[],
+            max_threads=200,
+            max_file_size=MAX_FILE_BYTES,
+            allowed_paths=[str(EXAMPLES_FOLDER)],
+            favicon_path=str(STYLE_FILE.parent / "favicon.svg"),
+            theme=make_theme(),
+            css_paths=str(STYLE_FILE),
+        )
+        host = "localhost" if server_name in ("0.0.0.0", "127.0.0.1", "::") else server_name
+        yield f"http://{host}:{server_port}"
+    finally:
+        page.close(verbose=False)
+
+
+@contextlib.contextmanager
+def _own_server(model_path: str, **options: Any) -> Iterator[APIClient]:
+    """A server on loopback that only knows our key, and a client for it."""
+    from seesay.serving.launch import serve
+
+    key = secrets.token_urlsafe(24)
+    print(f"seesay: loading {model_path} ...", file=sys.stderr, flush=True)
+    given = {name: value for name, value in options.items() if value is not None}
+    with (
+        serve(model_path, server_name="127.0.0.1", server_port=0, api_keys=key, drain_timeout_s=2.0, **given) as server,
+        APIClient(server.api_server_url, key, headers=_DETAILS_HEADER) as client,
+    ):
+        yield client
+
+
+def _check_gradio() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("gradio") is None:
+        raise MissingExtraError("the WebUI", package="gradio", extra="ui")
+
+
+def _check_port(host: str, port: int) -> int:
+    """`port`, or a free one for 0. Asked before a model is loaded, so that it need not be loaded in vain."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port} ({error.strerror}): choose another --server-port"
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def _wait_for_signal() -> None:
+    """Until SIGTERM or SIGINT, where this is the main thread, which alone hears of them; elsewhere for ever."""
+    over = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        over.wait()
+    handlers = {number: signal.signal(number, lambda *_: over.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while not over.wait(1.0):
+            pass
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

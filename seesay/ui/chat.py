@@ -1,0 +1,121 @@
+"""What the page's controls do to a conversation: ask, retry, edit, undo, clear, stop. Yields views, knows no layout."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from seesay.serving.client import APIClient
+from seesay.ui.answering import Answering
+from seesay.ui.conversation import Turn, files_of, make_messages
+from seesay.ui.details import make_details
+from seesay.ui.sentences import explain
+
+_log = logging.getLogger("seesay.ui")
+
+_NOTES = {
+    "length": "The answer was cut: it reached max tokens, or the end of what the model can take in.",
+    "stopped": "Stopped.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How answers are made; `model` is one of the server's names. top_k: 0 is off."""
+
+    model: str
+    system_prompt: str = ""
+    temperature: float = 0.7
+    top_p: float = 0.8
+    top_k: int = 40
+    max_tokens: int = 512
+
+    def fields(self) -> dict[str, Any]:
+        """Of the request."""
+        return {
+            "model": self.model,
+            "temperature": float(self.temperature),
+            "top_p": float(self.top_p),
+            "top_k": int(self.top_k) or None,
+            "max_tokens": int(self.max_tokens),
+            "stream_options": {"include_usage": True},
+        }
+
+
+class Conversation:
+    """One visitor's turns, and the answer that is being written. Only its visitor's events touch it."""
+
+    def __init__(self) -> None:
+        self.turns: tuple[Turn, ...] = ()
+        self._running: Answering | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._running is not None
+
+    def stop(self) -> None:
+        """End the answer that is being written, if one is."""
+        if self._running is not None:
+            self._running.stop()
+
+    def clear(self) -> None:
+        self.stop()
+        self._running = None
+        self.turns = ()
+
+    def undo(self, index: int) -> Turn | None:
+        """Take back turn `index` and all after it; returns it."""
+        self.stop()
+        self._running = None
+        taken = self.turns[index] if 0 <= index < len(self.turns) else None
+        self.turns = self.turns[: max(index, 0)]
+        return taken
+
+    def ask(self, client: APIClient, settings: Settings, *, text: str, files: Sequence[str]) -> Iterator[None]:
+        """Add a turn and have it answered. Yields whenever there is something new to show; the last time when it is
+        done. Errors become the turn's."""
+        self.stop()
+        self.turns = (*self.turns, Turn(text=text.strip(), files=tuple(files)))
+        try:
+            request = {**settings.fields(), "messages": make_messages(self.turns, settings.system_prompt)}
+        except OSError as error:
+            self._running = None
+            self._end(error=explain(error))
+            yield
+            return
+        answering = self._running = Answering(client, request)
+        yield
+        try:
+            yield from self._follow(answering)
+        finally:
+            if self._running is answering:
+                self._running = None
+
+    def _follow(self, answering: Answering) -> Iterator[None]:
+        try:
+            for piece in answering.pieces():
+                if self._running is not answering:  # cleared, undone, or asked something else meanwhile
+                    return
+                self._update(answer=self.turns[-1].answer + piece)
+                yield
+        except Exception as error:
+            if self._running is answering:
+                _log.info("no answer: %s", error, exc_info=not hasattr(error, "status"))
+                self._running = None
+                self._end(error=explain(error))
+                yield
+            return
+        if self._running is not answering:
+            return
+        self._running = None
+        reason = answering.finish_reason or "stopped"
+        self._end(note=_NOTES.get(reason, ""), details=make_details(answering.seen(), files_of(self.turns)))
+        yield
+
+    def _end(self, **changes: Any) -> None:
+        self._update(is_done=True, **changes)
+
+    def _update(self, **changes: Any) -> None:
+        self.turns = (*self.turns[:-1], replace(self.turns[-1], **changes))

@@ -1,0 +1,72 @@
+"""Small pictures of what the model received, with the grid it is cut into. Only for files that the server accepted."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from seesay.ui.conversation import is_video
+
+_MAX_SIDE_PX = 320
+_MIN_CELL_PX = 5
+
+
+def make_thumbnail(path: str, report: Mapping[str, Any]) -> str:
+    """HTML of a picture or clip; empty when the file is gone or cannot be read here."""
+    if is_video(path):
+        return f'<video src="gradio_api/file={quote(path)}" muted playsinline controls preload="metadata"></video>'
+    try:
+        content = _draw(path, report)
+    except Exception:  # the server could read it, which is what matters
+        return ""
+    return f'<img alt="" src="data:image/webp;base64,{base64.b64encode(content).decode()}">'
+
+
+def _draw(path: str, report: Mapping[str, Any]) -> bytes:
+    from PIL import Image, ImageDraw, ImageOps
+
+    width, height = report["resized_width"], report["resized_height"]
+    with Image.open(path) as opened:
+        opened.draft("RGB", (width, height))
+        picture = ImageOps.exif_transpose(opened).convert("RGBA")
+    stretch = (width / height) / (picture.width / picture.height)
+    # A picture that keeps its shape was resized, one that was cut into tiles stretched; others were cropped somehow.
+    is_known = report["num_tiles"] > 1 or 0.85 < stretch < 1.18
+    if not is_known:
+        width, height = picture.size
+    scale = min(1.0, _MAX_SIDE_PX / max(width, height))
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    picture = picture.resize(size)
+    flat = Image.new("RGBA", size, "white")
+    flat.alpha_composite(picture)
+    cell = find_cell(report) if is_known else None
+    if cell is not None and cell * scale >= _MIN_CELL_PX:
+        grid = Image.new("RGBA", size)
+        pen = ImageDraw.Draw(grid)
+        for x in range(cell, width, cell):
+            pen.line([(x * scale, 0), (x * scale, size[1])], fill=(90, 90, 110, 70))
+        for y in range(cell, height, cell):
+            pen.line([(0, y * scale), (size[0], y * scale)], fill=(90, 90, 110, 70))
+        flat.alpha_composite(grid)
+    file = io.BytesIO()
+    flat.convert("RGB").save(file, "WEBP", quality=80)
+    return file.getvalue()
+
+
+def find_cell(report: Mapping[str, Any]) -> int | None:
+    """Side in pixels of the squares that a picture is cut into: its tiles, or else what one token covers."""
+    area = report["resized_width"] * report["resized_height"]
+    num_tiles, num_tokens = report["num_tiles"], report["num_tokens"]
+    for number in (num_tiles, num_tiles - 1) if num_tiles > 1 else (num_tokens,):
+        side = math.isqrt(area // number) if number > 0 else 0
+        if (
+            side
+            and side * side * number == area
+            and not (report["resized_width"] % side or report["resized_height"] % side)
+        ):
+            return side
+    return None
