@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -49,7 +50,7 @@ class APIClient:
     """A server's routes as methods. Usable from several threads; close it, or use it in a `with` statement.
 
     api_key: sent as a bearer token; None takes the environment variable SEESAY_API_KEY, if it is set.
-    timeout_s: longest wait for the next bytes of an answer. verify: False accepts any certificate; a path names one.
+    timeout_s: longest wait for the next bytes of an answer. verify: False accepts any certificate; an SSLContext says which.
     headers: go with every request; `{"x-seesay-timings": "1"}` asks for the times of each answer's stages.
 
     All requests raise `APIError` when the server refuses them or is not there.
@@ -61,7 +62,7 @@ class APIClient:
         api_key: str | None = None,
         *,
         timeout_s: float = 600.0,
-        verify: bool | str = True,
+        verify: bool | ssl.SSLContext = True,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.api_server_url = _clean_url(api_server_url)
@@ -69,12 +70,11 @@ class APIClient:
         given = {**(headers or {}), **({"Authorization": f"Bearer {key}"} if key else {})}
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
         try:
-            context = httpx.create_ssl_context(verify=verify)
             self._http = httpx.Client(
                 base_url=self.api_server_url,
                 headers=given,
                 timeout=timeout,
-                verify=context,
+                verify=verify,
                 # A proxy that the environment names cannot reach this machine's own addresses.
                 trust_env=httpx.URL(self.api_server_url).host not in ("127.0.0.1", "localhost", "::1"),
             )

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import ssl as ssl_module
 import subprocess
 import sys
 import time
@@ -104,7 +105,9 @@ class ServerProcess(APIClient):
         scheme = "https" if settings.ssl_certfile else "http"
         host = "127.0.0.1" if settings.host in _LISTENS_ON_ALL else settings.host
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
-        super().__init__(url, settings.api_keys[0] if settings.api_keys else "", verify=settings.ssl_certfile or True)
+        super().__init__(
+            url, settings.api_keys[0] if settings.api_keys else "", verify=_trust_only(settings.ssl_certfile)
+        )
         self._drain_timeout_s = settings.drain_timeout_s
         reports, report = os.pipe()
         try:
@@ -171,6 +174,18 @@ def _python_path() -> str:
     """What lets the child import the package that we are, wherever we found it."""
     root = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+
+
+def _trust_only(certfile: str | None) -> ssl_module.SSLContext | bool:
+    """Trust in the server's own certificate and no other, whatever host it was made for."""
+    if certfile is None:
+        return True
+    try:
+        context = ssl_module.create_default_context(cafile=certfile)
+    except OSError as error:
+        raise ConfigError(f"ssl_certfile={certfile!r}: {error}") from None
+    context.check_hostname = False
+    return context
 
 
 def _ssl_file(variable: str) -> str:

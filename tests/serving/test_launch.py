@@ -6,6 +6,7 @@ import base64
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,12 +18,17 @@ import anthropic
 import httpx
 import openai
 import pytest
+from live_server import make_settings, serve
 
 import seesay
 from seesay.checkpoint import resolve_checkpoint
+from seesay.cli import make_parser
+from seesay.commands.serve_server import make_settings as make_cli_settings
 from seesay.demo.scenes import Example, sample_scene
+from seesay.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
-from seesay.serving.launch import ServerProcess
+from seesay.serving.client import APIError
+from seesay.serving.launch import ServerProcess, _trust_only
 
 GUIDE = Path(__file__).parents[2] / "docs" / "clients.md"
 
@@ -163,6 +169,29 @@ def test_it_ends_with_whoever_started_it():
     assert process.wait(10) == -signal.SIGTERM
     assert time.monotonic() - started < 5
     process.stdout.close()
+
+
+def test_https_with_a_certificate_of_our_own(engine: AsyncEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl")
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=example.com"]
+    subprocess.run(
+        ["openssl", *words, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=30
+    )
+    settings = make_settings(ssl_certfile=certificate, ssl_keyfile=key)
+    with serve(engine, settings) as server:
+        url = server.url.replace("http:", "https:")
+        with seesay.client(url, verify=_trust_only(certificate)) as client:
+            assert client.is_healthy()
+        with seesay.client(url) as stranger, pytest.raises(APIError, match=r"(?i)certificate"):
+            stranger.version()
+    with pytest.raises(ConfigError, match="ssl_certfile"):
+        _trust_only(str(tmp_path / "none.pem"))
+    monkeypatch.setenv("SSL_CERTFILE", certificate)
+    monkeypatch.setenv("SSL_KEYFILE", key)
+    arguments = make_parser().parse_args(["serve", "api_server", "--ssl"])
+    assert make_cli_settings(arguments).ssl_keyfile == key
 
 
 def test_client_by_url(client: ServerProcess):
