@@ -220,6 +220,20 @@ def _ssl_files() -> tuple[str, str]:
     return files[0], files[1]
 
 
+def _check_port(settings: ServerSettings) -> None:
+    """Ask for the port before the model is loaded, so that it is not loaded in vain."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise ConfigError(f"cannot listen on {where} ({error.strerror}): choose another --server-port") from None
+
+
 def _run(arguments: argparse.Namespace) -> int:
     settings = make_settings(arguments)
     backend_config = options.make_engine_config(arguments)
@@ -228,6 +242,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from seesay.serving.server import run_server
 
     set_up_logging(settings.log_level, settings.max_log_len)
+    _check_port(settings)
     print(f"seesay: loading {arguments.model_path} ...", file=sys.stderr, flush=True)
     started = time.perf_counter()
     from seesay.engine import AsyncEngine

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, TypeVar
 
 from seesay.errors import RequestError
 from seesay.serving.errors import ApiError
@@ -12,23 +13,30 @@ if TYPE_CHECKING:
     from seesay.serving.state import ServerState
     from seesay.values import GenerationRequest
 
+T = TypeVar("T")
+
 
 async def tokenize_prompt(state: ServerState, request: GenerationRequest) -> list[int]:
     """The token ids of a request's prompt, with those that stand for pictures and clips.
 
     Raises `ApiError` for a prompt that cannot be made, as answering it would, or that takes longer than an answer may.
     """
-    timeout_s = state.settings.request_timeout_s
-    try:
-        async with asyncio.timeout(timeout_s):
-            token_ids = await asyncio.wrap_future(state.engine.tokenize(request))
-    except TimeoutError:
-        raise ApiError(504, f"the prompt was not ready within {timeout_s:g} s", kind="server_error") from None
-    except RequestError as error:
-        raise ApiError.from_error(error) from error
+    token_ids = await _bounded(state, asyncio.wrap_future(state.engine.tokenize(request)))
     return [int(token_id) for token_id in token_ids]
 
 
 async def count_tokens(state: ServerState, request: GenerationRequest) -> int:
-    """How many tokens a request's prompt has. Raises as `tokenize_prompt`."""
-    return len(await tokenize_prompt(state, request))
+    """How many tokens a request's prompt has, also one that is too long. Pictures are measured, not decoded. Raises as
+    `tokenize_prompt`."""
+    return await _bounded(state, asyncio.to_thread(state.engine.count_tokens, request))
+
+
+async def _bounded(state: ServerState, work: Awaitable[T]) -> T:
+    timeout_s = state.settings.request_timeout_s
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await work
+    except TimeoutError:
+        raise ApiError(504, f"the prompt was not ready within {timeout_s:g} s", kind="server_error") from None
+    except RequestError as error:
+        raise ApiError.from_error(error) from error
