@@ -50,7 +50,7 @@ class APIClient:
     """A server's routes as methods. Usable from several threads; close it, or use it in a `with` statement.
 
     api_key: sent as a bearer token; None takes the environment variable SEESAY_API_KEY, if it is set.
-    timeout_s: longest wait for the next bytes of an answer. verify: False accepts any certificate; an SSLContext says which.
+    timeout_s: longest wait for the next bytes of an answer. verify: False accepts any certificate, an SSLContext some.
     headers: go with every request; `{"x-seesay-timings": "1"}` asks for the times of each answer's stages.
 
     All requests raise `APIError` when the server refuses them or is not there.
