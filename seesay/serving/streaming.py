@@ -70,6 +70,17 @@ def encode_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+def describe_events(model: str) -> dict[str, Any]:
+    """How an OpenAPI document says that a stream's events hold JSON of `model`, the name of a schema in it."""
+    data = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"$ref": f"#/components/schemas/{model}"},
+    }
+    event = {"type": "object", "properties": {"event": {"type": "string"}, "data": data}, "required": ["data"]}
+    return {"text/event-stream": {"itemSchema": event}}
+
+
 def make_event(data: Mapping[str, Any] | str, *, name: str | None = None) -> bytes:
     """One event; `data` is JSON already, or becomes it."""
     text = data if isinstance(data, str) else encode_json(data)

@@ -215,7 +215,12 @@ def test_logit_bias_and_penalties_change_the_answer(server: LiveServer, engine: 
 
 @pytest.mark.parametrize(
     "options",
-    [{"top_k": 1, "temperature": 1}, {"top_p": 1e-6, "temperature": 1}, {"min_p": 1.0, "temperature": 2}],
+    [
+        {"temperature": 1e-300},
+        {"top_k": 1, "temperature": 1},
+        {"top_p": 1e-6, "temperature": 1},
+        {"min_p": 1.0, "temperature": 2},
+    ],
 )
 def test_filters_that_leave_one_token_are_greedy(server: LiveServer, options: dict[str, Any]) -> None:
     assert text_of(ask(server, **options)) == text_of(ask(server))

@@ -28,7 +28,7 @@ from seesay.serving.openai.wire import (
     wants_timings,
 )
 from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, encode_json
+from seesay.serving.streaming import EventStream, describe_events, encode_json
 from seesay.values import GenerationRequest, OutputDelta
 
 _HOLE = "\x00"  # a text that JSON writes in one way, and no model name contains
@@ -44,7 +44,7 @@ def make_router(state: ServerState) -> APIRouter:
         responses={
             200: {
                 "description": "the answer; with stream=true, events of `ChatCompletionChunk`, then `[DONE]`",
-                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/ChatCompletionChunk"}}},
+                "content": describe_events("ChatCompletionChunk"),
             }
         },
     )

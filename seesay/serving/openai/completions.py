@@ -28,7 +28,7 @@ from seesay.serving.openai.wire import (
     wants_timings,
 )
 from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, make_event
+from seesay.serving.streaming import EventStream, describe_events, make_event
 from seesay.values import GenerationRequest, OutputDelta, RenderedPrompt
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -44,7 +44,7 @@ def make_router(state: ServerState) -> APIRouter:
         responses={
             200: {
                 "description": "the answers; with stream=true, events of the same model, then `[DONE]`",
-                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/Completion"}}},
+                "content": describe_events("Completion"),
             }
         },
     )

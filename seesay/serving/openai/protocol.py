@@ -119,7 +119,7 @@ class SamplingFields(RequestModel):
     user: str | None = Field(None, description="not used, as nobody is told")
     top_k: int | None = Field(None, ge=-1, description="extension; 0 or -1 is off")
     min_p: float | None = Field(None, ge=0, le=1, description="extension")
-    repetition_penalty: float | None = Field(None, gt=0, le=10, description="extension")
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100, description="extension")
     ignore_eos: bool | None = Field(None, description="extension: go on after the end of the answer")
     skip_special_tokens: bool | None = Field(None, description="extension; default true")
     min_new_tokens: int | None = Field(None, ge=0, description="extension")
@@ -249,9 +249,7 @@ class ChatCompletionRequest(SamplingFields):
         return options
 
 
-RESERVED_TEMPLATE_NAMES = frozenset(
-    {"self", "messages", "markers", "tools", "add_generation_prompt", "continue_final"}
-)
+RESERVED_TEMPLATE_NAMES = frozenset({"self", "messages", "markers", "tools", "add_generation_prompt", "continue_final"})
 
 
 class CompletionRequest(SamplingFields):

@@ -19,7 +19,7 @@ from seesay.serving.openai.response_store import ResponseStore, StoredResponse
 from seesay.serving.openai.responses_protocol import DeletedResponse, ResponseObject, ResponseRequest
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
 from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, make_event
+from seesay.serving.streaming import EventStream, describe_events, make_event
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart
 
 _PARAM_NAMES = {"max_new_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
@@ -38,7 +38,7 @@ def make_router(state: ServerState) -> APIRouter:
         responses={
             200: {
                 "description": "the response; with stream=true, events of `ResponseEvent`",
-                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/ResponseEvent"}}},
+                "content": describe_events("ResponseEvent"),
             }
         },
     )
