@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_short_load_loses_nothing() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "serve_load.py"), "--seconds", "3", "--clients", "8"]
-    command += ["--pictures", "6", "--max-growth-mb", "10000"]
+    command += ["--pictures", "6", "--warm-up", "0", "--max-growth-mb", "10000"]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     result = subprocess.run(
         command, check=False, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=150
