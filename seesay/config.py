@@ -351,6 +351,23 @@ class MediaLimits:
     allow_private_hosts: bool = False
     allowed_media_domains: Sequence[str] | None = None
 
+    @classmethod
+    def for_server(cls, **changes: Any) -> MediaLimits:
+        """What a server allows strangers by default: no local files, and far less of everything. `changes` are fields
+        to set otherwise."""
+        return cls(
+            **{
+                "allow_local_paths": False,
+                "max_bytes": 64 << 20,
+                "max_pixels": 64_000_000,
+                "max_clip_pixels": 256_000_000,
+                "max_items": 64,
+                "max_total_bytes": 128 << 20,
+                "max_total_pixels": 512_000_000,
+                **changes,
+            }
+        )
+
     def __post_init__(self) -> None:
         for name in (
             "max_bytes", "max_pixels", "max_clip_pixels", "max_frames", "max_items", "max_total_bytes",

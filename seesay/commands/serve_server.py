@@ -150,9 +150,12 @@ def _add_media_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--media-timeout", type=options.number, metavar="S", help="longest time to fetch one (default: 30)"
     )
-    group.add_argument("--max-media-bytes", type=options.whole(1), metavar="N", help="largest one (default: 256 MiB)")
+    group.add_argument("--max-media-bytes", type=options.whole(1), metavar="N", help="largest one (default: 64 MiB)")
     group.add_argument(
-        "--max-media-items", type=options.whole(0), metavar="N", help="most in one request (default: 1024)"
+        "--max-media-pixels", type=options.whole(1), metavar="N", help="most of one picture (default: 64 million)"
+    )
+    group.add_argument(
+        "--max-media-items", type=options.whole(1), metavar="N", help="most in one request (default: 64)"
     )
 
 
@@ -191,12 +194,12 @@ def _make_media_limits(arguments: argparse.Namespace) -> MediaLimits:
     given = {
         "timeout_s": arguments.media_timeout,
         "max_bytes": arguments.max_media_bytes,
+        "max_pixels": arguments.max_media_pixels,
         "max_items": arguments.max_media_items,
         "allowed_local_media_path": arguments.allowed_local_media_path,
         "allowed_media_domains": arguments.allowed_media_domains and tuple(arguments.allowed_media_domains),
     }
-    return MediaLimits(
-        allow_local_paths=False,
+    return MediaLimits.for_server(
         allow_private_hosts=arguments.allow_private_hosts,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -82,7 +82,7 @@ def serve(
         model_name=model_name,
         api_keys=keys,
         log_level=log_level,
-        media=media_limits or MediaLimits(allow_local_paths=False),
+        media=media_limits or MediaLimits.for_server(),
         **settings,
     )
     if isinstance(backend_config, TurbomindEngineConfig):

@@ -52,7 +52,7 @@ class ServerSettings:
     max_stored_responses: int = 256
     log_level: str = "WARNING"
     max_log_len: int | None = 200
-    media: MediaLimits = field(default_factory=lambda: MediaLimits(allow_local_paths=False))
+    media: MediaLimits = field(default_factory=MediaLimits.for_server)
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = field(default=None, repr=False)

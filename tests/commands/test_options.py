@@ -23,7 +23,7 @@ def test_defaults_are_the_configurations_own():
     arguments = parse("serve", "api_server")
     assert options.make_engine_config(arguments) == EngineConfig()
     settings = serve_server.make_settings(arguments)
-    assert settings == ServerSettings(media=MediaLimits(allow_local_paths=False))
+    assert settings == ServerSettings(media=MediaLimits.for_server())
     assert options.make_chat_template_config(arguments) is None
     assert arguments.model_path == "seesay-demo"
 
@@ -35,7 +35,7 @@ def test_every_option_arrives(tmp_path: Path):
         "--max-concurrent-requests 3 --max-queue 4 "
         "--request-timeout 5 --drain-timeout 6 --max-body-bytes 7 --max-total-body-bytes 70 --allow-private-hosts "
         "--media-timeout 8 "
-        "--max-media-bytes 9 --max-media-items 10 --generation-defaults openai --log-level info --max-log-len 11 "
+        "--max-media-bytes 9 --max-media-pixels 90 --max-media-items 10 --generation-defaults openai --log-level info --max-log-len 11 "
         "--device cpu --dtype float16 --session-len 12 --max-batch-size 13 --cache-max-entry-count 0.5 "
         "--cache-block-seq-len 14 --max-prefill-token-num 15 --no-enable-prefix-caching --eager-mode --revision r "
         "--download-dir d --disable-vision-encoder --trust-remote-code --vision-max-batch-size 16"
@@ -54,8 +54,8 @@ def test_every_option_arrives(tmp_path: Path):
         cors_headers=("h",), cors_credentials=True, max_concurrent_requests=3, max_queue=4, request_timeout_s=5,
         drain_timeout_s=6, max_body_bytes=7, max_total_body_bytes=70, generation_defaults="openai",
         log_level="INFO", max_log_len=11,
-        media=MediaLimits(
-            allow_local_paths=False, allow_private_hosts=True, timeout_s=8, max_bytes=9, max_items=10,
+        media=MediaLimits.for_server(
+            allow_private_hosts=True, timeout_s=8, max_bytes=9, max_pixels=90, max_items=10,
             allowed_local_media_path=str(tmp_path), allowed_media_domains=("a.b",),
         ),
     )  # fmt: skip
