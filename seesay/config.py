@@ -237,7 +237,12 @@ class GenerationConfig:
         _require(self.top_k >= 0, "top_k", self.top_k, "must be at least 0 (0 turns it off)")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "must be in [0, 1]")
         _require(self.temperature >= 0, "temperature", self.temperature, "must be at least 0 (0 is greedy)")
-        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "must be above 0")
+        _require(
+            0.01 <= self.repetition_penalty <= 100,
+            "repetition_penalty",
+            self.repetition_penalty,
+            "must be in [0.01, 100]",
+        )
         for name in ("presence_penalty", "frequency_penalty"):
             _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "must be in [-2, 2]")
         is_bias = self.logit_bias is None or (

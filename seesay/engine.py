@@ -210,6 +210,9 @@ class AsyncEngine:
         )
         pool = BlockPool(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
         logger.info("KV cache: %d blocks of %d tokens on %s", num_blocks, config.block_size, resolved.device)
+        if num_blocks * config.block_size < resolved.session_len:
+            self.resolved = resolved = replace(resolved, session_len=num_blocks * config.block_size)
+            logger.warning("the KV cache holds %d tokens: session_len is lowered to that", resolved.session_len)
         scheduler_config = SchedulerConfig(
             max_batch_size=resolved.max_batch_size,
             max_prefill_token_num=config.max_prefill_token_num,

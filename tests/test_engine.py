@@ -402,6 +402,25 @@ def test_stats_may_be_asked_at_any_time(text_engine: AsyncEngine) -> None:
     assert not problems and any(stats.num_running for stats in seen)
 
 
+def test_extreme_temperatures_and_penalties_stay_finite(text_engine: AsyncEngine) -> None:
+    greedy = ask(text_engine, parse(["sing"], max_new_tokens=6, ignore_eos=True))[0]
+    cold = ask(text_engine, parse(["sing"], max_new_tokens=6, ignore_eos=True, do_sample=True, temperature=1e-300))[0]
+    assert cold.token_ids == greedy.token_ids
+    hot = {"do_sample": True, "temperature": 1e6, "repetition_penalty": 0.01}
+    assert len(ask(text_engine, parse(["sing"], max_new_tokens=6, ignore_eos=True, **hot))[0].token_ids) == 6
+    with pytest.raises(ConfigError, match="repetition_penalty"):
+        GenerationConfig(repetition_penalty=5e-324)
+
+
+def test_session_len_is_what_the_cache_can_hold(tiny_checkpoint: Callable[[str], Path]) -> None:
+    config = EngineConfig(device_type="cpu", block_size=4, num_gpu_blocks=10)
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=config) as engine:
+        assert engine.session_len == 40
+        output = ask(engine, parse(["hi"], max_new_tokens=500, ignore_eos=True))[0]
+    assert output.finish_reason == "length" and output.usage is not None
+    assert output.usage.prompt_tokens + output.usage.completion_tokens == 40
+
+
 # --- failure, abort, close -------------------------------------------------------------------------------------------
 
 

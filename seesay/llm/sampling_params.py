@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from seesay.config import GenerationConfig
 
+LEAST_TEMPERATURE = 1e-5
+"""Below it sampling is greedy: logits divided by less leave the range of float32."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -76,9 +79,10 @@ class SamplingParams:
         prompt_logprobs: bool = False,
     ) -> SamplingParams:
         """The token-level part of `config`. The id arguments come from the tokenizer (end of sequence; `stop_words` and
-        `bad_words` that are one token) and add to the ids in `config`. Temperature 0 is greedy."""
+        `bad_words` that are one token) and add to the ids in `config`. A temperature below `LEAST_TEMPERATURE` is
+        greedy."""
         return cls(
-            greedy=not config.do_sample or config.temperature == 0,
+            greedy=not config.do_sample or config.temperature < LEAST_TEMPERATURE,
             temperature=config.temperature,
             top_k=config.top_k,
             top_p=config.top_p,

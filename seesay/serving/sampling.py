@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from seesay.engine import AsyncEngine
 
 # Below this there is one likely token left, and logits divided by it may overflow: such requests are greedy.
-_LEAST_TEMPERATURE = 1e-5
 _OPENAI: Mapping[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
@@ -47,7 +46,7 @@ class SamplingDefaults:
         """
         options: dict[str, Any] = {**self.values, **{k: v for k, v in given.items() if v is not None}}
         options["top_k"] = max(0, int(options["top_k"]))  # -1 is 'off' to clients of other servers
-        options["do_sample"] = options["temperature"] >= _LEAST_TEMPERATURE
+        options["do_sample"] = options["temperature"] > 0
         try:
             return GenerationConfig(max_new_tokens=max_new_tokens or self._session_len, **options)
         except ConfigError as error:
