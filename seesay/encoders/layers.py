@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seesay.errors import CheckpointError
+from seesay.linear import rms_norm
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Mlp(nn.Module):
@@ -73,12 +74,12 @@ class PixelNormalizer:
         self._mean = torch.tensor(tuple(mean)).mul_(1.0 / rescale_factor)
         self._std = torch.tensor(tuple(std)).mul_(1.0 / rescale_factor)
 
-    def __call__(self, pixels: Tensor, *, channel_dim: int) -> Tensor:
-        """uint8 to float32 of the same shape; axis `channel_dim` holds the three channels."""
+    def __call__(self, pixels: Tensor, *, channel_dim: int, out: Tensor | None = None) -> Tensor:
+        """uint8 to float32 of the same shape, into `out` if given; axis `channel_dim` holds the three channels."""
         shape = [1] * pixels.dim()
         shape[channel_dim] = 3
         mean, std = (v.to(pixels.device).view(shape) for v in (self._mean, self._std))
-        return pixels.float().sub_(mean).div_(std)
+        return torch.sub(pixels, mean, out=out).div_(std)
 
 
 def cut_patches(frames: Tensor, patch_size: tuple[int, int]) -> Tensor:
@@ -124,15 +125,19 @@ def group_segments(
 def attend(query: Tensor, key: Tensor, value: Tensor, groups: Sequence[SegmentGroup]) -> Tensor:
     """Full attention inside every segment: query, key, value [P, heads, head_dim] to [P, heads · head_dim]."""
     if len(groups) == 1 and isinstance(groups[0].rows, slice):
-        return _attend_group(query, key, value, groups[0]).flatten(1)
-    result = torch.empty_like(query)
+        return _attend_group(query, key, value, group=groups[0]).flatten(1)
+    result = query.new_empty(query.shape)
     for group in groups:
         rows = group.rows
-        result[rows] = _attend_group(query[rows], key[rows], value[rows], group)
+        if isinstance(rows, slice):
+            result[rows] = _attend_group(query[rows], key[rows], value[rows], group=group)
+        else:
+            picked = (t.index_select(0, rows) for t in (query, key, value))
+            result.index_copy_(0, rows, _attend_group(*picked, group=group))
     return result.flatten(1)
 
 
-def _attend_group(query: Tensor, key: Tensor, value: Tensor, group: SegmentGroup) -> Tensor:
+def _attend_group(query: Tensor, key: Tensor, value: Tensor, *, group: SegmentGroup) -> Tensor:
     shape = (group.count, group.length, *query.shape[1:])
     split = [t.reshape(shape).transpose(1, 2) for t in (query, key, value)]
     return F.scaled_dot_product_attention(split[0], split[1], split[2]).transpose(1, 2).flatten(0, 1)

@@ -176,7 +176,7 @@ class _GatedMlp(nn.Module):
         self.activation = get_activation(config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        result: Tensor = self.down_proj(self.activation(self.gate_proj(x)).mul_(self.up_proj(x)))
         return result
 
 
@@ -196,9 +196,9 @@ class _Block(nn.Module):
             self.mlp = Mlp(config.hidden_size, config.intermediate_size, config.activation)
 
     def forward(self, x: Tensor, layout: PackedLayout, groups: Sequence[SegmentGroup]) -> Tensor:
-        x = x + self.attn(self.norm1(x), layout, groups)
-        result: Tensor = x + self.mlp(self.norm2(x))
-        return result
+        """Adds to x in place, and returns it."""
+        x.add_(self.attn(self.norm1(x), layout, groups))
+        return x.add_(self.mlp(self.norm2(x)))
 
 
 class _Merger(nn.Module):
@@ -230,11 +230,11 @@ class QwenVisionTower(nn.Module):
         layout = make_layout(grids, self.config, patches.device)
         x = self.patch_embed(patches)
         if layout.order is not None:
-            x = x.view(len(layout.order), -1)[layout.order].view(len(x), -1)
+            x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
         for index, block in enumerate(self.blocks):
             x = block(x, layout, layout.frames if index in self.config.full_attention_layers else layout.windows)
         merged: Tensor = self.merger(x)
-        return merged if layout.inverse is None else merged[layout.inverse]
+        return merged if layout.inverse is None else merged.index_select(0, layout.inverse)
 
 
 class QwenEncoder:
@@ -247,15 +247,21 @@ class QwenEncoder:
         self.dtype = tower.patch_embed.weight.dtype
         self.device = tower.patch_embed.weight.device
 
-    def load_pixels(self, features: Mapping[str, Any]) -> Tensor:
-        """One item's normalized patch vectors, float32 [P, patch_dim] on the tower's device."""
-        pixels = torch.from_numpy(features["pixels"]).to(self.device)
-        return self._normalizer(pixels.view(len(pixels), 3, -1), channel_dim=1).flatten(1)
+    def load_pixels(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
+        """All items' normalized patch vectors, float32 [P, patch_dim] on the tower's device."""
+        pixels = [torch.from_numpy(item["pixels"]).to(self.device) for item in features]
+        patches = torch.empty(sum(map(len, pixels)), 3, pixels[0].shape[1] // 3, device=self.device)
+        start = 0
+        for part in pixels:
+            out = patches[start : start + len(part)]
+            self._normalizer(part.view(out.shape), channel_dim=1, out=out)
+            start += len(part)
+        return patches.flatten(1)
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Rows [R_i, hidden_size] for every item, from one call of the tower."""
-        patches = torch.cat([self.load_pixels(item).to(self.dtype) for item in features])
+        patches = self.load_pixels(features).to(self.dtype)
         grids = [item["grid"] for item in features]
         rows = self.tower(patches, grids)
         unit = self.tower.config.merge_unit

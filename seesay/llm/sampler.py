@@ -8,6 +8,7 @@ batch cannot change it.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,12 +53,12 @@ class Sampler:
         """One choice per row of logits [N, V]. A row with no finite logit left gets an error; others are unharmed."""
         errors: dict[int, RequestError] = {}
         scores = logits
-        if any(_is_adjusted(row) for row in rows):
+        if any(map(_is_adjusted, rows)):
             scores = _adjust(logits.float().clone(), rows, errors)
         best, greedy_ids = scores.max(dim=-1)
         token_ids: list[int] = greedy_ids.tolist()
         for index, value in enumerate(best.tolist()):
-            if not np.isfinite(value) and index not in errors:
+            if not math.isfinite(value) and index not in errors:
                 errors[index] = _not_finite(rows[index])
         drawn = [i for i, row in enumerate(rows) if not row.params.greedy and i not in errors]
         if drawn:
@@ -173,10 +174,8 @@ def _adjust(scores: torch.Tensor, rows: Sequence[SamplingRow], errors: dict[int,
     """Apply, in place, what changes single logits of single rows."""
     _penalize(scores, [(i, row) for i, row in enumerate(rows) if row.params.repetition_penalty != 1.0])
     _shift(scores, rows)
+    _ban(scores, rows)
     for index, row in enumerate(rows):
-        banned = [t for t in row.params.banned_token_ids(row.num_generated) if t < scores.shape[-1]]
-        if banned:
-            scores[index, torch.tensor(banned, device=scores.device)] = float("-inf")
         if row.params.logits_processors:
             try:
                 scores[index] = _process(scores[index], row)
@@ -217,6 +216,19 @@ def _shift(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     if by:
         places = tuple(torch.from_numpy(np.concatenate(part)).to(scores.device) for part in (at_row, at_id))
         scores.index_put_(places, torch.from_numpy(np.concatenate(by)).to(scores.device), accumulate=True)
+
+
+def _ban(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Forbid tokens: those of all rows by one write, at their places in `scores` as a flat array."""
+    size = scores.shape[-1]
+    places = [
+        index * size + token_id
+        for index, row in enumerate(rows)
+        for token_id in row.params.banned_token_ids(row.num_generated)
+        if token_id < size
+    ]
+    if places:
+        scores.view(-1).index_fill_(0, torch.tensor(places, device=scores.device), float("-inf"))
 
 
 def _find_penalties(row: SamplingRow) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

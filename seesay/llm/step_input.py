@@ -102,10 +102,16 @@ def _make_model_input(
     input_ids = np.empty(num_tokens, dtype=np.int64)
     positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
     slots = np.empty(num_tokens, dtype=np.int64)
+    first = 0
     for index, (row, sequence) in enumerate(zip(rows, sequences, strict=True)):
         stop = row.start + row.num_tokens
-        own = slice(layout.cu_seqlens_q[index], layout.cu_seqlens_q[index + 1])
+        own = slice(first, first + row.num_tokens)
+        first += row.num_tokens
         input_ids[own] = sequence.token_ids[row.start : stop]
+        if row.num_tokens == 1 and row.start >= sequence.num_prompt_tokens:  # a decode row: without small arrays
+            positions[..., own] = sequence.position_of(row.start)
+            slots[own] = row.block_ids[row.start // block_size] * block_size + row.start % block_size
+            continue
         positions[..., own] = sequence.positions(row.start, stop)
         places = np.arange(row.start, stop)
         slots[own] = layout.block_table[index, places // block_size] * block_size + places % block_size

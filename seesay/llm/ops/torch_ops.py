@@ -1,7 +1,8 @@
 """The operations in plain torch, complete on the CPU and on CUDA: the oracle of every other implementation.
 
 Attention gathers a row's blocks into one padded tensor and calls scaled_dot_product_attention: decode rows together,
-longer rows one by one in pieces whose mask stays small.
+longer rows one by one in pieces whose mask stays small. On the CPU what was gathered for decode rows is kept for the
+next step. What is only there to be fast on the CPU is in float32 alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
+from seesay.linear import rms_norm
 from seesay.llm.ops.interface import RowLayout
+from seesay.llm.ops.kept_context import ContextStep, KeptContext
 
 MAX_GATHER_TOKENS = 1 << 18
 """Most padded cache slots gathered at once for decode rows: more rows are taken in several groups."""
@@ -52,18 +55,24 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
+    """Decode rows are in `context`, if there is one, else in `groups`."""
+
     groups: tuple[DecodeGroup, ...]
     pieces: tuple[Piece, ...]
+    context: ContextStep | None = None
 
 
 class TorchOps:
-    """See `Ops` for what each does."""
+    """See `Ops` for what each does. One object per decoder: on the CPU it keeps copies of what is in its cache."""
+
+    def __init__(self) -> None:
+        self._kept = KeptContext()
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return F.rms_norm(x, weight.shape, weight, eps)
+        return rms_norm(x, weight, eps)
 
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return F.rms_norm(residual.add_(x), weight.shape, weight, eps)
+        return rms_norm(residual.add_(x), weight, eps)
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         dim = cos.shape[-1]
@@ -84,7 +93,10 @@ class TorchOps:
         self, layout: RowLayout, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
     ) -> AttentionPlan:
         groups = []
-        start = 0
+        context = None
+        if device.type == "cpu" and dtype == torch.float32:
+            context = self._kept.begin_step(layout, windows)
+        start = 0 if context is None else layout.num_decode
         while start < layout.num_decode:
             stop = _end_of_group(layout, start)
             groups.append(_make_group(layout, start, stop, windows=windows, device=device, dtype=dtype))
@@ -92,7 +104,7 @@ class TorchOps:
         pieces: list[Piece] = []
         for row in range(layout.num_decode, len(layout.kv_lens)):
             pieces.extend(_make_pieces(layout, row, device=device))
-        return AttentionPlan(groups=tuple(groups), pieces=tuple(pieces))
+        return AttentionPlan(groups=tuple(groups), pieces=tuple(pieces), context=context)
 
     def attend(
         self,
@@ -104,7 +116,13 @@ class TorchOps:
         window: int | None,
         soft_cap: float | None,
     ) -> torch.Tensor:
-        outputs = [_attend_group(query, cache, g, scale=scale, window=window, soft_cap=soft_cap) for g in plan.groups]
+        outputs = []
+        if plan.context is not None:
+            keys, values = self._kept.read(cache, plan.context)
+            bias = plan.context.bias(window, cache.shape[3])
+            rows = query[: plan.context.num_rows]
+            outputs.append(_attend_kept(rows, keys, values, bias, scale=scale, soft_cap=soft_cap))
+        outputs += [_attend_group(query, cache, g, scale=scale, window=window, soft_cap=soft_cap) for g in plan.groups]
         outputs += [_attend_piece(query, cache, p, scale=scale, window=window, soft_cap=soft_cap) for p in plan.pieces]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -163,7 +181,7 @@ def _attend_group(
     soft_cap: float | None,
 ) -> torch.Tensor:
     """Decode rows. On CUDA the query heads of one key-value head stand in for query positions, because no kernel there
-    takes both a mask and grouped heads; on the CPU one does, and is faster."""
+    takes both a mask and grouped heads; on the CPU one does, and is faster. For what `KeptContext` does not take."""
     num_rows, (num_kv_heads, head_dim) = group.stop - group.start, cache.shape[3:]
     pairs = cache.index_select(0, group.blocks).view(num_rows, -1, 2, num_kv_heads, head_dim)
     key, value = pairs[:, :, 0].transpose(1, 2), pairs[:, :, 1].transpose(1, 2)
@@ -176,6 +194,25 @@ def _attend_group(
     grouped = rows.reshape(num_rows, num_kv_heads, -1, head_dim)
     output = _attend(grouped, key, value, mask, scale=scale, soft_cap=soft_cap)
     return output.reshape(num_rows, -1, head_dim)
+
+
+def _attend_kept(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    scale: float,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    """Query [B, H, D] over keys and values [B · G, L, D] with bias [B · G, 1, L]. For one token per row plain products
+    are faster than `scaled_dot_product_attention`."""
+    grouped = query.reshape(len(keys), -1, query.shape[2])
+    if soft_cap is None:
+        scores = torch.baddbmm(bias, grouped, keys.transpose(1, 2), alpha=scale)
+    else:
+        scores = torch.bmm(grouped, keys.transpose(1, 2)).mul_(scale / soft_cap).tanh_().mul_(soft_cap).add_(bias)
+    return torch.bmm(torch.softmax(scores, dim=-1), values).view(query.shape)
 
 
 def _attend_piece(
