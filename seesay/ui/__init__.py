@@ -1,4 +1,5 @@
-"""The WebUI. Speaks only HTTP to a server and imports nothing of ours but its client; importing this imports no Gradio."""
+"""The WebUI. Speaks only HTTP to a server and imports nothing of ours but its client.
+Importing this imports no Gradio."""
 
 from __future__ import annotations
 

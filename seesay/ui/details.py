@@ -20,6 +20,7 @@ _STAGES = {
     "decode_s": "write",
 }
 
+_TIMES = " \u00d7 "
 _REVEAL = "this.open &amp;&amp; this.scrollIntoView({block: 'nearest', behavior: 'smooth'})"
 
 
@@ -62,9 +63,9 @@ def make_card(path: str, report: Mapping[str, Any]) -> str:
     """One picture or clip as the model received it."""
     width, height = report["width"], report["height"]
     resized_width, resized_height = report["resized_width"], report["resized_height"]
-    size = f"{width} × {height}"
+    size = f"{width}{_TIMES}{height}"
     if (width, height) != (resized_width, resized_height):
-        size += f" → {resized_width} × {resized_height}"
+        size += f" → {resized_width}{_TIMES}{resized_height}"
     facts = [f"{size} px"]
     if report["modality"] == "video":
         facts.append(_count(report["num_frames"], "frame"))

@@ -16,6 +16,7 @@ from seesay.ui.conversation import Turn
 FOLDER = Path(__file__).parent
 EXAMPLES_FOLDER = FOLDER / "examples"
 STYLE_FILE = FOLDER / "style.css"
+SCRIPT_FILE = FOLDER / "page.js"
 
 _EXAMPLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Describe this image.", "shapes.png", ("shapes.png",)),
@@ -33,6 +34,9 @@ def make_theme() -> Any:
     """Gradio's plain theme in our colours, with the system's fonts: nothing is fetched."""
     return gr.themes.Base(primary_hue="indigo", neutral_hue="zinc", radius_size="lg", font=_FONT, font_mono=_MONO).set(
         body_background_fill="white",
+        body_text_color_subdued="*neutral_500",
+        body_text_color_subdued_dark="*neutral_400",
+        input_placeholder_color="*neutral_500",
         body_background_fill_dark="*neutral_900",
         background_fill_secondary="*neutral_100",
         background_fill_secondary_dark="*neutral_800",
@@ -43,6 +47,7 @@ def make_theme() -> Any:
 
 def build_page(client: APIClient, models: Sequence[str]) -> gr.Blocks:
     """The page for a server with `models` (names, at least one)."""
+    page: gr.Blocks
     with gr.Blocks(
         title=f"seesay · {models[0]}", analytics_enabled=False, fill_height=True, delete_cache=(600, _KEPT_S)
     ) as page:
@@ -81,7 +86,7 @@ def build_page(client: APIClient, models: Sequence[str]) -> gr.Blocks:
         box = gr.MultimodalTextbox(
             elem_id="box",
             show_label=False,
-            placeholder="Ask anything; drop or paste pictures here",
+            placeholder="Ask, or drop pictures here",
             file_count="multiple",
             file_types=["image", "video"],
             sources=["upload"],
@@ -149,9 +154,9 @@ def show(turns: Sequence[Turn]) -> list[Any]:
     """The chat's messages: two for each turn, so that message i belongs to turn i // 2."""
     messages = []
     for turn in turns:
-        question: list[Any] = [{"path": path} for path in turn.files]
-        if turn.text or not question:
-            question.append(turn.text)
+        files = [{"path": path} for path in turn.files]
+        # Gradio takes an edited text only from a question that begins and ends with one; style.css hides the last.
+        question: list[Any] = [turn.text, *files, ""] if turn.text and files else files or [turn.text]
         messages.append({"role": "user", "content": question})
         messages.append({"role": "assistant", "content": _show_answer(turn)})
     return messages

@@ -9,6 +9,7 @@ from seesay.serving.client import APIError
 
 # Where in the request something was wrong means nothing to those who did not write it.
 _PLACE = re.compile(r"^(messages|input)(\[\d+\])?(\.\w+(\[\d+\])?)*:?\s+")
+_NAMELESS = re.compile(r"\bdata URL of [\d,]+ characters")
 _BY_STATUS = {
     401: "The server wants an API key: start the WebUI with --api-key, or set SEESAY_API_KEY.",
     413: "This is too much for one request: send smaller pictures or a shorter clip, or clear the conversation.",
@@ -26,5 +27,6 @@ def explain(error: Exception) -> str:
     if isinstance(error, APIError) and error.status in _BY_STATUS:
         return _BY_STATUS[error.status]
     text = _PLACE.sub("", " ".join(str(error).split())) or "the server gave no reason"
+    text = _NAMELESS.sub("this file", text)
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."

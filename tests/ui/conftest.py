@@ -1,0 +1,224 @@
+"""A headless Chromium, the WebUI on a free port of loopback, and the servers behind it: a real one and a scripted one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+CHROMIUM = os.environ.get("SEESAY_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+MISSING = [
+    name
+    for name, is_there in (
+        ("the extra 'ui' (gradio)", importlib.util.find_spec("gradio")),
+        ("playwright", importlib.util.find_spec("playwright")),
+        ("chromium", CHROMIUM),
+    )
+    if not is_there
+]
+_ARGUMENTS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
+)  # fmt: skip
+TIMEOUT_MS = 20_000
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if MISSING:
+        pytest.skip(f"not installed: {', '.join(MISSING)}")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS, timeout=60_000)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """`open_page(url, width=…, height=…, scheme='dark')`; fails the test when the page asked anything from outside."""
+    contexts = []
+    outside: list[str] = []
+
+    def open_page(url: str, *, width: int = 1280, height: int = 800, scheme: str = "light") -> Any:
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        contexts.append(context)
+        context.set_default_timeout(TIMEOUT_MS)
+        page = context.new_page()
+        page.on("request", lambda request: None if _is_ours(request.url) else outside.append(request.url))
+        page.goto(url)
+        page.wait_for_selector("#box textarea")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not outside, outside
+
+
+def _is_ours(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "http://localhost:", "ws://127.0.0.1:", "data:", "blob:"))
+
+
+# --- the WebUI ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def run_command(*arguments: str) -> Iterator[str]:
+    """The URL of `seesay serve gradio …` on a free port, in a process of its own. SIGTERM must end it with status 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "seesay", "serve", "gradio", "--server-port", str(port), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    lines: list[str] = []
+    is_ready = threading.Event()
+
+    def read() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if "the WebUI is at" in line:
+                is_ready.set()
+        is_ready.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        assert is_ready.wait(90) and process.poll() is None, "".join(lines)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            status = process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        reader.join(5)
+        process.stderr.close()
+    assert status == 0, "".join(lines)
+
+
+@pytest.fixture(scope="session")
+def demo_url(browser: Any) -> Iterator[str]:
+    """The WebUI with the built-in checkpoint, whose server it starts."""
+    with run_command() as url:
+        yield url
+
+
+# --- a server that plays by a script --------------------------------------------------------------------------------
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    """Speaks just enough of OpenAI's API. `script(body)` yields texts, or ends with an (HTTP status, error) instead."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.script: Callable[[dict[str, Any]], Iterator[str]] = lambda body: iter(["Yes."])
+        self.refusal: tuple[int, dict[str, Any]] | None = None
+        self.details: dict[str, Any] | None = None
+        self.requests: list[dict[str, Any]] = []
+        self.num_left = 0  # answers whose reader went away
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.02)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ScriptedServer
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._send_json(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server = self.server
+        server.requests.append(body)
+        if server.refusal is not None:
+            status, error = server.refusal
+            self._send_json(status, {"error": error})
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        try:
+            num = 0
+            for text in server.script(body):
+                num += 1
+                self._send_event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]})
+            self._send_event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+            usage = {"prompt_tokens": 1234, "completion_tokens": num}
+            details = {} if server.details is None else {"seesay": server.details}
+            self._send_event({"choices": [], "usage": usage, **details})
+            self.wfile.write(b"data: [DONE]\n\n")
+        except (BrokenPipeError, ConnectionResetError):
+            server.num_left += 1
+
+    def _send_json(self, status: int, value: Any) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _send_event(self, event: dict[str, Any]) -> None:
+        self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        self.wfile.flush()
+
+
+@pytest.fixture(scope="session")
+def scripted_server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.fixture
+def scripted(scripted_server: ScriptedServer) -> ScriptedServer:
+    """The scripted server, with a fresh script."""
+    scripted_server.script = lambda body: iter(["Yes."])
+    scripted_server.refusal = scripted_server.details = None
+    scripted_server.requests.clear()
+    scripted_server.num_left = 0
+    return scripted_server
+
+
+@pytest.fixture(scope="session")
+def scripted_url(browser: Any, scripted_server: ScriptedServer) -> Iterator[str]:
+    """The WebUI for the scripted server."""
+    with run_command(scripted_server.url) as url:
+        yield url

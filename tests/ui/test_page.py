@@ -1,0 +1,244 @@
+"""The WebUI in a real headless Chromium: what people do with it."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seesay.demo.scenes import sample_scene
+
+OpenPage = Callable[..., Any]
+
+
+def ask(page: Any, text: str, *files: Path, num: int = 1) -> None:
+    """Upload, type, press Enter, and wait for the `num`-th answer to be complete."""
+    if files:
+        page.set_input_files("#box input[type=file]", [str(file) for file in files])
+        page.wait_for_function(f"document.querySelectorAll('#box .thumbnail-item').length >= {len(files)}")
+    page.fill("#box textarea", text)
+    page.keyboard.press("Enter")
+    wait_for_answers(page, num)
+
+
+def wait_for_answers(page: Any, num: int) -> None:
+    page.wait_for_function(f"document.querySelectorAll('#chat .seesay-line, #chat .seesay-error').length == {num}")
+    page.wait_for_function("!document.querySelector('#chat .seesay-wait')")
+
+
+def text_of(page: Any, selector: str = "#chat") -> str:
+    return str(page.inner_text(selector))
+
+
+def count(page: Any, selector: str) -> int:
+    return int(page.locator(selector).count())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> tuple[Path, tuple[tuple[str, str], ...]]:
+    example = sample_scene(3)
+    path = tmp_path / "my scene.png"
+    example.images[0].save(path)
+    return path, example.turns
+
+
+# --- with the built-in checkpoint -----------------------------------------------------------------------------------
+
+
+def test_upload_a_scene_ask_and_see_the_right_answer(demo_url: str, open_page: OpenPage, scene: Any) -> None:
+    path, turns = scene
+    page = open_page(demo_url)
+    assert text_of(page, "#title").split() == ["seesay", "seesay-demo"]
+    ask(page, turns[0][0], path)
+    assert turns[0][1] in text_of(page)
+    line = text_of(page, ".seesay-line")
+    assert "tokens in (81 image)" in line and "first after" in line and "tokens/s" in line
+    page.click("summary.seesay-line")
+    card = text_of(page, ".seesay-card")
+    assert "252 \u00d7 252 px" in card and "81 tokens" in card and "324 patches" in card and "encoded now" in card
+    assert page.evaluate("document.querySelector('.seesay-card img').naturalWidth") == 252
+
+    for number, (question, answer) in enumerate(turns[1:], 2):
+        ask(page, question, num=number)
+        assert answer in text_of(page)
+    page.locator("summary.seesay-line").last.click()
+    assert "from cache" in page.locator(".seesay-card").last.inner_text()
+
+
+def test_examples(demo_url: str, open_page: OpenPage) -> None:
+    page = open_page(demo_url, width=390, height=844, scheme="dark")
+    answers = ("a red triangle", "The largest bar is Eve.", "The first picture has more shapes.", "moves up")
+    assert count(page, "#chat .example") == len(answers)
+    for number, answer in enumerate(answers):
+        page.locator("#chat .example").nth(number).click()
+        wait_for_answers(page, 1)
+        assert answer in text_of(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, "the page is wider than a phone"
+        page.click('[aria-label="Clear"]')
+        page.wait_for_selector("#chat .example")
+
+
+def test_a_broken_picture_is_a_sentence_and_harms_nothing_later(
+    demo_url: str, open_page: OpenPage, scene: Any, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n no picture at all")
+    page = open_page(demo_url)
+    ask(page, "what is this?", broken)
+    assert text_of(page, ".seesay-error").startswith("This file cannot be decoded")
+    path, turns = scene
+    ask(page, turns[0][0], path, num=2)
+    assert turns[0][1] in text_of(page)
+
+
+def test_edit_and_undo_keep_the_pictures(demo_url: str, open_page: OpenPage, scene: Any) -> None:
+    path, turns = scene
+    page = open_page(demo_url)
+    ask(page, turns[0][0], path)
+    page.locator('[aria-label="Edit"]').first.click()
+    page.locator("#chat textarea").first.fill(turns[1][0])
+    page.click('#chat [aria-label="Submit"]')
+    page.wait_for_selector(f"text={turns[1][1]}")
+    wait_for_answers(page, 1)
+    assert turns[0][1] not in text_of(page) and count(page, "#chat .user.message") == 1
+
+    page.click('[aria-label="Undo"]')
+    page.wait_for_selector("#chat .example")
+    assert page.input_value("#box textarea") == turns[1][0] and count(page, "#box .thumbnail-item") == 1
+
+
+def test_pasted_dropped_and_photographed_pictures(demo_url: str, open_page: OpenPage, scene: Any) -> None:
+    page = open_page(demo_url)
+    content = base64.b64encode(scene[0].read_bytes()).decode()
+    send = """([selector, kind, content]) => {
+        const data = new DataTransfer();
+        const bytes = Uint8Array.from(atob(content), c => c.charCodeAt(0));
+        data.items.add(new File([bytes], kind + ".png", {type: "image/png"}));
+        const options = {bubbles: true, cancelable: true, [kind == "paste" ? "clipboardData" : "dataTransfer"]: data};
+        const event = kind == "paste" ? new ClipboardEvent(kind, options) : new DragEvent(kind, options);
+        document.querySelector(selector).dispatchEvent(event);
+    }"""
+    num_files = 0
+    for selector, kind in (("#box textarea", "paste"), ("#chat", "paste"), ("#chat", "drop")):
+        page.evaluate(send, [selector, kind, content])
+        num_files += 1
+        page.wait_for_function(f"document.querySelectorAll('#box .thumbnail-item').length == {num_files}")
+    page.click("#camera-button")
+    page.click("#camera >> text=Click to Access Webcam")
+    page.wait_for_function("document.querySelector('#camera video')?.readyState >= 2")
+    page.click('#camera [aria-label="capture photo"]')
+    page.wait_for_function(f"document.querySelectorAll('#box .thumbnail-item').length == {num_files + 1}")
+    page.fill("#box textarea", "What do you see?")
+    page.keyboard.press("Enter")
+    wait_for_answers(page, 1)
+    page.click("summary.seesay-line")
+    assert count(page, ".seesay-card") == num_files + 1, text_of(page)
+
+
+# --- with a server that plays by a script ---------------------------------------------------------------------------
+
+
+def test_retry_and_edit_begin_again_from_a_turn(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
+    scripted.script = lambda body: iter([f"Answer {len(scripted.requests)}."])
+    page = open_page(scripted_url)
+    ask(page, "one")
+    ask(page, "two", num=2)
+    page.click('[aria-label="Retry"]')
+    page.wait_for_selector("text=Answer 3.")
+    wait_for_answers(page, 2)
+    assert "Answer 1." in text_of(page) and "Answer 2." not in text_of(page)
+    assert [message["content"] for message in scripted.requests[-1]["messages"]] == ["one", "Answer 1.", "two"]
+    page.locator('[aria-label="Edit"]').first.click()
+    page.locator("#chat textarea").first.fill("other")
+    page.click('#chat [aria-label="Submit"]')
+    page.wait_for_selector("text=Answer 4.")
+    wait_for_answers(page, 1)
+    assert [message["content"] for message in scripted.requests[-1]["messages"]] == ["other"]
+
+
+def test_stop_ends_the_answer_here_and_on_the_server(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
+    def count_up(body: dict[str, Any]) -> Iterator[str]:
+        for number in range(2000):
+            time.sleep(0.02)
+            yield f"{number} "
+
+    scripted.script = count_up
+    page = open_page(scripted_url)
+    page.fill("#box textarea", "count")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=0 1 2 3 4")  # it streams
+    page.click("#box .stop-button")
+    page.wait_for_selector("text=Stopped.")
+    scripted.wait_until(lambda: scripted.num_left == 1)
+    scripted.script = lambda body: iter(["Go", "od."])
+    ask(page, "and now?", num=2)
+    assert "Good." in text_of(page)
+    roles = [message["role"] for message in scripted.requests[-1]["messages"]]
+    assert roles == ["user", "assistant", "user"], "what was said before the stop counts"
+
+
+def test_a_closed_page_ends_its_answer(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
+    def count_up(body: dict[str, Any]) -> Iterator[str]:
+        for number in range(2000):
+            time.sleep(0.02)
+            yield f"{number} "
+
+    scripted.script = count_up
+    page = open_page(scripted_url)
+    page.fill("#box textarea", "count")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=0 1 2 3 4")
+    page.close()
+    scripted.wait_until(lambda: scripted.num_left == 1)
+
+
+def test_settings_reach_the_server(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
+    page = open_page(scripted_url)
+    assert not page.is_visible("#system-prompt")
+    page.click("#settings-button")
+    page.fill("#system-prompt textarea", "Be brief.")
+    for name, value in (("temperature", "0.3"), ("top-p", "0.9"), ("top-k", "0"), ("max-tokens", "77")):
+        page.fill(f"#{name} input[type=number]", value)
+        page.keyboard.press("Tab")
+    ask(page, "hello")
+    request = scripted.requests[-1]
+    assert request["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0.3, 0.9, 77)
+    assert "top_k" not in request and request["stream"] is True
+
+
+def test_answers_are_markdown_without_scripts(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
+    evil = "**bold** <img src=x onerror='window.hurt=1'><script>window.hurt=1</script> <b onclick='window.hurt=1'>b</b>"
+    scripted.script = lambda body: iter([evil])
+    page = open_page(scripted_url)
+    ask(page, evil)
+    assert text_of(page, "#chat .bot strong") == "bold"
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.hurt") is None
+    assert count(page, "#chat [onerror]") == count(page, "#chat [onclick]") == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "shown"),
+    [
+        (400, "messages[0].content[1]: the prompt has 5000 tokens, the model takes 2048", "The prompt has 5000 tokens"),
+        (401, "wrong key", "The server wants an API key"),
+        (429, "the queue is full", "wait a moment, then press retry"),
+        (500, "internal error, id abc <b>", "Internal error, id abc <b>."),
+    ],
+)
+def test_errors_are_sentences(
+    scripted: Any, scripted_url: str, open_page: OpenPage, status: int, message: str, shown: str
+) -> None:
+    scripted.refusal = (status, {"message": message, "type": "x", "code": None, "param": None})
+    page = open_page(scripted_url)
+    ask(page, "hello")
+    assert shown in text_of(page, ".seesay-error")
+    scripted.refusal = None
+    page.click('[aria-label="Retry"]')
+    page.wait_for_selector("text=Yes.")
+    assert count(page, ".seesay-error") == 0

@@ -1,0 +1,134 @@
+"""What the WebUI sends and shows, without a browser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from seesay.errors import CheckpointError, ConfigError, MissingExtraError
+from seesay.serving.client import APIError
+from seesay.ui import app
+from seesay.ui.conversation import Seen, Turn, files_of, make_messages
+from seesay.ui.details import format_seconds, make_details, make_line
+from seesay.ui.sentences import explain
+from seesay.ui.thumbnails import find_cell, make_thumbnail
+
+
+def make_report(**changes: Any) -> dict[str, Any]:
+    report = {
+        "modality": "image", "num_frames": 1, "height": 480, "width": 640, "resized_height": 476, "resized_width": 644,
+        "num_tiles": 1, "num_patches": 1564, "num_tokens": 391, "is_cached": False,
+    }  # fmt: skip
+    return {**report, **changes}
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> str:
+    path = tmp_path / "<b>.png"
+    Image.new("RGB", (640, 480), "red").save(path)
+    return str(path)
+
+
+def test_importing_the_ui_imports_neither_gradio_nor_torch() -> None:
+    code = (
+        "import sys, seesay.ui, seesay.ui.app; sys.exit(bool({'gradio', 'torch', 'transformers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_missing_gradio_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"seesay\[ui\]"):
+        app.run_webui("http://127.0.0.1:9")
+
+
+def test_a_taken_port_is_told_before_a_model_is_loaded() -> None:
+    pytest.importorskip("gradio")
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match="choose another --server-port"):
+            app.run_webui("no/such-model", server_port=taken.getsockname()[1])
+
+
+def test_wrong_models_and_servers_raise_what_the_command_line_shows() -> None:
+    pytest.importorskip("gradio")
+    with pytest.raises(APIError, match="cannot reach the server"):
+        app.run_webui("http://127.0.0.1:9", server_port=0)
+    with pytest.raises(CheckpointError, match="no-such"):
+        app.run_local("/no-such/folder", server_name="127.0.0.1", server_port=0)
+
+
+def test_messages_hold_files_before_text_and_skip_what_failed(picture: str, tmp_path: Path) -> None:
+    clip = tmp_path / "clip.MP4"
+    clip.write_bytes(b"clip")
+    turns = (
+        Turn(text="one", files=(picture, str(clip)), answer="1", is_done=True),
+        Turn(text="two", files=(str(tmp_path / "gone.png"),), error="it failed", is_done=True),
+        Turn(text="", files=(picture,)),
+    )
+    messages = make_messages(turns, " Be brief. ")
+    assert messages[0] == {"role": "system", "content": "Be brief."}
+    assert [message["role"] for message in messages[1:]] == ["user", "assistant", "user"]
+    parts = messages[1]["content"]
+    assert [part["type"] for part in parts] == ["image_url", "video_url", "text"]
+    assert parts[0]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert parts[1]["video_url"]["url"] == "data:video/mp4;base64,Y2xpcA=="
+    assert [part["type"] for part in messages[3]["content"]] == ["image_url"]
+    assert files_of(turns) == [picture, str(clip), picture]
+    assert make_messages((Turn(text="hi"),), "") == [{"role": "user", "content": "hi"}]
+
+
+def test_line_leaves_out_what_is_not_known() -> None:
+    usage = {"prompt_tokens": 1234, "completion_tokens": 11, "prompt_tokens_details": {"vision_tokens": 1000}}
+    timings = {"time_to_first_token_s": 0.25, "decode_s": 0.5, "total_s": 0.75}
+    line = "1,234 tokens in (1,000 image) \u00b7 11 out \u00b7 first after 0.25 s \u00b7 20 tokens/s"
+    assert make_line(Seen(usage=usage, timings=timings)) == line
+    measured = make_line(Seen(usage={"prompt_tokens": 5, "completion_tokens": 1}, first_s=0.05, total_s=0.06))
+    assert measured == "5 tokens in \u00b7 1 out \u00b7 first after 50 ms"
+    assert make_line(Seen()) == "" and make_details(Seen(), ()) == ""
+    assert [format_seconds(s) for s in (0.004, 0.0996, 1.5, 9.996)] == ["4 ms", "0.10 s", "1.50 s", "10.0 s"]
+
+
+def test_panel_tells_how_each_picture_was_seen(picture: str) -> None:
+    tiles = make_report(resized_height=896, resized_width=1344, num_tiles=7, num_tokens=1792, is_cached=True)
+    clip = make_report(modality="video", num_frames=4, num_tiles=1)
+    seen = Seen(usage={"prompt_tokens": 5}, timings={"encode_s": 0.1}, media=(make_report(), tiles, clip))
+    html = make_details(seen, [picture, picture, "/clips/a b.mp4"])
+    assert html.count("<figure") == 3 and html.count("<img") == 2 and 'src="gradio_api/file=/clips/a%20b.mp4"' in html
+    assert "640 \u00d7 480 \u2192 644 \u00d7 476 px" in html and "1,564 patches" in html and "391 tokens" in html
+    assert "7 tiles" in html and "4 frames" in html
+    assert html.count("from cache") == 1 and html.count("encoded now") == 2
+    assert "&lt;b&gt;.png" in html and "<b>.png" not in html
+
+
+def test_cells_are_tiles_or_tokens_where_they_are_squares() -> None:
+    assert find_cell(make_report()) == 28
+    assert find_cell(make_report(resized_height=896, resized_width=1344, num_tiles=7)) == 448
+    assert find_cell(make_report(num_tokens=390)) is None
+
+
+def test_thumbnails_of_files_that_are_gone_or_no_pictures_are_left_out(picture: str) -> None:
+    Path(picture).write_bytes(b"no picture")
+    assert make_thumbnail(picture, make_report()) == make_thumbnail("/gone.png", make_report()) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (APIError("messages[2].content[0].image_url: the data URL is broken", status=400), "The data URL is broken."),
+        (APIError("data URL of 1,234 characters is no picture", status=400), "This file is no picture."),
+        (APIError("", status=500), "The server gave no reason."),
+        (FileNotFoundError("x"), "A file of this conversation is gone: clear the conversation and upload it again."),
+        (KeyError("x"), "Something went wrong in the WebUI (KeyError): its log says more."),
+    ],
+)
+def test_errors_are_sentences(error: Exception, sentence: str) -> None:
+    assert explain(error) == sentence
