@@ -55,6 +55,6 @@ def load_weights(
 def _use_fast_kernel(linear: nn.Linear) -> None:
     """Compute `linear` by `make_linear_kernel`, which keeps what it needs of the weight: the parameter is emptied where
     it keeps a packed copy."""
-    linear.forward = make_linear_kernel(linear.weight, linear.bias)  # type: ignore[method-assign]
+    linear.forward = make_linear_kernel(linear.weight, linear.bias)  # type: ignore[assignment, method-assign]
     if linear.weight.device.type == "cpu":
         linear.weight = nn.Parameter(linear.weight.new_empty(0), requires_grad=False)

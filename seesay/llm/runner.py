@@ -18,6 +18,7 @@ from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.sampler import Sampled, Sampler, SamplingRow
+from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
 from seesay.llm.step_input import Embeddings, StepInput, build_profile_inputs, build_step_input
 from seesay.values import Row, StepPlan
@@ -220,21 +221,26 @@ class ModelRunner:
         hidden = self.decoder.forward(step.model, self._cache.layers)
         sampled, sampled_logits = self._sample(hidden, step, sequences)
         results = []
-        for index, row in enumerate(step.rows):
+        first = 0
+        for row in step.rows:
+            own = slice(first, first + row.num_tokens)
+            first += row.num_tokens
             choice = sampled.get(row.seq_id)
             if choice is not None and choice.error is not None:
                 errors[row.seq_id] = choice.error
-                continue
-            first = int(step.model.layout.cu_seqlens_q[index])
-            own_hidden = hidden[first : first + row.num_tokens]
-            own_logits = sampled_logits.get(row.seq_id)
-            results.append(self._collect(row, sequences[row.seq_id], choice, own_hidden, own_logits))
+            elif choice is not None and _wants_token_only(sequences[row.seq_id].params):
+                results.append(
+                    RowResult(seq_id=row.seq_id, start=row.start, token_id=choice.token_id, logprobs=choice.logprobs)
+                )
+            else:
+                own_logits = sampled_logits.get(row.seq_id)
+                results.append(self._collect(row, sequences[row.seq_id], choice, hidden[own], own_logits))
         return StepResult(rows=tuple(results), errors=errors)
 
     def _sample(
         self, hidden: torch.Tensor, step: StepInput, sequences: Mapping[int, Sequence]
     ) -> tuple[dict[int, Sampled], dict[int, torch.Tensor]]:
-        """Choices and logits [1, vocab] of the rows that sample, by sequence id."""
+        """Choices of the rows that sample, and logits [1, vocab] of those that ask for them, by sequence id."""
         rows = [(i, row) for i, row in enumerate(step.rows) if row.samples]
         if not rows:
             return {}, {}
@@ -245,7 +251,8 @@ class ModelRunner:
         logits = self.decoder.logits(hidden)
         choices = self._sampler.sample(logits, [_sampling_row(sequences[row.seq_id]) for _, row in rows])
         ids = [row.seq_id for _, row in rows]
-        return dict(zip(ids, choices, strict=True)), {seq_id: logits[i : i + 1] for i, seq_id in enumerate(ids)}
+        asked = {i: row.seq_id for i, (_, row) in enumerate(rows) if sequences[row.seq_id].params.output_logits}
+        return dict(zip(ids, choices, strict=True)), {seq_id: logits[i : i + 1] for i, seq_id in asked.items()}
 
     def _collect(
         self,
@@ -295,6 +302,13 @@ class ModelRunner:
         """(first position, logits) of a few positions at a time: those of a whole prompt may not fit in memory."""
         for first in range(0, len(hidden), LOGITS_CHUNK_ROWS):
             yield first, self.decoder.logits(hidden[first : first + LOGITS_CHUNK_ROWS])
+
+
+def _wants_token_only(params: SamplingParams) -> bool:
+    """Whether nothing but the sampled token (and its logprobs) is asked for: most rows, so it is decided first."""
+    return not (
+        params.output_logits or params.output_last_hidden_state or params.prompt_logprobs or params.pooling is not None
+    )
 
 
 def _to_host(values: torch.Tensor) -> torch.Tensor:
