@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 40 << 20
 """Largest upload: as base64 it fits into what a server takes by default."""
+
+_MAX_BODY_BYTES = 256 << 20
+"""Of our own server, which nobody else can ask: a whole conversation with its files."""
 
 _DETAILS_HEADER = {"x-seesay-timings": "1"}
 
@@ -47,17 +51,24 @@ def run_webui(
     """
     _check_gradio()
     port = _check_port(server_name, server_port)
+    logging.getLogger("seesay.ui").setLevel(log_level)
+    options = {
+        "backend_config": backend_config,
+        "vision_config": vision_config,
+        "chat_template_config": chat_template_config,
+        **settings,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
     if model_or_url.startswith(("http://", "https://")):
+        for name, value in options.items():
+            # The command line always gives configurations, which are defaults when nothing was asked for.
+            if name not in ("backend_config", "vision_config") or value != type(value)():
+                raise ConfigError(f"{name} is for a model; the server at {model_or_url} has its own")
         source: contextlib.AbstractContextManager[APIClient] = APIClient(model_or_url, api_key, headers=_DETAILS_HEADER)
     else:
-        source = _own_server(
-            model_or_url,
-            backend_config=backend_config,
-            vision_config=vision_config,
-            chat_template_config=chat_template_config,
-            log_level=log_level,
-            **settings,
-        )
+        if api_key is not None:
+            raise ConfigError(f"api_key is for a server behind a URL; {model_or_url!r} is a model")
+        source = _own_server(model_or_url, log_level=log_level, **options)
     with source as client, launch(client, server_name, port) as url:
         print(f"seesay: the WebUI is at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         _wait_for_signal()
@@ -133,9 +144,9 @@ def _own_server(model_path: str, **options: Any) -> Iterator[APIClient]:
 
     key = secrets.token_urlsafe(24)
     print(f"seesay: loading {model_path} ...", file=sys.stderr, flush=True)
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {"drain_timeout_s": 2.0, "max_body_bytes": _MAX_BODY_BYTES, **options}
     with (
-        serve(model_path, server_name="127.0.0.1", server_port=0, api_keys=key, drain_timeout_s=2.0, **given) as server,
+        serve(model_path, server_name="127.0.0.1", server_port=0, api_keys=key, **given) as server,
         APIClient(server.api_server_url, key, headers=_DETAILS_HEADER) as client,
     ):
         yield client

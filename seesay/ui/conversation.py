@@ -41,8 +41,9 @@ class Turn:
 
     @property
     def counts(self) -> bool:
-        """Whether later questions build on it: one that failed would make them fail too."""
-        return self.error is None
+        """Whether later questions build on it: one that failed would make them fail too, one that was stopped before
+        its first word has nothing to build on."""
+        return self.error is None and (bool(self.answer) or not self.is_done)
 
 
 def is_video(path: str) -> bool:

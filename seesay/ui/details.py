@@ -20,6 +20,7 @@ _STAGES = {
     "decode_s": "write",
 }
 
+_SEPARATOR = " · "
 _TIMES = " \u00d7 "
 _REVEAL = "this.open &amp;&amp; this.scrollIntoView({block: 'nearest', behavior: 'smooth'})"
 
@@ -39,15 +40,16 @@ def make_line(seen: Seen) -> str:
         pieces.append(f"first after {format_seconds(first_s)}")
     if num_out and num_out > 1 and decode_s > 0:
         pieces.append(f"{(num_out - 1) / decode_s:,.0f} tokens/s")
-    return " · ".join(pieces)
+    return _SEPARATOR.join(pieces)
 
 
 def make_details(seen: Seen, files: Sequence[str]) -> str:
     """The line, which opens what is known beyond it. `files` are those of the conversation, as `seen.media` reports on
     them. Empty when nothing is known."""
-    line = escape(make_line(seen))
-    if not line:
+    pieces = make_line(seen).split(_SEPARATOR)
+    if not pieces[0]:
         return ""
+    line = _SEPARATOR.join(f"<span>{escape(piece)}</span>" for piece in pieces)
     cards = "".join(make_card(path, report) for path, report in zip(files, seen.media))
     stages = _make_stages(seen.timings)
     if not cards and not stages:

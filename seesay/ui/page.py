@@ -37,6 +37,7 @@ def make_theme() -> Any:
         body_text_color_subdued="*neutral_500",
         body_text_color_subdued_dark="*neutral_400",
         input_placeholder_color="*neutral_500",
+        input_placeholder_color_dark="*neutral_400",
         body_background_fill_dark="*neutral_900",
         background_fill_secondary="*neutral_100",
         background_fill_secondary_dark="*neutral_800",

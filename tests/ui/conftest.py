@@ -1,4 +1,4 @@
-"""A headless Chromium, the WebUI on a free port of loopback, and the servers behind it: a real one and a scripted one."""
+"""A headless Chromium, the WebUI on a free port of loopback, and two servers behind it: a real and a scripted one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,14 +79,25 @@ def _is_ours(url: str) -> bool:
 # --- the WebUI ------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def run_command(*arguments: str) -> Iterator[str]:
-    """The URL of `seesay serve gradio …` on a free port, in a process of its own. SIGTERM must end it with status 0."""
+def find_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "seesay", "serve", "gradio", "--server-port", str(port), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1"}
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def run_command(*arguments: str) -> Iterator[str]:
+    """The URL of `seesay serve gradio …` on a free port, in a process of its own."""
+    port = find_port()
+    with run_webui("-m", "seesay", "serve", "gradio", "--server-port", str(port), *arguments, port=port) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def run_webui(*arguments: str, port: int, **variables: str) -> Iterator[str]:
+    """The URL of a Python program that serves the WebUI at `port`. SIGTERM must end it with status 0."""
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1", **variables}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
     lines: list[str] = []
@@ -122,6 +134,18 @@ def demo_url(browser: Any) -> Iterator[str]:
     """The WebUI with the built-in checkpoint, whose server it starts."""
     with run_command() as url:
         yield url
+
+
+@pytest.fixture
+def run_space() -> Callable[[], contextlib.AbstractContextManager[str]]:
+    """Runs the example of a Hugging Face Space."""
+    if not importlib.util.find_spec("gradio"):
+        pytest.skip("not installed: the extra 'ui' (gradio)")
+    root = Path(__file__).parents[2]
+    port = find_port()
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    app = root / "examples" / "huggingface_space" / "app.py"
+    return lambda: run_webui(str(app), port=port, PORT=str(port), PYTHONPATH=path)
 
 
 # --- a server that plays by a script --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from seesay.config import EngineConfig
 from seesay.errors import CheckpointError, ConfigError, MissingExtraError
 from seesay.serving.client import APIError
 from seesay.ui import app
@@ -66,12 +67,23 @@ def test_wrong_models_and_servers_raise_what_the_command_line_shows() -> None:
         app.run_local("/no-such/folder", server_name="127.0.0.1", server_port=0)
 
 
+def test_options_that_would_do_nothing_are_refused() -> None:
+    pytest.importorskip("gradio")
+    with pytest.raises(ConfigError, match="api_key is for a server behind a URL"):
+        app.run_webui("seesay-demo", server_port=0, api_key="key")
+    with pytest.raises(ConfigError, match="backend_config is for a model"):
+        app.run_webui("http://127.0.0.1:9", server_port=0, backend_config=EngineConfig(session_len=5))
+    with pytest.raises(ConfigError, match="max_queue is for a model"):
+        app.run_webui("http://127.0.0.1:9", server_port=0, max_queue=5)
+
+
 def test_messages_hold_files_before_text_and_skip_what_failed(picture: str, tmp_path: Path) -> None:
     clip = tmp_path / "clip.MP4"
     clip.write_bytes(b"clip")
     turns = (
         Turn(text="one", files=(picture, str(clip)), answer="1", is_done=True),
         Turn(text="two", files=(str(tmp_path / "gone.png"),), error="it failed", is_done=True),
+        Turn(text="three", note="Stopped.", is_done=True),
         Turn(text="", files=(picture,)),
     )
     messages = make_messages(turns, " Be brief. ")
