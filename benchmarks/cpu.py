@@ -5,7 +5,8 @@
 A queue of questions about pictures, clips and sums, the evaluation's tasks in turn, is answered greedily to each
 answer's natural end, at most 1 or 8 at a time. Transformers takes the queue in batches of that size, as
 `transformers.generate` does; here a finished answer makes room for the next. Tokens are counted up to the end of each
-answer. In the `uniform` figures all answers to 'describe this image' have 64 tokens, so that no place is ever empty.
+answer. These are the figures that end in `_queue`. In the others one batch of pictures is described in 64 tokens each,
+so that neither side's places are ever empty.
 
 Both sides start from pictures and text and end with text, in float32. Each round asks about pictures that no round
 before has shown, so no cache helps, and the sides take turns, so that a machine whose speed drifts drifts under both.
@@ -129,7 +130,7 @@ def main() -> None:
         num = args.questions if batch_size > 1 else max(1, args.questions // 6)
         queues = [make_queue(seed + 1000 * k, num) for k in range(args.rounds + 1)]
         uniform = [[sample_scene(seed + 1000 * k + i) for i in range(batch_size)] for k in range(args.rounds + 1)]
-        for suffix, work, num_tokens in (("", queues, None), ("_uniform", uniform, UNIFORM_TOKENS)):
+        for suffix, work, num_tokens in (("", uniform, UNIFORM_TOKENS), ("_queue", queues, None)):
             for name, value in compare(theirs, ours, work, batch_size, num_tokens).items():
                 figures[f"{name}_b{batch_size}{suffix}"] = value
         seed += 100_000
