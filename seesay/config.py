@@ -15,10 +15,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from seesay import foreign_options
 from seesay.errors import ConfigError
+from seesay.option_checks import accept_defaults, check_types
 
 DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
-DTYPES = ("auto", "float16", "bfloat16", "float32")
 
 
 def _require(condition: bool, option: str, value: object, need: str) -> None:
@@ -34,6 +35,7 @@ def _refuse_unsupported(config: Any, allowed: Mapping[str, tuple[object, ...]]) 
             raise ConfigError(f"{type(config).__name__}.{name}={value!r} is not supported (only {values[0]!r} is)")
 
 
+@accept_defaults(foreign_options.PYTORCH_ENGINE)
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """How the language engine runs. Known to users of LMDeploy as `PytorchEngineConfig`.
@@ -70,7 +72,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     device_type: str = "auto"
     eager_mode: bool = False
-    download_dir: str | None = None
+    download_dir: str | os.PathLike[str] | None = None
     revision: str | None = None
     quant_policy: int = 0
     hf_overrides: Mapping[str, Any] | None = None
@@ -78,7 +80,7 @@ class EngineConfig:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.dtype in DTYPES, "dtype", self.dtype, f"must be one of {', '.join(DTYPES)}")
+        check_types(self)
         for name in ("session_len", "max_batch_size"):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "must be at least 1, or None")
@@ -88,7 +90,7 @@ class EngineConfig:
             self.cache_max_entry_count,
             "must be in (0, 1]",
         )
-        _require(self.block_size >= 1, "block_size", self.block_size, "must be at least 1")
+        _require(1 <= self.block_size <= 1024, "block_size", self.block_size, "must be in [1, 1024]")
         _require(self.num_gpu_blocks >= 0, "num_gpu_blocks", self.num_gpu_blocks, "must be at least 0")
         _require(
             self.max_prefill_token_num >= 1, "max_prefill_token_num", self.max_prefill_token_num, "must be at least 1"
@@ -105,6 +107,7 @@ class EngineConfig:
         )
 
 
+@accept_defaults(foreign_options.TURBOMIND_ENGINE)
 @dataclass(frozen=True, kw_only=True)
 class TurbomindEngineConfig:
     """LMDeploy's other engine configuration; `to_engine_config` translates it."""
@@ -121,7 +124,7 @@ class TurbomindEngineConfig:
     quant_policy: int = 0
     rope_scaling_factor: float = 0.0
     use_logn_attn: bool = False
-    download_dir: str | None = None
+    download_dir: str | os.PathLike[str] | None = None
     revision: str | None = None
     max_prefill_token_num: int = 8192
     num_tokens_per_iter: int = 0
@@ -129,6 +132,7 @@ class TurbomindEngineConfig:
     hf_overrides: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         _refuse_unsupported(
             self,
             {
@@ -179,18 +183,14 @@ class VisionConfig:
     thread_num: int = 4
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("max_batch_size", "max_batch_tokens", "thread_num"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name in ("embedding_cache_bytes", "feature_cache_bytes"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0")
 
 
-def _is_bias(entry: tuple[object, object]) -> bool:
-    token_id, bias = entry
-    is_id = isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0
-    return is_id and isinstance(bias, (int, float)) and not isinstance(bias, bool) and -100 <= bias <= 100
-
-
+@accept_defaults(foreign_options.GENERATION)
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
     """How an answer is generated.
@@ -231,6 +231,7 @@ class GenerationConfig:
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         _refuse_unsupported(self, {"n": (1,), "response_format": (None,)})
         _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "must be at least 1")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]")
@@ -245,18 +246,15 @@ class GenerationConfig:
         )
         for name in ("presence_penalty", "frequency_penalty"):
             _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "must be in [-2, 2]")
-        is_bias = self.logit_bias is None or (
-            isinstance(self.logit_bias, Mapping) and all(map(_is_bias, self.logit_bias.items()))
-        )
+        biases = (self.logit_bias or {}).items()
+        is_bias = all(token_id >= 0 and -100 <= bias <= 100 for token_id, bias in biases)
         _require(is_bias, "logit_bias", self.logit_bias, "must map token ids to numbers in [-100, 100]")
         for name in ("stop_words", "bad_words"):
-            words = getattr(self, name)
-            is_list = words is None or (not isinstance(words, str) and all(isinstance(w, str) and w for w in words))
-            _require(is_list, name, words, "must be a list of strings, none of them empty")
+            words = getattr(self, name) or ()
+            _require(all(words), name, words, "must be a list of texts, none of them empty")
         for name in ("stop_token_ids", "bad_token_ids"):
-            ids = getattr(self, name)
-            is_list = ids is None or (not isinstance(ids, str) and all(isinstance(i, int) and i >= 0 for i in ids))
-            _require(is_list, name, ids, "must be a list of token ids")
+            ids = getattr(self, name) or ()
+            _require(all(token_id >= 0 for token_id in ids), name, ids, "must be a list of token ids")
         _require(
             self.min_new_tokens is None or self.min_new_tokens >= 0,
             "min_new_tokens",
@@ -264,13 +262,6 @@ class GenerationConfig:
             "must be at least 0",
         )
         _require(self.logprobs is None or 0 <= self.logprobs <= 1024, "logprobs", self.logprobs, "must be in [0, 1024]")
-        for name in ("output_logits", "output_last_hidden_state"):
-            _require(
-                getattr(self, name) in (None, "all", "generation"),
-                name,
-                getattr(self, name),
-                "must be 'all', 'generation' or None",
-            )
 
 
 @dataclass(frozen=True)
@@ -283,7 +274,7 @@ class ChatTemplateConfig:
     """
 
     model_name: str
-    model_path: str | None = None
+    model_path: str | os.PathLike[str] | None = None
     system: str | None = None
     meta_instruction: str | None = None
     eosys: str | None = None
@@ -296,6 +287,9 @@ class ChatTemplateConfig:
     separator: str | None = None
     capability: Literal["completion", "infilling", "chat", "python"] | None = None
     stop_words: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
     @classmethod
     def from_json(cls, file_or_string: str | os.PathLike[str]) -> ChatTemplateConfig:
@@ -352,7 +346,7 @@ class MediaLimits:
     timeout_s: float = 30.0
     max_redirects: int = 3
     allow_local_paths: bool = True
-    allowed_local_media_path: str | None = None
+    allowed_local_media_path: str | os.PathLike[str] | None = None
     allow_private_hosts: bool = False
     allowed_media_domains: Sequence[str] | None = None
 
@@ -374,6 +368,7 @@ class MediaLimits:
         )
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in (
             "max_bytes", "max_pixels", "max_clip_pixels", "max_frames", "max_items", "max_total_bytes",
             "max_total_pixels",
@@ -386,9 +381,7 @@ class MediaLimits:
         is_folder = folder is None or (bool(folder) and Path(folder).is_dir())
         _require(is_folder, "allowed_local_media_path", folder, "must be a folder that is there")
         domains = self.allowed_media_domains
-        is_list = domains is None or (
-            not isinstance(domains, str) and all(isinstance(domain, str) and _is_host(domain) for domain in domains)
-        )
+        is_list = domains is None or all(map(_is_host, domains))
         need = "must be a list of host names such as 'example.com' or '*.example.com', without scheme, port or path"
         _require(is_list, "allowed_media_domains", domains, need)
 

@@ -6,10 +6,13 @@ A request is prepared in a thread (template, media, tokens), computed by the eng
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
+import os
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
@@ -85,6 +88,16 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> R
     )
 
 
+_open_engines: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_engines() -> None:
+    """Threads that compute while the interpreter is taken down would crash it."""
+    for engine in list(_open_engines):
+        engine.close()
+
+
 class AsyncEngine:
     """One loaded model. All methods may be called from any thread.
 
@@ -136,7 +149,9 @@ class AsyncEngine:
         self._lock = threading.Lock()
         self._sessions: dict[int, Batch] = {}
         self._is_closed = False
+        self._process_id = os.getpid()
         self.loop = EngineLoop(scheduler=scheduler, runner=runner, encoder=encoder, vision_config=vision_config)
+        _open_engines.add(self)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -235,6 +250,12 @@ class AsyncEngine:
         """
         received_at = time.perf_counter()
         ids = [next(self._ids) for _ in requests]
+        if self._process_id != os.getpid():
+            raise RequestError(
+                ErrorCode.CLOSED,
+                f"this engine belongs to process {self._process_id}, and its threads do not survive a fork: make one in "
+                "each process, and start processes with the 'spawn' method",
+            )
         with self._lock:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
@@ -316,7 +337,7 @@ class AsyncEngine:
         try:
             live = self._preparer.prepare(request_id, request, on_output, received_at)
             error: Exception | None = None
-        except Exception as failure:
+        except BaseException as failure:
             live, error = None, explain(failure)
         with self._lock:
             is_aborted = self._preparing.pop(request_id)
@@ -331,10 +352,13 @@ class AsyncEngine:
 
     def close(self) -> None:
         """End what is running with an error, and free the threads."""
+        if self._process_id != os.getpid():
+            return  # a forked child has none of the threads
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
+        _open_engines.discard(self)
         self._threads.shutdown(wait=True)
         self._media_threads.shutdown(wait=True)
         self._preparer.close()

@@ -127,10 +127,10 @@ class EngineLoop:
     def _run(self) -> None:
         has_more = False
         while not self._is_closed:
-            self._drain_inbox(wait=not has_more)
             try:
+                self._drain_inbox(wait=not has_more)
                 has_more = self._step()
-            except Exception:
+            except BaseException:  # no signal reaches this thread: a user's callback may raise anything
                 logger.exception("the engine loop failed; its requests end")
                 self._end_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
                 has_more = False
@@ -164,7 +164,7 @@ class EngineLoop:
                 request.computing_at = now
         try:
             result = self._runner.run(plan, self._scheduler.sequences, self.store)
-        except Exception as error:
+        except BaseException as error:
             if is_out_of_memory(error):
                 release_cached_memory(self._runner.decoder.device)
             if len(plan.rows) == 1:
@@ -239,7 +239,7 @@ class EngineLoop:
     def _emit(self, request: LiveRequest, delta: OutputDelta) -> None:
         try:
             request.on_output(delta)
-        except Exception:
+        except BaseException:
             logger.exception("the receiver of request %d failed; the request is aborted", request.request_id)
             self.abort(request.request_id)
 
@@ -252,7 +252,7 @@ class EngineLoop:
         request.add_output(request.detokenizer.flush())
         self._finish(request, reason, error=error)
 
-    def _fail(self, request_id: int, error: Exception) -> None:
+    def _fail(self, request_id: int, error: BaseException) -> None:
         self._end(request_id, "error", explain(error))
 
     def _end_all(self, error: RequestError) -> None:
@@ -294,7 +294,7 @@ class EngineLoop:
         self._is_closed = True
 
 
-def explain(error: Exception) -> RequestError:
+def explain(error: BaseException) -> RequestError:
     """`error` as one that may be shown to a user. Our own bugs are logged with their traceback."""
     if isinstance(error, RequestError):
         return error

@@ -166,8 +166,21 @@ class RequestPreparer:
             rendered = self.chat_template.render(messages, markers=self._family.markers, **request.template_options)
         else:
             return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), self._media.open(())
+        self._check_text_length(rendered.text)
         tokens = tokenize(rendered, self.tokenizer, add_special_tokens=isinstance(request.prompt, str))
         return tokens, self._media.open(rendered.media)
+
+    def _check_text_length(self, text: str) -> None:
+        """Refuse a text that is too long for any tokenization, before time is spent on it. Normalization may join a few
+        characters to one."""
+        least = len(text) // (4 * self.tokenizer.longest_token_chars)
+        if least >= self._session_len:
+            raise RequestError(
+                ErrorCode.CONTEXT_TOO_LONG,
+                f"the prompt has {len(text)} characters, hence {least} tokens or more, but prompt and answer together "
+                f"may have {self._session_len} (session_len): shorten it",
+                "messages",
+            )
 
     def _check_token_ids(self, token_ids: Iterable[object]) -> npt.NDArray[np.int64]:
         ids: list[int] = []

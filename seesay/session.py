@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,7 @@ _ids = itertools.count(1)
 class Session:
     """Turns of one conversation, for `Pipeline.chat` and `Pipeline.stream_infer`.
 
-    response: the last answer; None before the first. generator: the stream of the turn that is being answered.
+    response: the last answer; None before the first.
     messages: the conversation so far. A turn that failed or that nobody listened to until its end is not part of it.
     """
 
@@ -26,7 +27,7 @@ class Session:
         self.id = next(_ids)
         self.messages: tuple[Message, ...] = ()
         self.response: Response | None = None
-        self.generator: Iterator[Response] | None = None
+        self._generator: weakref.ref[Generator[Response, None, None]] | None = None
         self._history: list[tuple[Any, str]] = []
         self._stop: Callable[[], None] | None = None
         self._is_closed = False
@@ -35,6 +36,16 @@ class Session:
     def history(self) -> list[tuple[Any, str]]:
         """(prompt as it was given, answer) of each turn."""
         return list(self._history)
+
+    @property
+    def generator(self) -> Generator[Response, None, None] | None:
+        """The stream of the turn that is being answered. It is its reader's: dropping it, as leaving a loop over it
+        does, ends the turn."""
+        return None if self._generator is None else self._generator()
+
+    @generator.setter
+    def generator(self, stream: Generator[Response, None, None]) -> None:
+        self._generator = weakref.ref(stream)
 
     @property
     def is_answering(self) -> bool:
@@ -55,7 +66,7 @@ class Session:
     def end_turn(self, prompt: Any, turn: tuple[Message, ...], response: Response | None) -> None:
         """Called by the pipeline when a turn is over; `response` is None when it was abandoned."""
         self._stop = None
-        self.generator = None
+        self._generator = None
         if response is None or self._is_closed:
             return
         self.response = response

@@ -1,0 +1,135 @@
+"""What happens to engines when scripts end, fork or misbehave. Each case is a process of its own where it must be."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from asking import ask, collect, parse
+
+from seesay.api import Pipeline
+from seesay.config import ConfigError, EngineConfig, GenerationConfig
+from seesay.engine import AsyncEngine
+from seesay.errors import ErrorCode, RequestError
+
+CPU = EngineConfig(device_type="cpu", block_size=16)
+
+SCRIPT = """
+import sys, threading, _thread, time
+from seesay import EngineConfig, GenerationConfig, pipeline
+pipe = pipeline({path!r}, EngineConfig(device_type="cpu"))
+config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
+"""
+
+
+def run_script(path: Path, body: str) -> subprocess.CompletedProcess[str]:
+    script = SCRIPT.format(path=str(path)) + textwrap.dedent(body)
+    return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
+
+
+def test_an_uncaught_error_ends_a_script_cleanly(tiny_checkpoint: Callable[[str], Path]) -> None:
+    done = run_script(
+        tiny_checkpoint("llama"),
+        """
+        stream = pipe.stream_infer(["a"] * 16, gen_config=config)
+        next(stream)
+        raise RuntimeError("a user's bug")
+        """,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.rstrip().endswith("RuntimeError: a user's bug")
+
+
+def test_ctrl_c_ends_a_script_cleanly(tiny_checkpoint: Callable[[str], Path]) -> None:
+    done = run_script(
+        tiny_checkpoint("llama"),
+        """
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        pipe(["a"] * 64, gen_config=config)
+        """,
+    )
+    assert done.returncode in (1, 130, -signal.SIGINT), (done.returncode, done.stderr)
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_callback_raises_ends_its_request_only(
+    tiny_checkpoint: Callable[[str], Path], error: BaseException
+) -> None:
+    def fail(token_ids: object, logits: object) -> object:
+        raise error
+
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=CPU) as engine:
+        configs = [GenerationConfig(max_new_tokens=4, ignore_eos=True, logits_processors=p) for p in (None, [fail])]
+        good, bad = ask(engine, parse(["a", "b"], *configs))
+        assert good.finish_reason == "length" and bad.finish_reason == "error"
+        assert ask(engine, parse(["c"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
+
+
+def test_a_failing_command_does_not_end_the_loop(tiny_checkpoint: Callable[[str], Path]) -> None:
+    def fail() -> None:
+        raise ValueError("a bug in the loop")
+
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=CPU) as engine:
+        engine.loop._inbox.put(fail)
+        assert ask(engine, parse(["c"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads is what is tested
+def test_a_forked_child_is_told_to_spawn(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=CPU) as engine:
+        context = multiprocessing.get_context("fork")
+        answers = context.SimpleQueue()
+
+        def ask_in_child() -> None:
+            try:
+                collect(engine, parse(["a"], max_new_tokens=2))
+            except RequestError as error:
+                answers.put((str(error.code), str(error)))
+            engine.close()
+
+        child = context.Process(target=ask_in_child)
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        code, message = answers.get()
+        assert code == ErrorCode.CLOSED and "spawn" in message
+        assert ask(engine, parse(["a"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
+
+
+def test_leaving_a_chat_stream_ends_its_turn(tiny_checkpoint: Callable[[str], Path]) -> None:
+    engine = AsyncEngine(str(tiny_checkpoint("llama")), backend_config=CPU)
+    with Pipeline.from_engine(engine) as pipe:
+        config = GenerationConfig(max_new_tokens=1500, ignore_eos=True)
+        session = pipe.session()
+        for _ in pipe.chat("one", session=session, gen_config=config, stream_response=True):
+            break
+        assert not session.is_answering and session.messages == ()
+        deadline = time.monotonic() + 20
+        while engine.loop.stats().num_running and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert engine.loop.stats().num_running == 0
+        pipe.chat("two", session=session, gen_config=GenerationConfig(max_new_tokens=2, ignore_eos=True))
+        assert len(session.history) == 1
+
+
+def test_endless_prompts_are_refused_before_they_are_tokenized(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=CPU) as engine:
+        monkeypatch.setattr(engine.tokenizer, "encode_prompt", lambda *_, **__: pytest.fail("tokenized"))
+        output = ask(engine, parse(["hello " * 200_000], max_new_tokens=2))[0]
+    assert isinstance(output.error, RequestError) and output.error.code is ErrorCode.CONTEXT_TOO_LONG
+    assert "2048" in output.error.message and "1200" in output.error.message
+
+
+def test_absurd_blocks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="block_size"):
+        EngineConfig(block_size=10**6)
