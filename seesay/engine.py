@@ -253,8 +253,8 @@ class AsyncEngine:
         if self._process_id != os.getpid():
             raise RequestError(
                 ErrorCode.CLOSED,
-                f"this engine belongs to process {self._process_id}, and its threads do not survive a fork: make one in "
-                "each process, and start processes with the 'spawn' method",
+                f"this engine belongs to process {self._process_id}, and its threads do not survive a fork: make one "
+                "in each process, and start processes with the 'spawn' method",
             )
         with self._lock:
             if self._is_closed:
