@@ -38,7 +38,8 @@ _ARGUMENTS = (
 TIMEOUT_MS = 20_000
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while Playwright runs, no other event loop can run in this thread, as tests with asyncio need.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if MISSING:
         pytest.skip(f"not installed: {', '.join(MISSING)}")
@@ -129,7 +130,7 @@ def run_webui(*arguments: str, port: int, **variables: str) -> Iterator[str]:
     assert status == 0, "".join(lines)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def demo_url(browser: Any) -> Iterator[str]:
     """The WebUI with the built-in checkpoint, whose server it starts."""
     with run_command() as url:
@@ -221,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scripted_server() -> Iterator[ScriptedServer]:
     with ScriptedServer() as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -241,7 +242,7 @@ def scripted(scripted_server: ScriptedServer) -> ScriptedServer:
     return scripted_server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scripted_url(browser: Any, scripted_server: ScriptedServer) -> Iterator[str]:
     """The WebUI for the scripted server."""
     with run_command(scripted_server.url) as url:
