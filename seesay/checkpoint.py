@@ -35,17 +35,25 @@ _DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
     "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
 }  # fmt: skip
+_WEIGHT_DTYPES = ("BF16", "F16", "F32", "F64")
 
 
 def resolve_checkpoint(
-    model_path: str | os.PathLike[str], *, revision: str | None = None, download_dir: str | None = None
+    model_path: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    download_dir: str | os.PathLike[str] | None = None,
 ) -> Path:
     """The local folder that `model_path` names: a folder, 'seesay-demo', or a hub id (downloaded when needed).
 
     `revision` is a branch, tag or commit and `download_dir` the cache folder; both matter to hub ids only.
     Raises `CheckpointError` when there is no such folder or the hub cannot give it.
     """
+    if not isinstance(model_path, str | os.PathLike):
+        raise TypeError(f"model_path must be a folder's path or a hub id, not {type(model_path).__name__}")
     name = os.fspath(model_path)
+    if not name:
+        raise CheckpointError(f"model path is empty: pass a folder, a hub id, or {DEMO_MODEL!r}")
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -61,7 +69,7 @@ def resolve_checkpoint(
     return _download(name, revision=revision, download_dir=download_dir)
 
 
-def _download(repo_id: str, *, revision: str | None, download_dir: str | None) -> Path:
+def _download(repo_id: str, *, revision: str | None, download_dir: str | os.PathLike[str] | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -71,7 +79,7 @@ def _download(repo_id: str, *, revision: str | None, download_dir: str | None) -
         folder = snapshot_download(
             repo_id,
             revision=revision,
-            cache_dir=download_dir,
+            cache_dir=None if download_dir is None else os.fspath(download_dir),
             allow_patterns=list(HUB_PATTERNS),
             tqdm_class=_make_bar_class(),
         )
@@ -131,6 +139,7 @@ class Checkpoint:
         if config is None:
             raise CheckpointError(f"{path}: no config.json, so this is no model folder")
         merged = _merge(config, hf_overrides or {}, where="hf_overrides")
+        _refuse_quantized(path / "config.json", merged)
         digest = hashlib.blake2b(digest_size=32)
         _update_framed(digest, json.dumps(merged, sort_keys=True, default=str).encode())
         stored: dict[str, StoredTensor] = {}
@@ -195,17 +204,24 @@ class Checkpoint:
     def tensors(
         self, names: Iterable[str], device: torch.device | str, dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Read tensors one at a time straight to `device`, file by file, floating ones converted to `dtype`.
+        """Read weights one at a time straight to `device`, file by file, converted to `dtype` when it is given.
 
         A CPU tensor may share memory with the mapped file: copy it when you keep it. Raises `CheckpointError`
-        naming the tensor or file. On a terminal a progress bar shows what takes longer than a second.
+        naming the tensor or file, also for one that is stored quantized.
+        On a terminal a progress bar shows what takes longer than a second.
         """
         from safetensors import SafetensorError, safe_open
         from tqdm import tqdm
 
         by_file: dict[Path, list[str]] = {}
         for name in names:
-            by_file.setdefault(self._find(name).file, []).append(name)
+            stored = self._find(name)
+            if stored.dtype not in _WEIGHT_DTYPES:
+                raise CheckpointError(
+                    f"{stored.file}: tensor {name!r} is stored as {stored.dtype}. Quantized weights are not supported: "
+                    f"use a checkpoint in {', '.join(_WEIGHT_DTYPES)}"
+                )
+            by_file.setdefault(stored.file, []).append(name)
         total = sum(map(len, by_file.values()))
         with tqdm(total=total, desc="loading weights", unit="tensor", disable=None, delay=1.0, leave=False) as bar:
             for file, wanted in by_file.items():
@@ -213,7 +229,7 @@ class Checkpoint:
                     with safe_open(str(file), framework="pt", device=str(device)) as reader:
                         for name in wanted:
                             tensor = reader.get_tensor(name)
-                            yield name, tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+                            yield name, tensor if dtype is None else tensor.to(dtype)
                             bar.update()
                 except (SafetensorError, OSError) as error:
                     raise CheckpointError(f"{file}: cannot be read: {error}") from error
@@ -223,6 +239,16 @@ class Checkpoint:
             return self.stored[name]
         except KeyError:
             raise CheckpointError(f"{self.path}: tensor {name!r} is missing from the checkpoint") from None
+
+
+def guess_stored_name(own: str, stored_as: Mapping[str, str]) -> str:
+    """How a checkpoint would spell the tensor that a model calls `own`, going by how it spells its neighbours:
+    `stored_as` maps the model's names to the checkpoint's. `own` itself where that tells nothing."""
+    module = own.partition(".")[0]
+    for neighbour, stored in stored_as.items():
+        if neighbour.partition(".")[0] == module and stored.endswith(neighbour):
+            return stored.removesuffix(neighbour) + own
+    return own
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, where: str) -> dict[str, Any]:
@@ -236,6 +262,18 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, where: str) -
         else:
             merged[key] = value
     return merged
+
+
+def _refuse_quantized(file: Path, config: Mapping[str, Any]) -> None:
+    """Quantized weights would be read as if they were plain numbers."""
+    for part in (config, config.get("text_config"), config.get("llm_config")):
+        settings = part.get("quantization_config") if isinstance(part, Mapping) else None
+        if settings:
+            method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
+            raise CheckpointError(
+                f"{file}: quantization_config ({method}): quantized checkpoints are not supported. "
+                "Use the model's unquantized checkpoint"
+            )
 
 
 def _read_object(file: Path) -> dict[str, Any] | None:

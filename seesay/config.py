@@ -313,7 +313,9 @@ class ChatTemplateConfig:
 
     def to_json(self) -> str:
         """The JSON form that `from_json` reads."""
-        return json.dumps({f.name: getattr(self, f.name) for f in fields(self)}, ensure_ascii=False, indent=2)
+        return json.dumps(
+            {f.name: getattr(self, f.name) for f in fields(self)}, ensure_ascii=False, indent=2, default=os.fspath
+        )
 
 
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")

@@ -36,7 +36,7 @@ def pick_device(device_type: str) -> torch.device:
         raise ConfigError(
             f"device_type={device_type!r} is not a device: use 'auto', 'cuda', 'cuda:N' or 'cpu'"
         ) from None
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
         raise ConfigError(f"device_type={device_type!r} is not supported: use 'auto', 'cuda', 'cuda:N' or 'cpu'")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device_type={device_type!r} was asked for, but torch sees no CUDA GPU: use 'auto' or 'cpu'")

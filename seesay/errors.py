@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
 
 class ErrorCode(StrEnum):
@@ -45,6 +47,9 @@ class RequestError(SeesayError):
         self.message = message
         self.param = param
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.message, self.param)
+
 
 class ConfigError(SeesayError, ValueError):
     """An option has a value that is wrong or not supported; the message names the option."""
@@ -59,5 +64,9 @@ class MissingExtraError(SeesayError, ImportError):
 
     def __init__(self, feature: str, *, package: str, extra: str) -> None:
         super().__init__(f"{feature} needs the package {package!r}: install it with  pip install 'seesay[{extra}]'")
+        self.feature = feature
         self.package = package
         self.extra = extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), package=self.package, extra=self.extra), (self.feature,)

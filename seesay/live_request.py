@@ -119,6 +119,7 @@ class LiveRequest:
         """What is new since the last call, as a delta that is not final."""
         delta = OutputDelta(
             request_id=self.request_id,
+            prompt_tokens=self.sequence.num_prompt_tokens,
             text="".join(self.new_text),
             token_ids=tuple(self.new_token_ids),
             logprobs=tuple(self.new_logprobs) or None,

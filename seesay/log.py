@@ -46,10 +46,10 @@ def set_up_logging(level: str, max_log_len: int | None = None) -> None:
 
     Adds a handler for stderr unless the application has set up logging. Raises ConfigError for an unknown level.
     """
-    name = level.upper()
-    if name not in LEVELS:
+    name = level.upper() if isinstance(level, str) else None
+    if name is None or name not in LEVELS:
         raise ConfigError(f"log_level={level!r}: must be one of {', '.join(LEVELS)}")
-    if max_log_len is not None and max_log_len < 0:
+    if max_log_len is not None and not (isinstance(max_log_len, int) and max_log_len >= 0):
         raise ConfigError(f"max_log_len={max_log_len!r}: must be at least 0, or None")
     logger = logging.getLogger("seesay")
     logger.setLevel(name)

@@ -85,7 +85,7 @@ class AnswerBuilder:
         return Response(
             text=text,
             generate_token_len=self._num_tokens if delta.usage is None else delta.usage.completion_tokens,
-            input_token_len=0 if delta.usage is None else delta.usage.prompt_tokens,
+            input_token_len=delta.prompt_tokens if delta.usage is None else delta.usage.prompt_tokens,
             finish_reason=delta.finish_reason,
             token_ids=token_ids,
             logprobs=logprobs,

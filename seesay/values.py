@@ -268,11 +268,13 @@ class OutputDelta:
     `logprobs` has one {token_id: logprob} per new token when asked for. `usage`, `timings`, `logits`,
     `last_hidden_state`, `prompt_logprobs` and `media` come with the final delta. `error` is set when `finish_reason` is
     "error".
+    `prompt_tokens`, the length of the prompt, is in every delta of a request that got as far as being computed.
     `pooled` float32 [hidden] comes with the final delta of a request with `pooling`: the mean over the prompt's
     positions, text and media, of the last hidden state (after the final norm). Such a request has no other output.
     """
 
     request_id: int
+    prompt_tokens: int = 0
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[Mapping[int, float], ...] | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from seesay.checkpoint import Checkpoint
+from seesay.checkpoint import Checkpoint, guess_stored_name
 from seesay.errors import CheckpointError
 from seesay.linear import make_linear_kernel
 
@@ -32,7 +32,9 @@ def load_weights(
     module.to(dtype=dtype).to_empty(device=device).requires_grad_(False).eval()
     parameters = dict(module.named_parameters())
     if missing := sorted(parameters.keys() - stored.keys()):
-        raise CheckpointError(f"{checkpoint.path}: the tensor for the vision tower's {missing[0]!r} is missing")
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor {guess_stored_name(missing[0], stored)!r} of the vision tower is missing"
+        )
     if unexpected := sorted(stored.keys() - parameters.keys()):
         raise CheckpointError(f"{checkpoint.path}: tensor {stored[unexpected[0]]!r} has no place in the vision tower")
     owner = {name: own for own, name in stored.items()}

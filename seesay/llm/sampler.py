@@ -59,7 +59,7 @@ class Sampler:
         token_ids: list[int] = greedy_ids.tolist()
         for index, value in enumerate(best.tolist()):
             if not math.isfinite(value) and index not in errors:
-                errors[index] = _not_finite(rows[index])
+                errors[index] = _not_finite(rows[index], logits.dtype)
         drawn = [i for i, row in enumerate(rows) if not row.params.greedy and i not in errors]
         if drawn:
             for index, token_id in zip(drawn, self._draw(scores, rows, drawn), strict=True):
@@ -256,14 +256,18 @@ def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
     return scores
 
 
-def _not_finite(row: SamplingRow) -> RequestError:
+def _not_finite(row: SamplingRow, dtype: torch.dtype) -> RequestError:
     if row.params.bad_token_ids or row.params.logits_processors or row.params.min_new_tokens:
         return RequestError(
             ErrorCode.INVALID_REQUEST,
             "no token is left to choose: bad_token_ids, min_new_tokens or logits_processors forbid all of them",
             "bad_token_ids",
         )
-    return RequestError(ErrorCode.INTERNAL, "the model's logits are not finite: try dtype='float32' or 'bfloat16'")
+    cure = "its range is small: try dtype='float32' or 'bfloat16'"
+    if dtype is not torch.float16:
+        cure = "look for damaged weights in the checkpoint"
+    name = str(dtype).removeprefix("torch.")
+    return RequestError(ErrorCode.INTERNAL, f"the model's logits, computed in {name}, are not finite: {cure}")
 
 
 def _report_logprobs(

@@ -162,7 +162,7 @@ def _open_file(path: Path, allowance: Allowance) -> bytes | Path:
     return path
 
 
-def _find_confined(path: Path, folder: str, *, must_exist: bool) -> tuple[str, ...] | None:
+def _find_confined(path: Path, folder: str | os.PathLike[str], *, must_exist: bool) -> tuple[str, ...] | None:
     """The way from `folder` to the real place of `path`; None when that is not in it (or is not there at all)."""
     try:
         real = path.resolve(strict=must_exist)
@@ -172,7 +172,7 @@ def _find_confined(path: Path, folder: str, *, must_exist: bool) -> tuple[str, .
     return way or None
 
 
-def _read_confined(path: Path, folder: str, allowance: Allowance) -> bytes:
+def _read_confined(path: Path, folder: str | os.PathLike[str], allowance: Allowance) -> bytes:
     way = _find_confined(path, folder, must_exist=False)
     if way is None:
         raise RequestError(

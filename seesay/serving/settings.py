@@ -8,6 +8,7 @@ from typing import Literal
 from seesay.config import MediaLimits
 from seesay.errors import ConfigError
 from seesay.log import LEVELS
+from seesay.option_checks import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,7 @@ class ServerSettings:
     ssl_keyfile_password: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        check_types(self)
         least: dict[str, float] = {
             "port": 0, "max_concurrent_requests": 1, "max_queue": 0, "max_choices": 1, "max_body_bytes": 1,
             "max_total_body_bytes": 1, "drain_timeout_s": 0, "max_stored_responses": 0,
@@ -73,8 +75,6 @@ class ServerSettings:
         for key in self.api_keys:
             if not key or not key.isascii() or key != key.strip():
                 raise ConfigError("api_keys: a key must be ASCII text, not empty, without spaces around it")
-        if self.generation_defaults not in ("model", "openai"):
-            raise ConfigError(f"generation_defaults={self.generation_defaults!r}: must be 'model' or 'openai'")
         if self.log_level.upper() not in LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}: must be one of {', '.join(LEVELS)}")
         if (self.ssl_keyfile is not None) and self.ssl_certfile is None:

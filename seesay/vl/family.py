@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.decode import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ class Family(ABC):
         self.tokenizer = tokenizer
         unknown = sorted(name for name in checkpoint.tensor_names() if not self.weights.is_known(name))
         if unknown:
+            more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
             raise CheckpointError(
-                f"{checkpoint.path}: tensor {unknown[0]!r} ({len(unknown)} such) is not part of "
-                f"{checkpoint.architecture}"
+                f"{checkpoint.path}: tensor {unknown[0]!r}{more} is not part of {checkpoint.architecture}"
             )
 
     @property
@@ -188,7 +189,7 @@ class Family(ABC):
         known = self.options.get(modality, ())
         for name, value in options.items():
             if name not in known:
-                listed = ", ".join((*known, *self.decode_defaults.get(modality, ()))) or "none"
+                listed = ", ".join((*known, *sorted(DECODE_OPTIONS[modality]))) or "none"
                 message = f"{modality.value} option {name!r} is unknown to this model; known are: {listed}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

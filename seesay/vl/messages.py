@@ -19,6 +19,7 @@ from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 
 Part = TextPart | MediaPart
 
+_ROLES = ("system", "user", "assistant", "tool", "developer")
 _MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
 _ACCEPTED = "a text, OpenAI messages (a list of dicts), (text, image), or (text, [images])"
 _VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv")
@@ -69,6 +70,8 @@ def parse_turn(prompt: Any) -> tuple[Message, ...]:
 def _one_each(gen_config: GenerationConfig | Sequence[GenerationConfig] | None, num: int) -> list[GenerationConfig]:
     if gen_config is None or isinstance(gen_config, GenerationConfig):
         return [gen_config or GenerationConfig()] * num
+    if not isinstance(gen_config, list | tuple):
+        raise TypeError(f"gen_config must be a GenerationConfig or a list of them, not {type(gen_config).__name__}")
     configs = list(gen_config)
     if len(configs) != num:
         raise ValueError(f"gen_config: {len(configs)} for {num} prompts; give one for all or one for each")
@@ -187,7 +190,9 @@ def _parse_message(message: Mapping[str, Any], index: int) -> Message:
     where = f"messages[{index}]"
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        _fail(f"{where} has no role (user, assistant, system or tool)", f"{where}.role")
+        _fail(f"{where} has no role ({', '.join(_ROLES)})", f"{where}.role")
+    if role not in _ROLES:
+        _fail(f"{where} has the unknown role {role!r}; known are {', '.join(_ROLES)}", f"{where}.role")
     extra: dict[str, Any] = {}
     for key, value in message.items():
         if key in ("role", "content") or value is None:
@@ -258,6 +263,10 @@ def _parse_inline_media(part: Mapping[str, Any], modality: Modality, where: str)
 def _media_options(options: dict[str, Any], where: str) -> dict[str, Any]:
     """The options that decoding and the model's family know how to check; None is the default of each."""
     options = {key: value for key, value in options.items() if value is not None}
+    if (num_frames := options.pop("nframes", None)) is not None:  # as qwen-vl-utils spells it
+        if "num_frames" in options:
+            _fail(f"{where} has both nframes and num_frames, which mean the same", f"{where}.nframes")
+        options["num_frames"] = num_frames
     detail = options.pop("detail", "auto")
     if detail not in ("auto", "high", "low"):
         _fail(f"{where}.detail must be auto, low or high, not {detail!r}", f"{where}.detail")

@@ -37,9 +37,10 @@ def render_raw(text: str, media: Sequence[MediaPart], markers: Mapping[Modality,
     for part in media:
         if part.modality not in markers:
             _fail(f"this model takes no {part.modality.value} input")
-    wanted = {modality: spelling for modality, spelling in _NEUTRAL.items() if modality in {p.modality for p in media}}
-    if not any(spelling in text for spelling in wanted.values()):
-        wanted = {modality: markers[modality] for modality in wanted}
+    neutral = {modality: spelling for modality, spelling in _NEUTRAL.items() if modality in {p.modality for p in media}}
+    own = {modality: markers[modality] for modality in neutral}
+    has_own = not any(spelling in text for spelling in neutral.values()) and any(m in text for m in own.values())
+    wanted = own if has_own else neutral
     found = [match.span() for match in re.finditer("|".join(map(re.escape, wanted.values())), text)]
     queues = {spelling: [part for part in media if part.modality is modality] for modality, spelling in wanted.items()}
     for modality, spelling in wanted.items():
@@ -47,7 +48,7 @@ def render_raw(text: str, media: Sequence[MediaPart], markers: Mapping[Modality,
         if num_spelled != len(queues[spelling]):
             _fail(
                 f"the text has {num_spelled} {spelling} for {len(queues[spelling])} {modality.value} item(s): without "
-                f"a chat template it must contain {_NEUTRAL[modality]} once for each"
+                "a chat template it must contain one for each"
             )
     pieces: list[str] = []
     spans: list[tuple[int, int]] = []
@@ -79,7 +80,17 @@ class TokenizedPrompt:
 
 
 def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer, *, add_special_tokens: bool = False) -> TokenizedPrompt:
-    """add_special_tokens: let the tokenizer put its BOS before the text (raw prompts)."""
+    """add_special_tokens: let the tokenizer put its BOS before the text (raw prompts).
+
+    Raises RequestError for a text that is not one: with half of a surrogate pair.
+    """
+    try:
+        rendered.text.encode()
+    except UnicodeEncodeError as error:
+        _fail(
+            f"the prompt holds {rendered.text[error.start]!r}, half of a surrogate pair, which is no character: "
+            f"it stands after {rendered.text[max(0, error.start - 20) : error.start]!r}"
+        )
     logger.info("prompt: %s", rendered.text)
     token_ids, ranges = tokenizer.encode_prompt(rendered, add_special_tokens=add_special_tokens)
     assert len(ranges) == len(rendered.media), "the tokenizer lost a marker"

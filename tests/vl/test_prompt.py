@@ -133,7 +133,7 @@ def test_raw_text():
 @pytest.mark.parametrize(
     ("text", "modalities", "message"),
     [
-        ("no place", ["image"], "0 .I. for 1 image"),
+        ("no place", ["image"], "0 <IMAGE_TOKEN> for 1 image"),
         (f"{IMAGE_TOKEN}{IMAGE_TOKEN}", ["image"], "2 <IMAGE_TOKEN> for 1"),
         (f"{IMAGE_TOKEN}", ["image", "video"], "0 <VIDEO_TOKEN> for 1 video"),
     ],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from seesay.checkpoint import Checkpoint
+from seesay.checkpoint import Checkpoint, guess_stored_name
 from seesay.errors import CheckpointError
 
 
@@ -57,7 +57,8 @@ def load_parameters(
         start = 0
         for part in parameter.parts:
             if part.source not in stored_as:
-                raise CheckpointError(f"{checkpoint.path}: the tensor for {part.source!r} is missing")
+                name = guess_stored_name(part.source, stored_as)
+                raise CheckpointError(f"{checkpoint.path}: tensor {name!r} is missing from the checkpoint")
             stored = stored_as[part.source]
             expected, found = (part.num_rows, *parameter.shape[1:]), checkpoint.shape(stored)
             if found != expected:
@@ -69,7 +70,8 @@ def load_parameters(
         parameter.data = torch.empty(parameter.shape, dtype=dtype, device=device)
     unexpected = sorted(name for source, name in stored_as.items() if name not in places and source not in ignored)
     if unexpected:
-        raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r} ({len(unexpected)} such)")
+        more = f" (and {len(unexpected) - 1} more)" if len(unexpected) > 1 else ""
+        raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}")
     for stored, tensor in checkpoint.tensors(places, device):
         parameter, start, stop = places[stored]
         parameter.data[start:stop].copy_(tensor)

@@ -1,0 +1,55 @@
+"""Options of LMDeploy's configurations that have nothing to set here, with the values that describe what seesay does.
+
+They are accepted at these values, so that code written for LMDeploy runs, and refused by name at any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+PYTORCH_ENGINE: Mapping[str, Sequence[object]] = {
+    # one process, one device
+    "dp": (1,),
+    "dp_rank": (0,),
+    "ep": (1,),
+    "attn_tp_size": (None, 1),
+    "mlp_tp_size": (None, 1),
+    "moe_tp_size": (None, 1),
+    "distributed_executor_backend": (None, "uni"),
+    "enable_mp_engine": (False,),
+    "mp_engine_backend": ("mp",),
+    "enable_microbatch": (False,),
+    "enable_eplb": (False,),
+    "role": ("Hybrid",),
+    "migration_backend": ("DLSlime",),
+    "enable_transfer_obj_ref": (False,),
+    # plain weights of the checkpoint, read at start
+    "model_format": (None, "hf"),
+    "custom_module_map": (None,),
+    "empty_init": (False,),
+    "enable_metrics": (True,),
+    "logprobs_mode": (None,),
+    "enable_return_routed_experts": (False,),
+    # no diffusion models
+    "dllm_block_length": (None,),
+    "dllm_unmasking_strategy": ("low_confidence_dynamic",),
+    "dllm_denoising_steps": (None,),
+    "dllm_confidence_threshold": (0.85,),
+}
+
+TURBOMIND_ENGINE: Mapping[str, Sequence[object]] = {
+    "async": (1, True),
+    "async_": (1, True),
+    "devices": (None,),
+    "empty_init": (False,),
+    "enable_metrics": (True,),
+}
+
+GENERATION: Mapping[str, Sequence[object]] = {
+    "with_cache": (False,),
+    "preserve_cache": (False,),
+    "migration_request": (None,),
+    "return_routed_experts": (False,),
+    "repetition_ngram_size": (0,),
+    "repetition_ngram_threshold": (0,),
+}

@@ -1,0 +1,147 @@
+"""Checks option values by the types they are annotated with. What is wrong raises `ConfigError` and names the option.
+
+Knows no option itself: classes bring their annotations, callers their tables.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from seesay.errors import ConfigError
+
+T = TypeVar("T")
+_Check = Callable[[Any], bool]
+
+
+def check_types(config: object) -> None:
+    """Raise `ConfigError` for the first field of a dataclass instance whose value is not of its annotated type.
+
+    Numbers are those of `numbers`, so that NumPy's are fine; a bool is none, infinity and NaN are none, and a text must
+    be one that can be encoded.
+    """
+    cls: Callable[..., Any] = type(config)
+    for name, (is_valid, need) in _checks_of(cls).items():
+        value = getattr(config, name)
+        if not is_valid(value):
+            raise ConfigError(f"{name}={value!r}: must be {need}")
+
+
+def check_value(owner: type, name: str, value: object) -> None:
+    """As `check_types`, for one field of the class `owner`."""
+    is_valid, need = _checks_of(owner)[name]
+    if not is_valid(value):
+        raise ConfigError(f"{name}={value!r}: must be {need}")
+
+
+def check_instance(name: str, value: object, *kinds: type) -> None:
+    """Raise `TypeError` when an argument is given (not None) and of none of `kinds`."""
+    if value is not None and not isinstance(value, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be {expected}, not {type(value).__name__}")
+
+
+def accept_defaults(others: Mapping[str, Sequence[object]]) -> Callable[[type[T]], type[T]]:
+    """A decorator for keyword-only dataclasses, which then also take the options `others`, at the listed values only.
+
+    Those are of another project's class of the same purpose, and say what is true here anyway. Any other value raises
+    `ConfigError` naming the option. The class does not keep them.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        make: Callable[..., None] = cls.__init__
+
+        @functools.wraps(make)
+        def make_without(self: T, *args: Any, **options: Any) -> None:
+            if args:
+                raise TypeError(f"{cls.__name__} takes its options by name: {cls.__name__}(name=value, …)")
+            for name in options.keys() & others.keys():
+                value, allowed = options.pop(name), others[name]
+                if not any(type(value) is type(known) and value == known for known in allowed):
+                    only = " or ".join(map(repr, allowed))
+                    raise ConfigError(f"{cls.__name__}.{name}={value!r} is not supported (only {only} is)")
+            make(self, **options)
+
+        setattr(cls, "__init__", make_without)  # noqa: B010 - mypy forbids to assign a method
+        return cls
+
+    return decorate
+
+
+@functools.cache
+def _checks_of(cls: Callable[..., Any]) -> dict[str, tuple[_Check, str]]:
+    return {name: (_make_check(hint), _describe(hint)) for name, hint in get_type_hints(cls).items()}
+
+
+def _make_check(hint: Any) -> _Check:
+    if hint is Any:
+        return lambda _: True
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if origin in _PLAIN:
+        return _PLAIN[origin]
+    if origin in (Union, UnionType):
+        checks = [_make_check(argument) for argument in arguments]
+        return lambda value: any(check(value) for check in checks)
+    if origin is Literal:
+        return lambda value: any(type(value) is type(known) and value == known for known in arguments)
+    if origin is Callable:
+        return callable
+    if origin in (Sequence, tuple):
+        kind = Sequence if origin is Sequence else tuple
+        check = _make_check(arguments[0])
+        return lambda value: isinstance(value, kind) and not isinstance(value, str | bytes) and all(map(check, value))
+    if origin is Mapping:
+        key, entry = map(_make_check, arguments)
+        return lambda value: isinstance(value, Mapping) and all(key(k) and entry(v) for k, v in value.items())
+    return lambda value: isinstance(value, origin)
+
+
+def _describe(hint: Any) -> str:
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if origin in _PLAIN_NAMES:
+        return _PLAIN_NAMES[origin]
+    if origin in (Union, UnionType):
+        return " or ".join(map(_describe, arguments))
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, arguments))
+    if origin in (Sequence, tuple):
+        return f"a list ({_describe(arguments[0])} each)"
+    if origin is Mapping:
+        return f"a dict ({_describe(arguments[0])}: {_describe(arguments[1])})"
+    return "a function" if origin is Callable else f"a {getattr(origin, '__name__', origin)}"
+
+
+def _is_whole(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral)
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
+def _is_text(value: object) -> bool:
+    try:
+        return isinstance(value, str) and (value.isascii() or bool(value.encode()))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+_PLAIN: dict[Any, _Check] = {
+    int: _is_whole,
+    float: _is_number,
+    bool: lambda value: isinstance(value, bool),
+    str: _is_text,
+    NoneType: lambda value: value is None,
+}
+_PLAIN_NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a finite number",
+    bool: "True or False",
+    str: "a text",
+    NoneType: "None",
+    Any: "anything",
+}
