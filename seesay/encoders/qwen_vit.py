@@ -247,8 +247,8 @@ class QwenEncoder:
         self.dtype = tower.patch_embed.weight.dtype
         self.device = tower.patch_embed.weight.device
 
-    def load_pixels(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
-        """All items' normalized patch vectors, float32 [P, patch_dim] on the tower's device."""
+    def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+        """The items' normalized patch vectors, one item after another: float32 [P, patch_dim] on the tower's device."""
         pixels = [torch.from_numpy(item["pixels"]).to(self.device) for item in features]
         patches = torch.empty(sum(map(len, pixels)), 3, pixels[0].shape[1] // 3, device=self.device)
         start = 0
@@ -261,7 +261,7 @@ class QwenEncoder:
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Rows [R_i, hidden_size] for every item, from one call of the tower."""
-        patches = self.load_pixels(features).to(self.dtype)
+        patches = self.load_pixels(*features).to(self.dtype)
         grids = [item["grid"] for item in features]
         rows = self.tower(patches, grids)
         unit = self.tower.config.merge_unit
