@@ -9,7 +9,7 @@ from contextlib import aclosing, closing, contextmanager
 from functools import partial
 from numbers import Integral
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from seesay.batch import Batch
 from seesay.config import (
@@ -24,6 +24,7 @@ from seesay.config import (
 from seesay.deprecated import with_call_arguments, with_pipeline_arguments
 from seesay.errors import ConfigError, RequestError
 from seesay.log import set_up_logging
+from seesay.option_checks import check_instance
 from seesay.response import AnswerBuilder, Response
 from seesay.session import Session, continue_session, turn_of
 from seesay.values import GenerationRequest
@@ -42,7 +43,7 @@ _DEFAULT_LOG_LEVEL = "WARNING"
 def pipeline(
     model_path: str = "seesay-demo",
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
-    chat_template_config: ChatTemplateConfig | None = None,
+    chat_template_config: ChatTemplateConfig | str | None = None,
     log_level: str = _DEFAULT_LOG_LEVEL,
     max_log_len: int | None = None,
     speculative_config: None = None,
@@ -54,12 +55,13 @@ def pipeline(
 
     model_path: a folder in the Hugging Face layout, a hub id, or 'seesay-demo', the built-in checkpoint.
     backend_config: how the language engine runs (`EngineConfig`, also known as `PytorchEngineConfig`).
-    chat_template_config: which chat template to use in place of the checkpoint's own.
+    chat_template_config: which chat template to use in place of the checkpoint's own; a name will do.
     log_level: CRITICAL, ERROR, WARNING, INFO (shows prompts) or DEBUG; SEESAY_LOG_LEVEL sets the default.
     max_log_len: most characters of a prompt in the log.
     vision_config: how pictures and clips are encoded. media_limits: what they may cost, where they may come from.
 
-    Raises ConfigError for a wrong option, CheckpointError for a model that cannot be loaded.
+    Raises ConfigError for a wrong option, TypeError for an argument of a wrong type, CheckpointError for a model that
+    cannot be loaded.
 
         pipe = pipeline("Qwen/Qwen2.5-VL-7B-Instruct")
         print(pipe(("describe this image", load_image("tiger.jpeg"))).text)
@@ -88,7 +90,7 @@ class Pipeline:
         self,
         model_path: str = "seesay-demo",
         backend_config: EngineConfig | TurbomindEngineConfig | None = None,
-        chat_template_config: ChatTemplateConfig | None = None,
+        chat_template_config: ChatTemplateConfig | str | None = None,
         log_level: str = _DEFAULT_LOG_LEVEL,
         max_log_len: int | None = None,
         speculative_config: None = None,
@@ -128,7 +130,7 @@ class Pipeline:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; one may set another."""
+        """The model's tokenizer; one may set another, also a fast one of Transformers."""
         return self._engine.tokenizer
 
     @tokenizer.setter
@@ -137,7 +139,7 @@ class Pipeline:
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The chat template; its attributes may be changed, or another be set."""
+        """The chat template; its attributes may be changed, or another be set, also by its name."""
         return self._engine.chat_template
 
     @chat_template.setter
@@ -223,7 +225,10 @@ class Pipeline:
         requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "stream_infer")
         if sessions is None:
             return self._stream(requests, pieces=stream_response)
-        chosen = [sessions] if isinstance(sessions, Session) else list(sessions)
+        chosen: list[Any] = list(sessions) if isinstance(sessions, list | tuple) else [sessions]
+        for session in chosen:
+            if not isinstance(session, Session):
+                raise TypeError(f"sessions must be a Session or a list of them, not {type(session).__name__}")
         if len(chosen) != len(requests):
             raise ValueError(f"sessions: {len(chosen)} for {len(requests)} prompts; give one for each")
         if len({session.id for session in chosen}) != len(chosen):
@@ -273,6 +278,7 @@ class Pipeline:
         Returns the session, with the answer in `session.response`; or, with `stream_response`, the answer piece by
         piece (the session is complete when the iterator is).
         """
+        check_instance("session", session, Session)
         session = self.session() if session is None else session
         requests, _ = self._parse([prompt], gen_config, True, adapter_name, kwargs, "chat")
         stream = self._stream_turns(requests, [session], [prompt], pieces=stream_response)
@@ -290,19 +296,14 @@ class Pipeline:
 
     # --- the rest ---------------------------------------------------------------------------------------------------
 
-    def get_ppl(self, input_ids: Sequence[int] | Sequence[Sequence[int]]) -> list[float]:
+    def get_ppl(self, input_ids: Any) -> list[float]:
         """Mean cross entropy of each token sequence under the model, in nats (the logarithm of its perplexity).
 
-        Sequences may differ in length; each needs two tokens at least. Raises RequestError for one that the model
-        cannot take.
+        input_ids: a list of token ids, or a list of such lists; arrays and tensors will do too. Sequences may differ in
+        length; each needs two tokens at least. Raises ValueError for what is no such list, RequestError for one that
+        the model cannot take.
         """
-        batch = [input_ids] if input_ids and isinstance(input_ids[0], Integral) else input_ids
-        try:
-            rows = [
-                tuple(operator.index(token_id) for token_id in row) for row in cast("Sequence[Sequence[int]]", batch)
-            ]
-        except TypeError:
-            raise ValueError("input_ids must be a list of token ids, or a list of such lists") from None
+        rows = _token_rows(input_ids)
         for row in rows:
             if len(row) < 2:
                 raise ValueError(f"a sequence of {len(row)} token(s) has no perplexity; it needs two at least")
@@ -320,6 +321,9 @@ class Pipeline:
     def close(self) -> None:
         """Abort what is running and free the model. Closing twice is allowed."""
         self._engine.close()
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self._engine!r})"
 
     def __enter__(self) -> Pipeline:
         return self
@@ -410,3 +414,18 @@ def _progress(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
 
     with tqdm(total=total, unit="answer") as bar:
         yield bar.update
+
+
+def _token_rows(input_ids: Any) -> list[tuple[int, ...]]:
+    """One or several sequences of token ids, as plain numbers."""
+    try:
+        items = [_as_list(item) for item in _as_list(input_ids)]
+        batch = [items] if items and isinstance(items[0], Integral) else items
+        return [tuple(operator.index(token_id) for token_id in row) for row in batch]
+    except TypeError:
+        raise ValueError("input_ids must be a list of token ids, or a list of such lists") from None
+
+
+def _as_list(value: Any) -> Any:
+    """An array or tensor as a list; all else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -165,6 +165,7 @@ class TurbomindEngineConfig:
         )
 
 
+@accept_defaults(foreign_options.VISION)
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig:
     """How media are encoded.

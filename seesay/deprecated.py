@@ -60,9 +60,9 @@ def with_call_arguments(
 
 def with_pipeline_arguments(
     backend_config: BackendConfig | None,
-    chat_template_config: ChatTemplateConfig | None,
+    chat_template_config: ChatTemplateConfig | str | None,
     arguments: Mapping[str, Any],
-) -> tuple[BackendConfig | None, ChatTemplateConfig | None]:
+) -> tuple[BackendConfig | None, ChatTemplateConfig | str | None]:
     """The two configurations with the deprecated arguments of `pipeline()`: backend, model_name, tp, instance_num.
 
     Raises TypeError for an argument that is unknown.

@@ -35,10 +35,11 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.live_request import OutputSink
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.option_checks import check_instance
 from seesay.preparer import RequestPreparer, has_media, has_media_at_hand
 from seesay.processors.tokenizer import Tokenizer
 from seesay.response import AnswerBuilder, Response
-from seesay.templates import ChatTemplate, pick_template
+from seesay.templates import ChatTemplate, as_template, pick_template
 from seesay.values import EngineStats, FinishReason, GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
 from seesay.vl.registry import find_family
@@ -80,10 +81,18 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> R
     else:
         stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or text_config.dtype
         dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
+    num_positions = text_config.max_position_embeddings
+    if config.session_len is not None and config.session_len > num_positions:
+        logger.warning(
+            "session_len=%d is more than the %d positions that the model was trained for: answers beyond them are "
+            "seldom good",
+            config.session_len,
+            num_positions,
+        )
     return ResolvedConfig(
         device=device,
         dtype=getattr(torch, dtype),
-        session_len=config.session_len or text_config.max_position_embeddings,
+        session_len=config.session_len or num_positions,
         max_batch_size=config.max_batch_size or (256 if device.type == "cuda" else 32),
     )
 
@@ -111,9 +120,13 @@ class AsyncEngine:
         *,
         backend_config: EngineConfig | TurbomindEngineConfig | None = None,
         vision_config: VisionConfig | None = None,
-        chat_template_config: ChatTemplateConfig | None = None,
+        chat_template_config: ChatTemplateConfig | str | None = None,
         media_limits: MediaLimits | None = None,
     ) -> None:
+        check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
+        check_instance("vision_config", vision_config, VisionConfig)
+        check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str)
+        check_instance("media_limits", media_limits, MediaLimits)
         config = backend_config or EngineConfig()
         self.config = config.to_engine_config() if isinstance(config, TurbomindEngineConfig) else config
         vision_config = vision_config or VisionConfig()
@@ -159,7 +172,7 @@ class AsyncEngine:
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer) -> None:
-        self._preparer.tokenizer = tokenizer
+        self._preparer.tokenizer = Tokenizer.wrap(tokenizer)
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -167,12 +180,19 @@ class AsyncEngine:
 
     @chat_template.setter
     def chat_template(self, chat_template: ChatTemplate) -> None:
-        self._preparer.chat_template = chat_template
+        self._preparer.chat_template = as_template(chat_template, self.tokenizer)
 
     @property
     def session_len(self) -> int:
         """Most tokens of a prompt and its answer together."""
         return self.resolved.session_len
+
+    def __repr__(self) -> str:
+        resolved = self.resolved
+        dtype = str(resolved.dtype).removeprefix("torch.")
+        where = f"device='{resolved.device}', dtype='{dtype}', session_len={resolved.session_len}"
+        closed = ", closed" if self._is_closed else ""
+        return f"AsyncEngine({str(self.model_path)!r}, family={self.family.name!r}, {where}{closed})"
 
     def stats(self) -> EngineStats:
         """What the engine does now and has done: what a metrics page shows. May be called at any time, often."""

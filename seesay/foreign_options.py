@@ -45,6 +45,8 @@ TURBOMIND_ENGINE: Mapping[str, Sequence[object]] = {
     "enable_metrics": (True,),
 }
 
+VISION: Mapping[str, Sequence[object]] = {"thread_safe": (False, True)}
+
 GENERATION: Mapping[str, Sequence[object]] = {
     "with_cache": (False,),
     "preserve_cache": (False,),

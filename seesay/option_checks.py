@@ -90,8 +90,8 @@ def _make_check(hint: Any) -> _Check:
         return lambda value: any(type(value) is type(known) and value == known for known in arguments)
     if origin is Callable:
         return callable
-    if origin in (Sequence, tuple):
-        kind = Sequence if origin is Sequence else tuple
+    if origin in _LISTS:
+        kind = tuple if origin is tuple else Sequence
         check = _make_check(arguments[0])
         return lambda value: isinstance(value, kind) and not isinstance(value, str | bytes) and all(map(check, value))
     if origin is Mapping:
@@ -108,7 +108,7 @@ def _describe(hint: Any) -> str:
         return " or ".join(map(_describe, arguments))
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
-    if origin in (Sequence, tuple):
+    if origin in _LISTS:
         return f"a list ({_describe(arguments[0])} each)"
     if origin is Mapping:
         return f"a dict ({_describe(arguments[0])}: {_describe(arguments[1])})"
@@ -130,6 +130,7 @@ def _is_text(value: object) -> bool:
         return False
 
 
+_LISTS = (Sequence, list, tuple)
 _PLAIN: dict[Any, _Check] = {
     int: _is_whole,
     float: _is_number,

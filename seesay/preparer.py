@@ -111,7 +111,8 @@ class RequestPreparer:
             return SamplingParams(
                 pooling=request.pooling, prompt_logprobs=request.prompt_logprobs, max_new_tokens=1, ignore_eos=True
             )
-        self._check_biases(config.logit_bias or {})
+        for option in ("logit_bias", "stop_token_ids", "bad_token_ids"):
+            self._check_vocabulary(option, getattr(config, option) or ())
         params = SamplingParams.from_config(
             config,
             eos_token_ids=self._eos_token_ids,
@@ -121,13 +122,13 @@ class RequestPreparer:
         )
         return params if params.seed is not None else replace(params, seed=secrets.randbits(63))
 
-    def _check_biases(self, token_ids: Iterable[int]) -> None:
+    def _check_vocabulary(self, option: str, token_ids: Iterable[int]) -> None:
         for token_id in token_ids:
             if token_id >= self._vocab_size:
                 raise RequestError(
                     ErrorCode.INVALID_REQUEST,
-                    f"logit_bias: token id {token_id} is not in the vocabulary (0 to {self._vocab_size - 1})",
-                    "logit_bias",
+                    f"{option}: token id {token_id} is not in the vocabulary (0 to {self._vocab_size - 1})",
+                    option,
                 )
 
     def tokenize(self, request: GenerationRequest) -> npt.NDArray[np.int64]:

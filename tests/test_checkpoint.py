@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from seesay.checkpoint import Checkpoint, resolve_checkpoint
+from seesay.checkpoint import Checkpoint, guess_stored_name, resolve_checkpoint
 from seesay.errors import CheckpointError
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "num_attention_heads": 2}
@@ -61,9 +61,34 @@ def test_reads_what_is_there(folder):
     assert checkpoint.generation_config == {"eos_token_id": 7}
     assert checkpoint.read_json("config.json") == CONFIG
     assert checkpoint.read_json("no.json") is None
-    tensors = dict(checkpoint.tensors(["b", "a"], "cpu", torch.bfloat16))
+    tensors = dict(checkpoint.tensors(["a"], "cpu", torch.bfloat16))
     assert tensors["a"].dtype == torch.bfloat16 and tensors["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert tensors["b"].dtype == torch.int64
+
+
+def test_quantized_weights_are_refused(folder):
+    with pytest.raises(CheckpointError, match="tensor 'b' is stored as I64"):
+        list(Checkpoint.load(folder).tensors(["a", "b"], "cpu"))
+    quantized = {"quantization_config": {"quant_method": "awq"}}
+    for config in (quantized, {"text_config": quantized}):
+        write_config(folder, {**CONFIG, **config})
+        with pytest.raises(CheckpointError, match=r"config\.json: quantization_config \(awq\)"):
+            Checkpoint.load(folder)
+    write_config(folder, {**CONFIG, **quantized})
+    Checkpoint.load(folder, {"quantization_config": None})
+
+
+def test_missing_names_are_spelled_as_their_neighbours():
+    stored = {"layers.0.a.weight": "model.language_model.layers.0.a.weight", "lm_head.weight": "head.weight"}
+    assert guess_stored_name("layers.0.b.weight", stored) == "model.language_model.layers.0.b.weight"
+    assert guess_stored_name("lm_head.bias", stored) == "lm_head.bias"
+
+
+def test_a_model_path_is_a_path():
+    for wrong in (None, 5):
+        with pytest.raises(TypeError, match="model_path must be a folder's path or a hub id, not"):
+            resolve_checkpoint(wrong)
+    with pytest.raises(CheckpointError, match="model path is empty"):
+        resolve_checkpoint("")
 
 
 def test_reads_shards(sharded):

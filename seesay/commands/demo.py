@@ -6,17 +6,17 @@ import argparse
 from pathlib import Path
 
 from seesay.commands.command import Command
+from seesay.commands.options import add_model
 
 _EXAMPLES = """\
   seesay demo                              see the built-in model at work, nothing to download
   seesay demo --seed 7 --out scene.png     another picture, saved where you want it
-  seesay demo --model Qwen/Qwen2.5-VL-3B-Instruct
-                                           the same questions to a real model
+  seesay demo Qwen/Qwen2.5-VL-3B-Instruct  the same questions to a real model
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="seesay-demo", help="folder or hub id (default: the built-in checkpoint)")
+    add_model(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which pictures are drawn (default: 0)")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where the sample picture is saved (default: ./seesay-demo.png)"
@@ -27,7 +27,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from seesay.demo.tour import run_tour
 
-    return run_tour(arguments.model, seed=arguments.seed, out=arguments.out, device=arguments.device)
+    return run_tour(arguments.model_path, seed=arguments.seed, out=arguments.out, device=arguments.device)
 
 
 COMMAND = Command(
@@ -35,5 +35,6 @@ COMMAND = Command(
     summary="draw pictures, ask a model about them, show where the time goes",
     add_arguments=_add_arguments,
     run=_run,
+    usage="[OPTIONS] [MODEL]",
     examples=_EXAMPLES,
 )

@@ -122,8 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", choices=("seesay", "transformers"), default="seesay")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="only these tasks")
     given = parser.parse_args(arguments)
-    if given.scenes < 1 or given.seed < FIRST_EVALUATION_SEED:
-        parser.error(f"--scenes starts at 1 and --seed at {FIRST_EVALUATION_SEED}")
+    if given.scenes < 1:
+        parser.error(f"--scenes {given.scenes}: must be at least 1")
+    if given.seed < FIRST_EVALUATION_SEED:
+        parser.error(f"--seed {given.seed}: must be at least {FIRST_EVALUATION_SEED} (smaller ones are for training)")
     model = str(Path(given.model) if given.model else CHECKPOINT)
     answering = seesay_answerer(model) if given.engine == "seesay" else nullcontext(transformers_answerer(model))
     with answering as answer:

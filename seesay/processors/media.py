@@ -45,9 +45,10 @@ class Video:
 def load_image(source: Any, *, limits: MediaLimits = _NO_LIMITS_GIVEN) -> Image.Image:
     """A picture as an RGB `PIL.Image`, upright as its EXIF data says.
 
-    `source` is a path, http(s) URL, data URL, bytes, base64 text, PIL image or uint8 array [H, W], [H, W, 3] or
-    [H, W, 4]. Of an animation the first frame is taken; transparent parts are white; 16-bit grey is scaled to 8 bits.
-    Limits are checked before pixels are decoded. Raises `RequestError` that says what is wrong and what to do.
+    `source` is a path, http(s) URL, data URL, bytes, base64 text, file opened in binary mode, PIL image, or uint8 array
+    or tensor [H, W], [H, W, 3] or [H, W, 4]. Of an animation the first frame is taken; transparent parts are white;
+    16-bit grey is scaled to 8 bits. Limits are checked before pixels are decoded. Raises `RequestError` that says what
+    is wrong and what to do.
     """
     return image_of(take_image(source, Allowance(limits)), limits, describe(source))
 
@@ -63,12 +64,12 @@ def load_video(
 ) -> Video:
     """Frames of a clip, evenly sampled: `num_frames` of them, or `fps` per second (default 2).
 
-    `source` is a path, http(s) URL, data URL, bytes, base64 text, or the frames themselves: a list of what
-    `load_image` takes or a uint8 array [N, H, W, 3]. The number of frames that `fps` gives is even and kept within
-    `min_frames` (4) and `max_frames` (768). Frames that were given are all taken unless `num_frames` is smaller, and
-    `fps` tells how many there are per second of the clip; a `Video` keeps its own times. Frames of a file that
-    together hold more than `limits.max_clip_pixels` are scaled down while they are decoded. Raises `RequestError`, or
-    `MissingExtraError` without a package that reads videos.
+    `source` is a path, http(s) URL, data URL, bytes, base64 text, file opened in binary mode, or the frames
+    themselves: a list of what `load_image` takes or a uint8 array [N, H, W, 3]. The number of frames that `fps` gives
+    is even and kept within `min_frames` (4) and `max_frames` (768). Frames that were given are all taken unless
+    `num_frames` is smaller, and `fps` tells how many there are per second of the clip; a `Video` keeps its own times.
+    Frames of a file that together hold more than `limits.max_clip_pixels` are scaled down while they are decoded.
+    Raises `RequestError`, or `MissingExtraError` without a package that reads videos.
     """
     sampling = FrameSampling.checked(
         fps=fps, num_frames=num_frames, min_frames=min_frames, max_frames=max_frames, limit=limits.max_frames
@@ -94,6 +95,7 @@ def take_image(source: Any, allowance: Allowance) -> ImageContent:
 
     if isinstance(source, Image.Image):
         return source
+    source = _as_array(source)
     if isinstance(source, np.ndarray):
         return source if _is_plain(source) else _array_to_image(source)
     return read_bytes(source, allowance)
@@ -104,6 +106,7 @@ def take_clip(source: Any, sampling: FrameSampling, allowance: Allowance) -> Cli
     `RequestError`."""
     if isinstance(source, Video):
         return source
+    source = _as_array(source)
     if isinstance(source, (list, tuple)) or (isinstance(source, np.ndarray) and source.ndim == 4):
         if len(source) == 0:
             raise RequestError(ErrorCode.INVALID_MEDIA, "the list of frames is empty")
@@ -199,6 +202,16 @@ def _thin(video: Video, sampling: FrameSampling) -> Video:
         timestamps_s=tuple(video.timestamps_s[index] for index in indices),
         frame_interval_s=video.frame_interval_s * len(video.frames) / len(indices),
     )
+
+
+def _as_array(source: Any) -> Any:
+    """A tensor, or whatever else NumPy can read, as an array; all other sources as they are."""
+    if isinstance(source, np.ndarray) or not hasattr(source, "__array__"):
+        return source
+    try:
+        return np.asarray(source)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"a {type(source).__name__} that is no array: {error}") from None
 
 
 def _is_plain(frame: Any) -> bool:

@@ -20,6 +20,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.processors.allowance import Allowance
 from seesay.processors.fetch import fetch, shorten_url
 
+_ACCEPTED = "a path, URL, data URL, base64 text, bytes, a file opened in binary mode, a PIL image or a uint8 array"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]+={0,2}\s*")
 # What decoded base64 text must begin with to be taken for media and not for a path (also read at offset 4: mp4's ftyp).
@@ -28,8 +29,8 @@ _SIGNATURES = _MAGIC_BYTES + tuple(b"P%d" % n + blank for n in range(1, 7) for b
 
 
 def read_source(source: Any, allowance: Allowance) -> bytes | Path:
-    """The bytes of a path, http(s) or file URL, data URL, base64 text or bytes; a local file that is there stays a
-    path, unless the limits confine local files to a folder.
+    """The bytes of a path, http(s) or file URL, data URL, base64 text, open file or bytes; a local file that is there
+    stays a path, unless the limits confine local files to a folder.
 
     A path that is returned is that of a regular file no larger than `max_bytes`. Raises `RequestError`.
     """
@@ -41,11 +42,14 @@ def read_source(source: Any, allowance: Allowance) -> bytes | Path:
         return bytes(source)
     if isinstance(source, os.PathLike):
         return _open_file(Path(source), allowance)
+    if hasattr(source, "read"):
+        return _read_file_object(source, allowance)
     if not isinstance(source, str):
         raise RequestError(
-            ErrorCode.INVALID_MEDIA,
-            f"a {type(source).__name__} is no picture or clip: pass a path, URL, data URL, bytes, base64 or PIL image",
+            ErrorCode.INVALID_MEDIA, f"a {type(source).__name__} is no picture or clip: pass {_ACCEPTED}"
         )
+    if not source.strip():
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"an empty text is no picture or clip: pass {_ACCEPTED}")
     if source[:5].lower() == "data:":
         return _read_data_url(source, allowance)
     if source[:5].lower() == "file:":
@@ -81,6 +85,25 @@ def describe(source: Any) -> str:
             return shorten_url(source)
         return _shorten_path(source) if len(source) <= 256 else f"text of {len(source)} characters"
     return type(source).__name__
+
+
+def _read_file_object(file: Any, allowance: Allowance) -> bytes:
+    """The rest of an open file, which is then where it was before, if it can go back: it may be asked for again."""
+    limits = allowance.limits
+    try:
+        start = file.tell() if file.seekable() else None
+        data = file.read(limits.max_bytes + 1)
+        if start is not None:
+            file.seek(start)
+    except (OSError, ValueError, AttributeError) as error:
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"cannot read the {type(file).__name__}: {error}") from None
+    if not isinstance(data, bytes):
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA, f"the {type(file).__name__} gives text: open the file with mode 'rb'"
+        )
+    _check_size(len(data), "the file", limits)
+    allowance.spend_bytes(len(data))
+    return data
 
 
 def _read_text(text: str, allowance: Allowance) -> bytes | Path:

@@ -21,6 +21,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.literals import LiteralTokenizer
 from seesay.values import RenderedPrompt
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 _TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -60,10 +61,23 @@ class Tokenizer:
         self._literals_lock = threading.Lock()
 
     @classmethod
+    def wrap(cls, value: Any) -> Tokenizer:
+        """`value` itself, or made of a fast tokenizer of Transformers. Raises TypeError for anything else."""
+        if isinstance(value, cls):
+            return value
+        if not getattr(value, "is_fast", False):
+            raise TypeError(
+                f"tokenizer must be a Tokenizer or a fast tokenizer of Transformers, not {type(value).__name__}"
+            )
+        return cls(value)
+
+    @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False) -> Tokenizer:
         """The tokenizer of a checkpoint folder. Raises `CheckpointError` when there is none or it is damaged."""
         from transformers import AutoTokenizer
 
+        if not any((path / name).is_file() for name in _TOKENIZER_FILES):
+            raise CheckpointError(f"{path}: no tokenizer: neither tokenizer.json nor another tokenizer file is there")
         try:
             hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
         except Exception as error:  # from_pretrained raises whatever its readers raise

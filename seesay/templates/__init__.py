@@ -5,7 +5,16 @@ from __future__ import annotations
 from seesay.templates.builtin import names, register
 from seesay.templates.chat import ChatTemplate
 from seesay.templates.jinja import JinjaTemplate
-from seesay.templates.pick import pick_template
+from seesay.templates.pick import as_template, pick_template
 from seesay.templates.pieces import Pieces, PiecesTemplate
 
-__all__ = ["ChatTemplate", "JinjaTemplate", "Pieces", "PiecesTemplate", "names", "pick_template", "register"]
+__all__ = [
+    "ChatTemplate",
+    "JinjaTemplate",
+    "Pieces",
+    "PiecesTemplate",
+    "as_template",
+    "names",
+    "pick_template",
+    "register",
+]

@@ -43,6 +43,10 @@ class ChatTemplate(ABC):
     stop_words: list[str]
     _special_tokens: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        system = f", meta_instruction={self.meta_instruction!r}" if self.meta_instruction is not None else ""
+        return f"{type(self).__name__}({self.name!r}{system}, stop_words={self.stop_words!r})"
+
     @abstractmethod
     def _render_text(
         self,

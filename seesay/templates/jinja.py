@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from seesay.errors import CheckpointError, RequestError
+from seesay.option_checks import check_value
 from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
 from seesay.templates.sandbox import BoundedTemplate, TemplateLimitError
 from seesay.templates.shield import Shield
@@ -65,6 +66,8 @@ class JinjaTemplate(ChatTemplate):
                 "and stop_words can be changed; to change pieces, choose a built-in one with "
                 "ChatTemplateConfig(model_name=…)"
             )
+        if attribute in known:
+            check_value(ChatTemplate, attribute, value)
         object.__setattr__(self, attribute, value)
 
     @property

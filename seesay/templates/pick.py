@@ -23,7 +23,7 @@ _PIECES = tuple(field.name for field in fields(ChatTemplateConfig) if field.name
 def pick_template(
     model_name: str,
     tokenizer: PromptTokenizer,
-    config: ChatTemplateConfig | None = None,
+    config: ChatTemplateConfig | str | None = None,
     *,
     folder: Path | None = None,
     adds_bos: bool | None = None,
@@ -31,12 +31,15 @@ def pick_template(
     """The template for a model.
 
     model_name: its path or hub id.
+    config: which to take, a name or more; None: the model's own.
     folder: where it lies, for checkpoints that keep the template of their processor in a file of its own.
     adds_bos: whether prompts begin with the tokenizer's bos token; None asks the tokenizer. It concerns built-in
         templates only, since a jinja template writes bos itself.
     """
     if config is not None:
-        return _from_config(config, tokenizer, adds_bos)
+        return _from_config(
+            config if isinstance(config, ChatTemplateConfig) else ChatTemplateConfig(config), tokenizer, adds_bos
+        )
     source = tokenizer.chat_template or (None if folder is None else _read_jinja(folder))
     if source:
         return _from_jinja(model_name, source, tokenizer)
@@ -52,6 +55,17 @@ def pick_template(
     pieces = builtin.find(name)
     assert pieces is not None
     return _from_pieces(name, pieces, tokenizer, adds_bos)
+
+
+def as_template(value: Any, tokenizer: PromptTokenizer) -> ChatTemplate:
+    """What a user sets as the template: one, or the name or configuration of one. Raises `ConfigError` for a name that
+    is unknown, TypeError for anything else."""
+    if isinstance(value, ChatTemplate):
+        return value
+    if not isinstance(value, ChatTemplateConfig | str):
+        expected = "a ChatTemplate, ChatTemplateConfig or the name of a template"
+        raise TypeError(f"chat_template must be {expected}, not {type(value).__name__}")
+    return pick_template("", tokenizer, value)
 
 
 def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer, adds_bos: bool | None) -> ChatTemplate:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from seesay.option_checks import check_value
 from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
 from seesay.templates.shield import Shield
 from seesay.values import Message
@@ -63,6 +64,7 @@ class PiecesTemplate(ChatTemplate):
     is_completion: bool
     generation_prompt: str | None
     is_system_in_user: bool
+    _bos: str
 
     def __init__(self, name: str, pieces: Pieces, *, bos: str = "", special_tokens: Sequence[str] = ()) -> None:
         """`bos` is the text of the token that opens every prompt, '' for models that have none."""
@@ -77,6 +79,7 @@ class PiecesTemplate(ChatTemplate):
         known = {field.name for field in fields(Pieces)} | {"name", "_bos", "_special_tokens"}
         if attribute not in known:
             raise AttributeError(f"a chat template has no piece {attribute!r}; it has {', '.join(sorted(known))}")
+        check_value(PiecesTemplate, attribute, value)
         object.__setattr__(self, attribute, value)
 
     def _render_text(

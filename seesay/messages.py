@@ -1,0 +1,9 @@
+"""The configurations under the module name that LMDeploy has for them. They live in `config.py`."""
+
+from __future__ import annotations
+
+from seesay.config import EngineConfig as PytorchEngineConfig
+from seesay.config import GenerationConfig, TurbomindEngineConfig, VisionConfig
+from seesay.response import Response
+
+__all__ = ["GenerationConfig", "PytorchEngineConfig", "Response", "TurbomindEngineConfig", "VisionConfig"]
