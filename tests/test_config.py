@@ -1,0 +1,137 @@
+"""Options of wrong types and values are refused when a configuration is made, by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seesay.config import (
+    ChatTemplateConfig,
+    EngineConfig,
+    GenerationConfig,
+    MediaLimits,
+    TurbomindEngineConfig,
+    VisionConfig,
+)
+from seesay.device import pick_device
+from seesay.errors import ConfigError
+from seesay.log import set_up_logging
+from seesay.serving.settings import ServerSettings
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "values"),
+    [
+        (EngineConfig, "session_len", [1.5, True, "8", math.inf, 0]),
+        (EngineConfig, "tp", [None, "1", 2]),
+        (EngineConfig, "block_size", [None, 64.0, False]),
+        (EngineConfig, "cache_max_entry_count", ["0.5", None, math.nan, math.inf, True, 0]),
+        (EngineConfig, "dtype", [None, ["float16"], "int8"]),
+        (EngineConfig, "eager_mode", [1, "no", None]),
+        (EngineConfig, "device_type", [None, 0]),
+        (EngineConfig, "hf_overrides", [[], "a=1", {1: 2}]),
+        (TurbomindEngineConfig, "max_batch_size", ["4", 2.0]),
+        (TurbomindEngineConfig, "num_tokens_per_iter", [None, "x"]),
+        (VisionConfig, "max_batch_size", ["8", None, 0, True]),
+        (VisionConfig, "embedding_cache_bytes", [1e9, None, -1]),
+        (GenerationConfig, "max_new_tokens", [None, 1.5, "9", math.inf, True, 0]),
+        (GenerationConfig, "temperature", [None, "1", math.nan, math.inf]),
+        (GenerationConfig, "do_sample", [None, 1, "yes"]),
+        (GenerationConfig, "random_seed", ["x", 1.0]),
+        (GenerationConfig, "stop_words", [3, "abc", [3], [""], ["\ud800"]]),
+        (GenerationConfig, "stop_token_ids", [3, "12", ["1"], [-1], [True]]),
+        (GenerationConfig, "logit_bias", [[1], {1: "a"}, {"1": 1}, {1: math.nan}, {-1: 0}]),
+        (GenerationConfig, "logits_processors", [3, [3], print]),
+        (GenerationConfig, "output_logits", ["some", True]),
+        (MediaLimits, "max_bytes", ["1", None, 1.5, True]),
+        (MediaLimits, "timeout_s", ["1", None, math.nan, math.inf]),
+        (MediaLimits, "allow_private_hosts", [None, 1]),
+        (MediaLimits, "allowed_media_domains", ["example.com", 5, [5]]),
+        (ServerSettings, "port", ["80", None, 80.5]),
+        (ServerSettings, "api_keys", ["key", [b"key"]]),
+    ],
+)
+def test_wrong_types_and_values_name_the_option(config, option, values):
+    for value in values:
+        with pytest.raises(ConfigError, match=option):
+            config(**{option: value})
+
+
+def test_what_is_wrong_with_a_template():
+    for wrong in ({"user": 5}, {"stop_words": "abc"}, {"stop_words": [1]}, {"capability": "xx"}, {"model_name": None}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            ChatTemplateConfig(**{"model_name": "chatml", **wrong})
+
+
+def test_numbers_of_numpy_and_paths_are_fine(tmp_path):
+    config = GenerationConfig(max_new_tokens=np.int64(4), temperature=np.float32(0.5), stop_token_ids=[np.int32(3)])
+    assert config.max_new_tokens == 4
+    assert EngineConfig(download_dir=tmp_path).download_dir == tmp_path
+    template = ChatTemplateConfig("x", model_path=Path("a.jinja"))
+    assert ChatTemplateConfig.from_json(template.to_json()).model_path == "a.jinja"
+
+
+# --- options of LMDeploy that seesay does not have -----------------------------------------------------------------
+
+
+def test_defaults_of_lmdeploy_are_taken():
+    assert EngineConfig(dp=1, ep=1, attn_tp_size=None, enable_metrics=True, block_size=32) == EngineConfig(
+        block_size=32
+    )
+    assert TurbomindEngineConfig(**{"async": 1}, devices=None) == TurbomindEngineConfig()
+    assert GenerationConfig(with_cache=False, repetition_ngram_size=0) == GenerationConfig()
+    assert VisionConfig(thread_safe=False) == VisionConfig()
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "value"),
+    [
+        (EngineConfig, "dp", 2),
+        (EngineConfig, "ep", True),
+        (EngineConfig, "enable_metrics", False),
+        (EngineConfig, "empty_init", True),
+        (EngineConfig, "custom_module_map", {"a": "b"}),
+        (EngineConfig, "model_format", "fp8"),
+        (EngineConfig, "distributed_executor_backend", "ray"),
+        (TurbomindEngineConfig, "devices", [0, 1]),
+        (GenerationConfig, "return_routed_experts", True),
+        (GenerationConfig, "repetition_ngram_threshold", np.zeros(2)),
+    ],
+)
+def test_anything_else_is_refused_by_name(config, option, value):
+    with pytest.raises(ConfigError, match=f"{config.__name__}.{option}=.* is not supported"):
+        config(**{option: value})
+
+
+def test_configurations_still_are_frozen_dataclasses():
+    config = GenerationConfig(max_new_tokens=3)
+    assert replace(config, top_k=1) == GenerationConfig(max_new_tokens=3, top_k=1)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert "temperature" in inspect.signature(GenerationConfig).parameters
+    with pytest.raises(AttributeError):
+        config.top_k = 2
+    with pytest.raises(TypeError, match="GenerationConfig takes its options by name"):
+        GenerationConfig(1, 512)
+    with pytest.raises(TypeError, match="'nonsense'"):
+        GenerationConfig(nonsense=1)
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cpu:0", "cpu:1", "tpu", "meta"])
+def test_devices_are_named(name):
+    with pytest.raises(ConfigError, match=f"device_type='{name}'"):
+        pick_device(name)
+
+
+def test_log_levels_are_names():
+    for level, length in ((10, None), ("LOUD", None), ("INFO", "5"), ("INFO", -1)):
+        with pytest.raises(ConfigError, match="log_level|max_log_len"):
+            set_up_logging(level, length)
