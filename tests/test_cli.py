@@ -149,3 +149,10 @@ def test_tour_where_nothing_can_be_written(monkeypatch, tmp_path):
     assert status == 0
     path = tour.Path(shown.split("picture: ", 1)[1].splitlines()[0])
     assert path.is_file() and tmp_path not in path.parents
+
+
+def test_demo_takes_the_model_like_the_other_commands(monkeypatch):
+    seen = []
+    monkeypatch.setattr(tour, "run_tour", lambda model, **kwargs: seen.append(model) or 0)
+    assert cli.main(["demo", "./mine"]) == cli.main(["demo"]) == 0
+    assert seen == ["./mine", "seesay-demo"]

@@ -112,7 +112,7 @@ def test_anything_else_is_refused_by_name(config, option, value):
 def test_configurations_still_are_frozen_dataclasses():
     config = GenerationConfig(max_new_tokens=3)
     assert replace(config, top_k=1) == GenerationConfig(max_new_tokens=3, top_k=1)
-    assert pickle.loads(pickle.dumps(config)) == config
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
     assert "temperature" in inspect.signature(GenerationConfig).parameters
     with pytest.raises(AttributeError):
         config.top_k = 2
@@ -133,5 +133,5 @@ def test_devices_are_named(name):
 
 def test_log_levels_are_names():
     for level, length in ((10, None), ("LOUD", None), ("INFO", "5"), ("INFO", -1)):
-        with pytest.raises(ConfigError, match="log_level|max_log_len"):
+        with pytest.raises(ConfigError, match=r"log_level|max_log_len"):
             set_up_logging(level, length)

@@ -125,3 +125,14 @@ def test_the_command_refuses_seeds_of_training(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["--seed", "12"])
     assert "--seed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--scenes", "0"], "--scenes 0: must be at least 1"), (["--seed", "7"], "--seed 7: must be at least 1000000")],
+)
+def test_the_option_at_fault_is_named(capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    shown = capsys.readouterr().err
+    assert message in shown and not ("--scenes" in shown.splitlines()[-1] and "--seed" in shown.splitlines()[-1])

@@ -249,6 +249,19 @@ def test_logits_that_are_not_finite_end_their_own_request():
     assert results[2].token_id is not None
 
 
+@pytest.mark.parametrize(
+    ("dtype", "advice"),
+    [
+        (torch.float16, "try dtype='float32' or 'bfloat16'"),
+        (torch.float32, "damaged weights"),
+        (torch.bfloat16, "damaged"),
+    ],
+)
+def test_logits_that_are_not_finite_are_explained_by_their_dtype(dtype, advice):
+    [result] = Sampler().sample(torch.full((1, VOCAB), float("nan"), dtype=dtype), [make_row(0, greedy=True)])
+    assert advice in result.error.message and str(dtype).removeprefix("torch.") in result.error.message
+
+
 def test_banning_every_token_says_so():
     [result] = Sampler().sample(make_logits(1), [make_row(bad_token_ids=tuple(range(VOCAB)))])
     assert result.error.code is ErrorCode.INVALID_REQUEST and "no token is left" in result.error.message

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import base64
+import io
 import os
 
 import pytest
+import torch
 
 from seesay.config import MediaLimits
 from seesay.errors import ConfigError, ErrorCode, RequestError
@@ -186,6 +188,31 @@ def test_what_is_no_source():
     for source in (None, 5, {"url": "x"}, [b"x"]):
         error = refusal(source)
         assert error.code is ErrorCode.INVALID_MEDIA and type(source).__name__ in error.message
+
+
+def test_empty_texts_are_no_source():
+    for source in ("", "  "):
+        assert "an empty text is no picture or clip: pass a path" in refusal(source).message
+
+
+def test_open_files(png_file, clip_bytes):
+    file = io.BytesIO(png_file.read_bytes())
+    assert load_image(file).size == load_image(file).size == (60, 40)  # it may be read again
+    with png_file.open("rb") as opened:
+        assert load_image(opened, limits=SERVER).size == (60, 40)
+    assert len(load_video(io.BytesIO(clip_bytes), num_frames=2).frames) == 2
+    small = MediaLimits(max_bytes=50)
+    assert refusal(io.BytesIO(bytes(51)), small).code is ErrorCode.MEDIA_TOO_LARGE
+    assert "open the file with mode 'rb'" in refusal(io.StringIO("text")).message
+    file.close()
+    assert "cannot read the BytesIO" in refusal(file).message
+
+
+def test_tensors_are_arrays():
+    assert load_image(torch.zeros(4, 6, 3, dtype=torch.uint8)).size == (6, 4)
+    assert load_video(torch.zeros(5, 4, 6, 3, dtype=torch.uint8)).frames.shape == (5, 4, 6, 3)
+    assert "uint8 [H, W], [H, W, 3]" in refusal(torch.zeros(3, 4, 6)).message
+    assert "is no array" in refusal(torch.zeros(4, 6, 3, requires_grad=True)).message
 
 
 def test_words_are_not_taken_for_base64():

@@ -186,6 +186,9 @@ def test_load(tiny_checkpoint, tmp_path):
     assert tokenizer.chat_template and tokenizer.decode(tokenizer.encode("the dog")) == "the dog"
     with pytest.raises(CheckpointError, match=str(tmp_path)):
         Tokenizer.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(CheckpointError, match=r"no tokenizer: neither tokenizer\.json nor"):
+        Tokenizer.load(tmp_path)
 
 
 def test_no_fast_backend():

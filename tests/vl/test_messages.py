@@ -145,6 +145,8 @@ def test_media_parts(part, modality, source, options):
     ("messages", "message", "param"),
     [
         ([{"content": "x"}], "no role", "messages[0].role"),
+        ([{"role": "robot", "content": "x"}], "unknown role 'robot'; known are system, user, assistant,",
+         "messages[0].role"),
         ([{"role": "user"}], "no content", "messages[0].content"),
         ([{"role": "user", "content": 3}], "of type int", "messages[0].content"),
         ([{"role": "user", "content": "x", "weight": 1}], "'weight'", "messages[0].weight"),
@@ -154,6 +156,8 @@ def test_media_parts(part, modality, source, options):
         (in_messages({"type": "image_url", "image_url": {}}), "no url", "messages[0].content[0].image_url.url"),
         (in_messages({"type": "image_url", "image_url": {"url": "u", "detail": "most"}}), "'most'",
          "messages[0].content[0].image_url.detail"),
+        (in_messages({"type": "video", "video": "v", "nframes": 4, "num_frames": 4}), "both nframes and num_frames",
+         "messages[0].content[0].nframes"),
         (in_messages({"type": "image"}), "exactly one", "messages[0].content[0]"),
         (in_messages({"type": "image", "image": "a", "url": "b"}), "exactly one", "messages[0].content[0]"),
         (in_messages(4), "object with a type", "messages[0].content[0]"),
@@ -217,3 +221,8 @@ def test_turn():
     assert [m.role for m in parse_turn(("what?", PICTURE))] == ["user"]
     with pytest.raises(RequestError):
         parse_turn(3)
+
+
+def test_nframes_of_qwen_is_num_frames():
+    (part,) = only(in_messages({"type": "video", "video": "a.mp4", "nframes": 8})).prompt[0].parts
+    assert part.options == {"num_frames": 8}

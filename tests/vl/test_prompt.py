@@ -134,6 +134,7 @@ def test_raw_text():
     ("text", "modalities", "message"),
     [
         ("no place", ["image"], "0 <IMAGE_TOKEN> for 1 image"),
+        ("no place", ["image", "video"], "0 <IMAGE_TOKEN> for 1 image.*must contain one for each"),
         (f"{IMAGE_TOKEN}{IMAGE_TOKEN}", ["image"], "2 <IMAGE_TOKEN> for 1"),
         (f"{IMAGE_TOKEN}", ["image", "video"], "0 <VIDEO_TOKEN> for 1 video"),
     ],
