@@ -124,6 +124,19 @@ def test_token_ids_outside_the_vocabulary_are_named(pipe, option):
     assert f"{option}: token id 10000000 is not in the vocabulary (0 to " in answer.text
 
 
+def test_numbers_of_numpy_reach_the_engine(pipe):
+    plain = {"max_new_tokens": 3, "top_k": 5, "random_seed": 7, "logprobs": 2, "bad_token_ids": [3]}
+    given = {name: [np.int64(3)] if name == "bad_token_ids" else np.int64(value) for name, value in plain.items()}
+    answers = [pipe("hello", GenerationConfig(do_sample=True, **options)) for options in (plain, given)]
+    assert answers[0].error is None and answers[0].token_ids == answers[1].token_ids
+
+
+def test_unknown_options_of_a_clip_list_all_that_are_known(pipe):
+    part = {"type": "video", "video": [np.zeros((32, 32, 3), np.uint8)] * 4, "speed": 2}
+    answer = pipe([{"role": "user", "content": [part, {"type": "text", "text": "what?"}]}], SHORT)
+    assert "'speed' is unknown" in answer.text and "fps, max_frames, min_frames, num_frames" in answer.text
+
+
 def test_pieces_of_a_stream_tell_the_length_of_the_prompt(pipe):
     pieces = list(pipe.stream_infer("hello", gen_config=SHORT))
     assert len(pieces) > 1

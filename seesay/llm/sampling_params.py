@@ -91,7 +91,7 @@ class SamplingParams:
             presence_penalty=config.presence_penalty,
             frequency_penalty=config.frequency_penalty,
             logit_bias=tuple((config.logit_bias or {}).items()),
-            seed=config.random_seed,
+            seed=None if config.random_seed is None else int(config.random_seed),  # NumPy's would overflow
             eos_token_ids=tuple(dict.fromkeys(eos_token_ids)),
             stop_token_ids=tuple(dict.fromkeys((*(config.stop_token_ids or ()), *stop_token_ids))),
             bad_token_ids=tuple(dict.fromkeys((*(config.bad_token_ids or ()), *bad_token_ids))),
