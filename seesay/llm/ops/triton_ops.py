@@ -1,0 +1,53 @@
+"""The operations in Triton, for CUDA (and for Triton's interpreter, in which the tests run them on the CPU).
+
+Nothing here waits for the GPU or reads from it: grids come from the layout's host arrays.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from seesay.llm.ops import triton_attention, triton_rows
+from seesay.llm.ops.interface import RowLayout
+from seesay.llm.ops.triton_attention import AttentionPlan
+
+
+class TritonOps:
+    """See `Ops` for what each does."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return triton_rows.norm(x, None, weight, eps).view_as(x)
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        assert x.dim() == residual.dim() == 2 and x.stride(1) == residual.stride(1) == 1
+        return triton_rows.norm(x, residual, weight, eps)
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        triton_rows.rotate(x, cos, sin)
+
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        return triton_rows.silu_and_mul(x)
+
+    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
+        triton_rows.scatter(cache.view(-1, 2 * cache.shape[3] * cache.shape[4]), slots, pairs.flatten(1))
+
+    def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
+        triton_rows.scatter(hidden, rows, embeddings)
+
+    def plan_attention(
+        self, layout: RowLayout, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+    ) -> AttentionPlan:
+        del windows, dtype  # kernels mask for themselves
+        return triton_attention.make_plan(layout, device)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        cache: torch.Tensor,
+        plan: AttentionPlan,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float | None,
+    ) -> torch.Tensor:
+        return triton_attention.attend(query, cache, plan, scale=scale, window=window, soft_cap=soft_cap)

@@ -1,0 +1,282 @@
+"""The torch and the Triton operations against float64, over random shapes.
+
+On a GPU the tests run as they are. Elsewhere they run in Triton's interpreter, which must be chosen before Triton is
+imported: the last test runs this file once more in a process of its own, at small sizes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seesay.llm.ops import Ops, RowLayout, pick_ops
+from seesay.llm.ops.torch_ops import TorchOps
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+"""Largest relative error ‖ours - exact‖ / ‖exact‖ of one operation."""
+
+runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+
+
+@pytest.fixture(params=["torch", "triton"])
+def ops(request: pytest.FixtureRequest) -> Ops:
+    if request.param == "torch":
+        return TorchOps()
+    from seesay.llm.ops.triton_ops import TritonOps
+
+    return TritonOps()
+
+
+def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
+
+
+def assert_close(ours: torch.Tensor, exact: torch.Tensor, factor: float = 1.0) -> None:
+    assert ours.shape == exact.shape
+    if ours.numel():
+        error = (ours.double() - exact).norm() / exact.norm().clamp(min=1e-30)
+        assert error <= factor * TOLERANCES[ours.dtype], f"relative error {error:.2e}"
+
+
+def norm_exactly(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = x.double()
+    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_tokens", "size"), [(0, 64), (1, 3584), (3, 100), (17, 1)])
+def test_norm_alone_and_with_the_sum(ops, dtype, num_tokens, size):
+    x, residual = random(num_tokens, size, dtype=dtype), random(num_tokens, size, dtype=dtype, seed=1)
+    weight = random(size, dtype=dtype, seed=2)
+    assert_close(ops.rms_norm(x, weight, 1e-6), norm_exactly(x, weight))
+    total = residual.double() + x.double()
+    normed = ops.add_rms_norm(x, residual, weight, 1e-6)
+    assert_close(residual, total)
+    assert_close(normed, norm_exactly(residual, weight))
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norm_of_heads_inside_wider_tokens(ops, dtype):
+    wide, weight = random(7, 9, 80, dtype=dtype), random(80, dtype=dtype, seed=1)
+    assert_close(ops.rms_norm(wide[:, 2:7], weight, 1e-6), norm_exactly(wide[:, 2:7], weight))
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_tokens", "heads", "dim", "rotated"), [(5, 3, 8, 8), (4, 18, 80, 32), (1, 32, 128, 128)])
+@pytest.mark.parametrize("by_component", [False, True])
+def test_rotate(ops, dtype, num_tokens, heads, dim, rotated, by_component):
+    wide = random(num_tokens, heads + 2, dim, dtype=dtype)
+    before, half = wide.double(), rotated // 2
+    # Multimodal tables differ by component and come transposed in memory.
+    angles = (
+        random(half, num_tokens, dtype=torch.float32).t() * 3
+        if by_component
+        else random(num_tokens, 1, dtype=torch.float32) * torch.linspace(1, 3, half, device=DEVICE)
+    )
+    cos = torch.cat((angles.cos().t(), angles.cos().t())).t()[:, None].to(dtype)
+    sin = torch.cat((-angles.sin().t(), angles.sin().t())).t()[:, None].to(dtype)
+    expected, c, s = before.clone(), cos[..., :half].double(), sin[..., half:].double()
+    first, last = before[:, 1:-1, :half], before[:, 1:-1, half:rotated]
+    expected[:, 1:-1, :half] = first * c - last * s
+    expected[:, 1:-1, half:rotated] = last * c + first * s
+    ops.rotate(wide[:, 1:-1], cos, sin)
+    assert_close(wide, expected)
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_tokens", "size"), [(0, 8), (1, 1), (3, 1500), (9, 64)])
+def test_silu_and_mul(ops, dtype, num_tokens, size):
+    x = random(num_tokens, 2 * size, dtype=dtype)
+    gate, up = x.double().chunk(2, -1)
+    assert_close(ops.silu_and_mul(x), gate * gate.sigmoid() * up)
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_writes_by_row(ops, dtype):
+    cache = torch.zeros(5, 3, 2, 2, 80, dtype=dtype, device=DEVICE)
+    qkv = random(4, 9, 80, dtype=dtype)
+    pairs, slots = qkv[:, 5:].view(4, 2, 2, 80), torch.tensor([14, 0, 7, 3], device=DEVICE)
+    ops.write_kv(cache, slots, pairs)
+    assert torch.equal(cache.flatten(0, 1)[slots], pairs) and cache.count_nonzero() == pairs.count_nonzero()
+    hidden, embeddings = torch.zeros(6, 40, dtype=dtype, device=DEVICE), random(2, 40, dtype=torch.float32)
+    ops.splice(hidden, torch.tensor([4, 1], device=DEVICE), embeddings)
+    assert_close(hidden[[4, 1]], embeddings.double())
+    assert not hidden[[0, 2, 3, 5]].any()
+    ops.splice(hidden, torch.zeros(0, dtype=torch.int64, device=DEVICE), embeddings[:0])
+    assert not hidden[0].any()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """rows: (new tokens, all tokens), those with one new token first."""
+
+    rows: list[tuple[int, int]]
+    heads: tuple[int, int] = (6, 2)
+    dim: int = 32
+    block_size: int = 64
+    window: int | None = None
+    soft_cap: float | None = None
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def name(self) -> str:
+        parts = [f"{n}of{length}" for n, length in self.rows[:3]], self.heads, self.dim, self.block_size
+        return f"{parts}-{self.window}-{self.soft_cap}-{self.dtype}"
+
+
+SMALL = [(1, 1), (1, 70), (1, 64), (5, 5), (9, 40), (2, 2)]
+CASES = [
+    Case(rows=SMALL),
+    Case(rows=SMALL, block_size=1),
+    Case(rows=SMALL, block_size=7, dim=80, heads=(4, 4)),
+    Case(rows=SMALL, block_size=16, dim=96, heads=(3, 1)),
+    Case(rows=SMALL, block_size=48, dim=16, heads=(14, 2)),
+    Case(rows=SMALL, block_size=128, dim=64),
+    Case(rows=SMALL, window=1),
+    Case(rows=SMALL, window=20, block_size=16),
+    Case(rows=SMALL, window=64, soft_cap=2.0),
+    Case(rows=SMALL, soft_cap=30.0, block_size=5),
+    Case(rows=SMALL, dtype=torch.bfloat16, dim=128, heads=(7, 1)),
+    Case(rows=SMALL, dtype=torch.float16, dim=128, heads=(7, 1)),
+    Case(rows=SMALL, dtype=torch.float16, dim=80, block_size=16, window=33),
+    Case(rows=[(1, 17)], heads=(20, 1)),
+    Case(rows=[(1, 300), (1, 2)], dim=16, heads=(2, 1)),
+    Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, window=140, heads=(2, 1)),
+    Case(rows=[(70, 130)], heads=(2, 1), dim=16),
+    Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
+    Case(rows=[(20, 40)], dim=256, heads=(2, 1)),
+    Case(rows=[], heads=(2, 1)),
+]
+
+
+def large_cases() -> list[Case]:
+    """Random shapes for the GPU: page edges, long contexts, many rows."""
+    rng = np.random.default_rng(1)
+    cases = [
+        Case(rows=[(9000, 9000)], heads=(28, 4), dim=128, dtype=torch.bfloat16),
+        Case(rows=[(1, 131072), (1, 5), (1, 65537)], heads=(28, 4), dim=128, dtype=torch.bfloat16),
+        Case(rows=[(1, 131071)], heads=(28, 4), dim=128, dtype=torch.bfloat16, window=4096),
+        Case(rows=[(200, 131072)], heads=(4, 2), dim=128, dtype=torch.bfloat16),
+        Case(rows=[(1, 900)] * 256, heads=(28, 4), dim=128, dtype=torch.bfloat16),
+        Case(rows=[(1, 40000), *[(1, 30)] * 200, (700, 700)], heads=(28, 4), dim=128, dtype=torch.bfloat16),
+        Case(rows=[(1, 1), (2000, 3000)], heads=(8, 8), dim=256, dtype=torch.float16, soft_cap=50.0, window=1000),
+        Case(rows=[(500, 700)], heads=(8, 1), dim=256),
+        Case(rows=[(1, 900), (500, 700)], heads=(64, 1), dim=128, dtype=torch.bfloat16),
+    ]
+    for _ in range(40):
+        rows = [(1, int(rng.integers(1, 3000))) for _ in range(rng.integers(0, 6))]
+        for _ in range(rng.integers(0, 5)):
+            num_new = int(rng.integers(2, 600))
+            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, rng.integers(2000)]))))
+        kv_heads = int(rng.choice([1, 2, 4]))
+        cases.append(
+            Case(
+                rows=rows,
+                heads=(kv_heads * int(rng.choice([1, 2, 4, 7, 8])), kv_heads),
+                dim=int(rng.choice([16, 64, 80, 96, 128, 256])),
+                block_size=int(rng.choice([1, 13, 16, 32, 64, 64, 64, 128])),
+                window=[None, None, 1, 37, 512][rng.integers(5)],
+                soft_cap=[None, None, 20.0][rng.integers(3)],
+                dtype=DTYPES[rng.integers(3)],
+            )
+        )
+    return cases
+
+
+def attend_exactly(query, keys, values, case, scale):
+    """One row in float64: query [n, H, D] over keys and values [L, G, D]; its tokens are the last n of L."""
+    n, length, group = len(query), len(keys), case.heads[0] // case.heads[1]
+    own = torch.arange(length - n, length, device=DEVICE)[:, None]
+    seen = torch.arange(length, device=DEVICE)[None]
+    hidden = seen > own
+    if case.window is not None:
+        hidden |= seen <= own - case.window
+    output = torch.empty(query.shape, dtype=torch.float64, device=DEVICE)
+    for head in range(case.heads[0]):
+        scores = query[:, head].double() @ keys[:, head // group].double().t() * scale
+        if case.soft_cap is not None:
+            scores = case.soft_cap * torch.tanh(scores / case.soft_cap)
+        output[:, head] = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ values[:, head // group].double()
+    return output
+
+
+def build(case: Case):
+    """A cache whose unused slots are NaN for the kernels to stumble over, zero for torch's gathered masks."""
+    num_blocks = [-(-length // case.block_size) for _, length in case.rows]
+    ids = np.random.default_rng(0).permutation(sum(num_blocks) + 2)
+    num_heads, num_kv_heads = case.heads
+    cache = torch.full((len(ids), case.block_size, 2, num_kv_heads, case.dim), float("nan"), device=DEVICE)
+    cache = cache.to(case.dtype)
+    table = np.zeros((len(case.rows), max(num_blocks, default=0)), dtype=np.int64)
+    queries, expected, used, scale = [], [], 0, case.dim**-0.5
+    for index, ((num_new, length), count) in enumerate(zip(case.rows, num_blocks, strict=True)):
+        own = ids[used : used + count]
+        used += count
+        table[index, :count], table[index, count:] = own, own[-1]
+        pairs = random(length, 2, num_kv_heads, case.dim, dtype=case.dtype, seed=index)
+        slots = own[np.arange(length) // case.block_size] * case.block_size + np.arange(length) % case.block_size
+        cache.view(-1, 2, num_kv_heads, case.dim)[torch.from_numpy(slots).to(DEVICE)] = pairs
+        queries.append(random(num_new, num_heads, case.dim, dtype=case.dtype, seed=100 + index))
+        expected.append(attend_exactly(queries[-1], pairs[:, 0], pairs[:, 1], case, scale))
+    layout = RowLayout(
+        cu_seqlens_q=np.cumsum([0] + [n for n, _ in case.rows]),
+        kv_lens=np.array([length for _, length in case.rows], dtype=np.int64),
+        block_table=table,
+        block_size=case.block_size,
+        num_decode=sum(n == 1 for n, _ in case.rows),
+    )
+    empty = torch.empty(0, num_heads, case.dim, dtype=case.dtype, device=DEVICE)
+    return torch.cat([empty, *queries]), cache, layout, torch.cat([empty.double(), *expected])
+
+
+@runs_here
+@pytest.mark.parametrize("case", CASES + (large_cases() if ON_GPU else []), ids=lambda case: case.name)
+def test_attention(ops, case):
+    if isinstance(ops, TorchOps) and not (case.rows and all(length < 4096 for _, length in case.rows)):
+        pytest.skip("too large for torch's masks, or empty")
+    if IS_INTERPRETED and case.dtype == torch.bfloat16:
+        pytest.skip("the interpreter multiplies matrices of bfloat16 wrongly")
+    query, cache, layout, expected = build(case)
+    if isinstance(ops, TorchOps):
+        cache = cache.nan_to_num()
+    # The query lies inside a wider tensor, as in the decoder.
+    wide = torch.cat((query, query.new_full((len(query), 2, case.dim), float("nan"))), dim=1)
+    windows = frozenset([case.window])
+    plan = ops.plan_attention(layout, windows=windows, device=DEVICE, dtype=case.dtype)
+    for _ in range(2):
+        output = ops.attend(
+            wide[:, : case.heads[0]], cache, plan, scale=case.dim**-0.5, window=case.window, soft_cap=case.soft_cap
+        )
+        assert_close(output, expected, factor=4 if case.dtype == torch.float32 else 1)
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+@pytest.mark.skipif(not ON_GPU, reason="needs a CUDA GPU")
+def test_a_gpu_gets_the_triton_operations():
+    assert type(pick_ops(DEVICE)).__name__ == "TritonOps"
+
+
+@pytest.mark.skipif(not HAS_TRITON or ON_GPU or IS_INTERPRETED, reason="the tests above run here themselves")
+def test_in_the_interpreter():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", str(Path(__file__))]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
