@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class SamplingParams:
         """The token-level part of `config`. The id arguments come from the tokenizer (end of sequence; `stop_words` and
         `bad_words` that are one token) and add to the ids in `config`. A temperature below `LEAST_TEMPERATURE` is
         greedy."""
+        config = _with_plain_numbers(config)
         return cls(
             greedy=not config.do_sample or config.temperature < LEAST_TEMPERATURE,
             temperature=config.temperature,
@@ -91,7 +92,7 @@ class SamplingParams:
             presence_penalty=config.presence_penalty,
             frequency_penalty=config.frequency_penalty,
             logit_bias=tuple((config.logit_bias or {}).items()),
-            seed=None if config.random_seed is None else int(config.random_seed),  # NumPy's would overflow
+            seed=config.random_seed,
             eos_token_ids=tuple(dict.fromkeys(eos_token_ids)),
             stop_token_ids=tuple(dict.fromkeys((*(config.stop_token_ids or ()), *stop_token_ids))),
             bad_token_ids=tuple(dict.fromkeys((*(config.bad_token_ids or ()), *bad_token_ids))),
@@ -104,3 +105,10 @@ class SamplingParams:
             output_last_hidden_state=config.output_last_hidden_state,
             logits_processors=tuple(config.logits_processors or ()),
         )
+
+
+def _with_plain_numbers(config: GenerationConfig) -> GenerationConfig:
+    """`config` with Python's numbers where it holds NumPy's, which overflow and are of other types."""
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    changes = {name: value.item() for name, value in values.items() if hasattr(value, "item")}
+    return replace(config, **changes) if changes else config
