@@ -525,3 +525,19 @@ async def test_stop_session_aborts(text_engine: AsyncEngine) -> None:
 def test_wrong_device_and_model_are_named(tiny_checkpoint: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match="tpu"):
         AsyncEngine(str(tiny_checkpoint("qwen2")), backend_config=EngineConfig(device_type="tpu"))
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "internvl"])
+def test_absurd_sizes_are_refused_by_arithmetic(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Options that ask for more pixels than there is memory cost neither memory nor time."""
+    with AsyncEngine(str(tiny_checkpoint(name)), backend_config=CPU) as engine:
+        wanted: list[dict[str, int]] = [{"max_dynamic_patch": 10**9}, {"max_dynamic_patch": 10**400}]
+        if name == "qwen2_5_vl":
+            wanted = [{"min_pixels": n, "max_pixels": n} for n in (10**9, 2**31, 10**12, 10**400)]
+        for options in wanted:
+            picture = {"type": "image_url", "image_url": {"url": make_picture(20, 20, 1), **options}}
+            started = time.perf_counter()
+            output = ask(engine, parse([[{"role": "user", "content": [picture]}]], max_new_tokens=2))[0]
+            assert isinstance(output.error, RequestError), options
+            assert output.error.code is not ErrorCode.INTERNAL, output.error
+            assert time.perf_counter() - started < 5, options

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 Features = Mapping[str, Any]
 
+MAX_UNITS = 1 << 22
+"""Most patches of one picture or clip: beyond it nothing is worth counting."""
+MAX_PIXELS, MAX_TILES = 1 << 31, 1024
+"""Largest values of options that ask for pixels and for tiles."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightMap:
@@ -128,8 +133,16 @@ class Family(ABC):
         read. `num_tiles` and `resized` (height, width) in pixels are among them. Raises `RequestError` as it does."""
 
     def count_tokens(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> int:
-        """Places in the prompt that media of this size take, known before a pixel is decoded."""
-        return len(self.expand(modality, self.measure(modality, size, options)).token_ids)
+        """Places in the prompt that media of this size take, known before a pixel is decoded. Raises `RequestError` for
+        more patches than any prompt can hold, whatever the options ask for."""
+        measured = self.measure(modality, size, options)
+        if (num_units := self.num_units(measured)) > MAX_UNITS:
+            message = (
+                f"the {modality.value} would become {num_units} patches, more than the {MAX_UNITS} that one may have: "
+                "ask for fewer pixels, tiles or frames"
+            )
+            raise RequestError(ErrorCode.MEDIA_TOO_LARGE, message, "messages")
+        return len(self.expand(modality, measured).token_ids)
 
     @abstractmethod
     def expand(self, modality: Modality, features: Features) -> Expansion:
@@ -185,15 +198,16 @@ class Family(ABC):
         return json.dumps(parts, sort_keys=True).encode()
 
     def check_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
-        """`options` when all are known and positive integers, else `RequestError` naming the first bad one."""
+        """`options` when all are known integers within reason, else `RequestError` naming the first bad one."""
         known = self.options.get(modality, ())
         for name, value in options.items():
             if name not in known:
                 listed = ", ".join((*known, *sorted(DECODE_OPTIONS[modality]))) or "none"
                 message = f"{modality.value} option {name!r} is unknown to this model; known are: {listed}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                message = f"{modality.value} option {name}={value!r} must be a positive integer"
+            most = MAX_TILES if name.endswith("_patch") else MAX_PIXELS
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+                message = f"{modality.value} option {name} must be an integer in [1, {most}]"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
         return options
 

@@ -49,9 +49,7 @@ def test_windows_hold_the_tokens_of_the_reference(side: int) -> None:
     layout = make_layout(GRIDS, config, CPU)
     order = layout.order.numpy() if layout.order is not None else np.arange(sum(t * h * w for t, h, w in GRIDS) // 4)
     index, cu_seqlens = get_vision_window_index(torch.tensor(GRIDS), 2, side * 2 * 4, 4)
-    expected = {
-        tuple(sorted(index[start // 4 : stop // 4].tolist())) for start, stop in itertools.pairwise(cu_seqlens)
-    }
+    expected = {tuple(sorted(index[start // 4 : stop // 4].tolist())) for start, stop in itertools.pairwise(cu_seqlens)}
     patches = (order[:, None] * 4 + np.arange(4)).ravel()
     found = set()
     for group in layout.windows:
