@@ -105,7 +105,10 @@ def launch(client: APIClient, server_name: str, server_port: int) -> Iterator[st
     # Before Gradio is imported, which reads it: it never calls home, not even to look for updates.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from starlette.middleware import Middleware
+
     from seesay.ui.page import EXAMPLES_FOLDER, SCRIPT_FILE, STYLE_FILE, build_page, make_theme
+    from seesay.ui.policy import PolicyMiddleware
 
     page = build_page(client, models)
     page.queue(default_concurrency_limit=None, api_open=False)
@@ -129,6 +132,7 @@ def launch(client: APIClient, server_name: str, server_port: int) -> Iterator[st
             favicon_path=str(STYLE_FILE.parent / "favicon.svg"),
             theme=make_theme(),
             css_paths=str(STYLE_FILE),
+            app_kwargs={"middleware": [Middleware(PolicyMiddleware)]},
             head=f"<script>{SCRIPT_FILE.read_text()}</script>",
         )
         host = "localhost" if server_name in ("0.0.0.0", "127.0.0.1", "::") else server_name

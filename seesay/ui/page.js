@@ -24,3 +24,27 @@
     if (is_elsewhere(event) && event.clipboardData && hand_over(event.clipboardData.files)) event.preventDefault();
   });
 })();
+
+// What escaping.py added to a text, so that it is shown as it is, is taken out where the text leaves the conversation.
+(() => {
+  const unescape_text = (text) => text.replace(/\u2064\\?/g, "");
+  const clipboard = navigator.clipboard;
+  if (clipboard) {
+    const write = clipboard.writeText.bind(clipboard);
+    clipboard.writeText = (text) => write(unescape_text(String(text)));
+  }
+  document.addEventListener("copy", (event) => {
+    const text = document.getSelection()?.toString() ?? "";
+    if (!text.includes("\u2064") || event.target?.closest?.("textarea, input")) return;
+    event.clipboardData.setData("text/plain", unescape_text(text));
+    event.preventDefault();
+  });
+  const clean_editors = () => {
+    for (const editor of document.querySelectorAll("#chat textarea")) {
+      if (!editor.value.includes("\u2064")) continue;
+      editor.value = unescape_text(editor.value);
+      editor.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+  };
+  new MutationObserver(clean_editors).observe(document, { childList: true, subtree: true });
+})();

@@ -12,6 +12,7 @@ import gradio as gr
 from seesay.serving.client import APIClient
 from seesay.ui.chat import Conversation, Settings
 from seesay.ui.conversation import Turn
+from seesay.ui.escaping import escape_answer, escape_question, unescape
 
 FOLDER = Path(__file__).parent
 EXAMPLES_FOLDER = FOLDER / "examples"
@@ -157,7 +158,8 @@ def show(turns: Sequence[Turn]) -> list[Any]:
     for turn in turns:
         files = [{"path": path} for path in turn.files]
         # Gradio takes an edited text only from a question that begins and ends with one; style.css hides the last.
-        question: list[Any] = [turn.text, *files, ""] if turn.text and files else files or [turn.text]
+        text = escape_question(turn.text)
+        question: list[Any] = [text, *files, ""] if text and files else files or [text]
         messages.append({"role": "user", "content": question})
         messages.append({"role": "assistant", "content": _show_answer(turn)})
     return messages
@@ -169,7 +171,7 @@ def _show_answer(turn: Turn) -> list[Any]:
     if not turn.answer and not turn.is_done:
         return [gr.HTML(_WAITING)]
     below = (f'<div class="seesay-note">{escape(turn.note)}</div>' if turn.note else "") + turn.details
-    return [*([turn.answer] if turn.answer else []), *([gr.HTML(below)] if below else [])]
+    return [*([escape_answer(turn.answer)] if turn.answer else []), *([gr.HTML(below)] if below else [])]
 
 
 def _turn_index(data: Any) -> int:
@@ -217,7 +219,7 @@ def _connect(
     def edit(talk: Conversation, data: gr.EditData, *values: Any) -> Iterator[Any]:
         turn = talk.undo(_turn_index(data))
         if turn is not None:
-            yield from answer(talk, values, str(data.value), turn.files)
+            yield from answer(talk, values, unescape(str(data.value)), turn.files)
 
     def choose_example(talk: Conversation, data: gr.SelectData, *values: Any) -> Iterator[Any]:
         text, _, files = _EXAMPLES[int(data.index) % len(_EXAMPLES)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from seesay.demo.scenes import sample_scene
+from seesay.ui.escaping import MARK
 
 OpenPage = Callable[..., Any]
 
@@ -211,15 +214,152 @@ def test_settings_reach_the_server(scripted: Any, scripted_url: str, open_page: 
     assert "top_k" not in request and request["stream"] is True
 
 
-def test_answers_are_markdown_without_scripts(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
-    evil = "**bold** <img src=x onerror='window.hurt=1'><script>window.hurt=1</script> <b onclick='window.hurt=1'>b</b>"
-    scripted.script = lambda body: iter([evil])
+class _Listener(ThreadingHTTPServer):
+    """Another host, as far as a browser is concerned. Notes every path that it is asked for."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _ListenerHandler)
+        self.paths: list[str] = []
+
+
+class _ListenerHandler(BaseHTTPRequestHandler):
+    server: _Listener
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.paths.append(self.path)
+        self.send_response(204)
+        self.send_header("access-control-allow-origin", "*")
+        self.end_headers()
+
+
+@pytest.fixture
+def listener() -> Iterator[_Listener]:
+    with _Listener() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(10)
+
+
+def _evil_lines(host: str) -> list[str]:
+    """One paragraph each, as HTML blocks end at empty lines."""
+    return [
+        f"![a]({host}/1)",
+        f"<img src={host}/2 onerror='window.hurt=1'>",
+        f'<div style="position:fixed;inset:0;z-index:9999;background:red url({host}/3)">over</div>',
+        "<script>window.hurt=1</script>",
+        f"<b onclick='window.hurt=1'>b</b> <img/src={host}/4> <custom-tag>c</custom-tag>",
+        f"<style>body {{ background: url({host}/5) }}</style>",
+        f"$$<img src={host}/6>$$",
+        "what does <div> do, and &lt;, <!-- this --> and a < b?",
+        f'<iframe src="{host}/7"></iframe> <video src="{host}/8" autoplay></video> <svg><image href="{host}/9"/></svg>',
+    ]
+
+
+def test_html_and_images_of_answers_are_text(
+    scripted: Any, scripted_url: str, open_page: OpenPage, listener: _Listener
+) -> None:
+    host = f"http://127.0.0.1:{listener.server_port}"
+    lines = [line.replace("$$", "") for line in _evil_lines(host)]
+    more = [
+        "**bold**",
+        f"![r][ref] ![a ![b]({host}/10)]({host}/11)",
+        f'```mermaid\nflowchart TD\nA@{{ img: "{host}/12" }}\n```',
+        f"$$<img src={host}/13>$$",
+        f"[ref]: {host}/14",
+        "```html\n<p>in code</p>\n```",
+    ]
+    scripted.script = lambda body: iter("\n\n".join([*lines, *more]).partition("<di"))
     page = open_page(scripted_url)
-    ask(page, evil)
+    ask(page, "hello")
+    page.wait_for_timeout(700)
+    text = text_of(page, "#chat .bot").replace(MARK, "")
+    for line in [*lines, "<p>in code</p>"]:
+        assert line in text
     assert text_of(page, "#chat .bot strong") == "bold"
-    page.wait_for_timeout(300)
+    _check_harmless(page, listener)
+
+
+def test_questions_are_shown_as_typed_and_edited_as_typed(
+    scripted: Any, scripted_url: str, open_page: OpenPage, listener: _Listener
+) -> None:
+    lines = [
+        *_evil_lines(f"http://127.0.0.1:{listener.server_port}"),
+        "**bold** _it_ `code` ~~no~~ \\* 1. [l](http://x)",
+        *("1. one", "# head", "- item", "> quote", "    four", "| a |"),
+    ]
+    question = "\n".join(lines)
+    page = open_page(scripted_url)
+    ask(page, question)
+    page.wait_for_timeout(700)
+    shown = text_of(page, "#chat .user.message").replace(MARK, "")
+    assert [line.strip() for line in shown.splitlines()] == [line.strip() for line in lines]
+    assert scripted.requests[-1]["messages"][0]["content"] == question
+    _check_harmless(page, listener)
+
+    page.locator('[aria-label="Edit"]').first.click()
+    editor = page.locator("#chat textarea").first
+    page.wait_for_function("document.querySelector('#chat textarea')?.value.includes('hurt')")
+    assert editor.input_value() == question
+    page.click('#chat [aria-label="Submit"]')
+    scripted.wait_until(lambda: len(scripted.requests) == 2)
+    wait_for_answers(page, 1)
+    assert scripted.requests[-1]["messages"][0]["content"] == question
+
+
+def test_what_is_copied_is_as_written(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
+    question = "Is <div> *not* <b>, &amp; ![a](b)?"
+    scripted.script = lambda body: iter(["An <i> &amp; ![a](b) here.\n\n```html\n<p>code</p>\n```"])
+    page = open_page(scripted_url)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    ask(page, question)
+
+    def read_clipboard() -> str:
+        page.wait_for_timeout(200)
+        return str(page.evaluate("navigator.clipboard.readText()")).strip()
+
+    page.click('#chat [aria-label="Copy message"]')
+    assert read_clipboard() == question
+    page.locator("#chat .bot pre").hover()
+    page.locator("#chat .bot button.copy_code_button").click()
+    assert read_clipboard() == "<p>code</p>"
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#chat .bot p'))")
+    page.keyboard.press("Control+C")
+    assert read_clipboard() == "An <i> &amp; ![a](b) here."
+
+
+def test_the_browser_may_load_nothing_from_elsewhere(
+    scripted_url: str, open_page: OpenPage, listener: _Listener
+) -> None:
+    page = open_page(scripted_url)
+    page.evaluate(
+        """async host => {
+            const image = new Image();
+            const over = new Promise(resolve => { image.onerror = image.onload = resolve; });
+            image.src = host + "/image";
+            await over;
+            await fetch(host + "/fetch").catch(() => null);
+        }""",
+        f"http://127.0.0.1:{listener.server_port}",
+    )
+    assert listener.paths == []
+
+
+def _check_harmless(page: Any, listener: _Listener) -> None:
+    assert listener.paths == []
     assert page.evaluate("window.hurt") is None
-    assert count(page, "#chat [onerror]") == count(page, "#chat [onclick]") == 0
+    assert count(page, "#chat .message :is(img, script, style, iframe, video, svg image, [onclick], [onerror])") == 0
+    assert page.evaluate(
+        "[...document.querySelectorAll('#chat .message *')].every(e => getComputedStyle(e).position != 'fixed')"
+    )
+    top = page.evaluate("document.elementFromPoint(innerWidth / 2, innerHeight - 40).closest('#box') !== null")
+    assert top, "something covers the input box"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from seesay.serving.client import APIError
 from seesay.ui import app
 from seesay.ui.conversation import Seen, Turn, files_of, make_messages
 from seesay.ui.details import format_seconds, make_details, make_line
+from seesay.ui.escaping import MARK, escape_answer, escape_question, unescape
 from seesay.ui.sentences import explain
 from seesay.ui.thumbnails import find_cell, make_thumbnail
 
@@ -144,3 +145,29 @@ def test_thumbnails_of_files_that_are_gone_or_no_pictures_are_left_out(picture: 
 )
 def test_errors_are_sentences(error: Exception, sentence: str) -> None:
     assert explain(error) == sentence
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "what does <div> do?",
+        "![a](http://x/y) <img src=x> &lt; \\* 1. **b**\n    four",
+        "```mermaid\nA\n```",
+        "$$x$$",
+    ],
+)
+def test_escaped_texts_come_back(text: str) -> None:
+    assert unescape(escape_question(text)) == unescape(escape_answer(text)) == text
+    assert "<d" not in escape_answer(text) and "![" not in escape_question(text)
+
+
+def test_escaping_cannot_be_undone_by_a_text() -> None:
+    evil = f"<{MARK}img src=x> {MARK}\\<b>"
+    assert unescape(escape_answer(evil)) == unescape(escape_question(evil)) == evil.replace(MARK, "")
+    assert f"<{MARK}img" in escape_answer(evil) and f"<{MARK}b>" in escape_answer(evil)
+
+
+def test_answers_without_html_are_left_alone() -> None:
+    text = "**b** a < b && c [l](http://x)\n\n- one!\n- `x`\n\n```python\na << 1\n```"
+    assert escape_answer(text) == text
