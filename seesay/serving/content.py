@@ -104,8 +104,6 @@ def _clean(message: object, where: str) -> Mapping[str, Any]:
                 f"{where}.content[{index}].type",
             )
     cleaned = {key: value for key, value in message.items() if value or key not in _EMPTY_FIELDS}
-    if content is None and cleaned.get("tool_calls"):
-        cleaned["content"] = ""  # most chat templates take no null
     if role == "developer":
         cleaned["role"] = "system"  # what OpenAI calls the system message of its newer models
     return cleaned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from seesay.errors import ConfigError
 from seesay.log import set_up_logging
 from seesay.serving.admission import shutting_down
 from seesay.serving.app import create_app
+from seesay.serving.http_protocol import BoundedHttpProtocol
 from seesay.serving.settings import ServerSettings
 from seesay.serving.state import ServerState
 
@@ -39,12 +41,13 @@ def run_server(engine: AsyncEngine, settings: ServerSettings | None = None) -> N
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server that refuses new requests once it was told to end, gives running answers `drain_timeout_s`, and
-    then ends them with an error rather than in the middle of a word."""
+    """A uvicorn server that, once it was told to end, answers new requests with 503 and gives running answers
+    `drain_timeout_s`, then ends them with an error rather than in the middle of a word. It listens until then."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config)
         self._state = state
+        self._drain_deadline = float("inf")  # of time.monotonic()
 
     @classmethod
     def make(cls, app: FastAPI, settings: ServerSettings) -> DrainingServer:
@@ -53,6 +56,7 @@ class DrainingServer(uvicorn.Server):
             app,
             host=settings.host,
             port=settings.port,
+            http=BoundedHttpProtocol,
             log_level=settings.log_level.lower() if settings.log_level.upper() != "DEBUG" else "info",
             access_log=False,  # ours has the request's id
             server_header=False,
@@ -73,13 +77,24 @@ class DrainingServer(uvicorn.Server):
         if not self._state.gate.is_draining:
             logger.info("%s: finishing %d requests", signal.Signals(sig).name, self._state.answering.num_running)
             self.drain()
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
+        elif sig == signal.SIGINT:
+            self.force_exit = self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Asked by uvicorn ten times a second: whether to stop listening and end."""
+        gate = self._state.gate
+        if gate.is_draining and gate.num_inside == 0:
+            self.should_exit = True
+        elif time.monotonic() > self._drain_deadline:  # something heeds no error: its tasks are cancelled
+            self.config.timeout_graceful_shutdown = 1
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     def drain(self) -> None:
-        """Refuse new requests, and end running ones after `drain_timeout_s`. Call it from the thread of the event
-        loop, signal handlers included."""
+        """Refuse new requests, end running ones after `drain_timeout_s`, and then the server. Call it from the thread
+        of the event loop, signal handlers included."""
         self._state.gate.is_draining = True
+        self._drain_deadline = time.monotonic() + self._state.settings.drain_timeout_s + _LAST_WORDS_S
         answering = self._state.answering
         try:
             loop = asyncio.get_running_loop()

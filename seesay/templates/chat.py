@@ -11,10 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.templates.sandbox import MAX_CHARS
 from seesay.templates.shield import Shield
 from seesay.values import MediaPart, Message, Modality, RenderedPrompt, TextPart
 
 Markers = Mapping[Modality, str]
+
+MAX_INPUT_CHARS = MAX_CHARS // 2  # leaves a template room for its own
 
 
 class PromptTokenizer(Protocol):
@@ -88,7 +91,14 @@ class ChatTemplate(ABC):
                 known = ", ".join(m.value for m in markers) or "text only"
                 fail(f"this model takes no {part.modality.value} input (it takes: {known})")
         shield = Shield((*self._special_tokens, *markers.values()))
-        shield.choose_nonces(_texts_in([(m.role, m.parts, m.extra) for m in messages] + [tools, template_options]))
+        texts = list(_texts_in([(m.role, m.parts, m.extra) for m in messages] + [tools, template_options]))
+        if (num_chars := sum(map(len, texts))) > MAX_INPUT_CHARS:
+            raise RequestError(
+                ErrorCode.CONTEXT_TOO_LONG,
+                f"the conversation has {num_chars} characters; at most {MAX_INPUT_CHARS} are taken",
+                "messages",
+            )
+        shield.choose_nonces(texts)
         text = self._render_text(
             messages,
             shield=shield,

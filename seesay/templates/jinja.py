@@ -122,10 +122,10 @@ class JinjaTemplate(ChatTemplate):
         """A message as Transformers' callers write it, with its texts covered."""
         has_media = any(isinstance(part, MediaPart) for part in message.parts)
         as_list = self._takes_lists and (has_media or not self._takes_strings or len(message.parts) > 1)
-        content: Any = None
+        content: Any
         if as_list:
             content = [_part_as_json(part, shield) for part in message.parts]
-        elif message.parts or not message.extra.get("tool_calls"):
+        else:  # of a turn of tool calls alone an empty text, as most chat templates take no null
             content = flatten(message, markers=markers, shield=shield)
         return {"role": message.role, "content": content, **shield.cover_all(message.extra)}
 

@@ -130,12 +130,13 @@ def test_tool_results_may_hold_pictures(client: anthropic.Anthropic):
     call = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "sky"}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [picture(), text("seen")]}
     plain = {**result, "content": "seen"}
-    asked = {"role": "assistant", "content": [text("Let me look."), call]}
-    counts = []
-    for answer in (result, plain):
-        messages: list[Any] = [*HI, asked, {"role": "user", "content": [answer]}]
-        counts.append(client.messages.count_tokens(model=MODEL, messages=messages).input_tokens)
-    assert counts[0] > counts[1]
+    for said in ([text("Let me look.")], []):
+        counts = []
+        for answer in (result, plain):
+            asked = {"role": "assistant", "content": [*said, call]}
+            messages: list[Any] = [*HI, asked, {"role": "user", "content": [answer]}]
+            counts.append(client.messages.count_tokens(model=MODEL, messages=messages).input_tokens)
+        assert counts[0] > counts[1]
 
 
 # --- byte by byte ----------------------------------------------------------------------------------------------------

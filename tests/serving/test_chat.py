@@ -255,7 +255,7 @@ def test_accepted_fields_without_effect(server: LiveServer) -> None:
     plain = text_of(ask(server))
     options: dict[str, Any] = {
         "user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "tool_choice": "none",
-        "tools": [],
+        "tools": [], "prompt_cache_key": "k", "safety_identifier": "s", "prompt_cache_retention": "24h",
         "response_format": {"type": "text"}, "modalities": ["text"], "parallel_tool_calls": True, "functions": None,
     }  # fmt: skip
     assert text_of(ask(server, **options)) == plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import socket
 import threading
 import time
@@ -123,6 +124,70 @@ def test_a_body_that_drips_is_refused(engine: AsyncEngine) -> None:
             client.settimeout(5)
             assert client.recv(65536).startswith(b"HTTP/1.1 408 ")
         wait_until(lambda: server.state.gate.num_inside == 0)
+
+
+# --- heads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"a%d: %s\r\n" % (i, b"x" * 9000) for i in range(9)),
+        b"GET /health HTTP/1.1\r\na: " + b"x" * 70_000,
+        b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * (1 << 20),
+        b"GET /" + b"x" * 70_000,
+        b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\na: " + b"x" * 500_000,
+    ],
+    ids=["lines", "line", "unfinished", "path", "second"],
+)
+def test_a_large_head_is_refused(server: LiveServer, head: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(5)
+        try:
+            client.sendall(head + b"\r\n")
+            while client.recv(65536):
+                pass
+        except ConnectionError:
+            return  # closed while we were sending
+
+
+def test_a_large_head_is_431_and_an_ordinary_one_is_not(server: LiveServer) -> None:
+    assert httpx.get(f"{server.url}/health", headers={"a": "x" * 70_000}).status_code == 431
+    with httpx.Client() as client:
+        for _ in range(3):
+            assert client.get(f"{server.url}/health", headers={"a": "x" * 60_000}).status_code == 200
+    large = {"messages": [{"role": "user", "content": "x" * 300_000}]}
+    assert server.post(CHAT, large).json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("first", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_a_head_that_drips_is_given_up(server: LiveServer, monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
+    monkeypatch.setattr("seesay.serving.http_protocol.HEAD_TIMEOUT_S", 0.5)
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(5)
+        client.sendall(first)
+        if first:
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+        begun = time.monotonic()
+        with pytest.raises(ConnectionError):
+            for byte in b"GET /health HTTP/1.1\r\na: " + b"x" * 200:
+                client.sendall(bytes([byte]))
+                time.sleep(0.02)
+        assert time.monotonic() - begun < 3
+
+
+def test_a_long_answer_outlives_the_time_of_a_head(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seesay.serving.http_protocol.HEAD_TIMEOUT_S", 0.2)
+    held = HeldEngine(engine)
+    with serve(held) as server:  # type: ignore[arg-type]
+        results: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: results.append(server.post(CHAT, BODY)))
+        thread.start()
+        wait_until(lambda: not held.submitted.empty())
+        time.sleep(0.5)
+        held.answer({"text": "done", "finish_reason": "stop"})
+        thread.join(10)
+    assert results[0].json()["choices"][0]["message"]["content"] == "done"
 
 
 # --- the queue -----------------------------------------------------------------------------------------------------
@@ -303,6 +368,26 @@ def test_draining_finishes_what_runs_and_refuses_what_comes(engine: AsyncEngine)
     assert results[0].json()["choices"][0]["message"]["content"] == "done"
 
 
+def test_a_signal_ends_the_server_when_the_last_answer_is_given(engine: AsyncEngine) -> None:
+    held = HeldEngine(engine)
+    with serve(held, make_settings(drain_timeout_s=30)) as server:  # type: ignore[arg-type]
+        results: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: results.append(server.post(CHAT, BODY)))
+        thread.start()
+        wait_until(lambda: not held.submitted.empty())
+        server.loop.call_soon_threadsafe(server.uvicorn.handle_exit, signal.SIGTERM, None)
+        wait_until(lambda: server.state.gate.is_draining)
+        time.sleep(0.3)  # it goes on to listen
+        assert error_of(server.post(CHAT, BODY), 503)["code"] == "shutting_down"
+        health = httpx.get(f"{server.url}/health")
+        assert error_of(health, 503)["code"] == "shutting_down" and int(health.headers["retry-after"]) >= 1
+        assert not server.uvicorn.should_exit
+        held.answer({"text": "done", "finish_reason": "stop"})
+        thread.join(10)
+        wait_until(lambda: server.uvicorn.should_exit)
+    assert results[0].json()["choices"][0]["message"]["content"] == "done"
+
+
 def test_drain_ends_with_an_error_in_the_end(engine: AsyncEngine) -> None:
     held = HeldEngine(engine)
     with serve(held, make_settings(drain_timeout_s=0.2)) as server:  # type: ignore[arg-type]
@@ -317,7 +402,6 @@ def test_drain_ends_with_an_error_in_the_end(engine: AsyncEngine) -> None:
 
 async def _drain(server: LiveServer) -> None:
     server.uvicorn.drain()
-    server.uvicorn.should_exit = True
 
 
 # --- settings ------------------------------------------------------------------------------------------------------

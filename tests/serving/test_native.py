@@ -287,6 +287,8 @@ async def test_conversations_are_tokenized_as_they_are_answered(server: LiveServ
         ),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": "x"}, "tokens"),
+        ("/detokenize", {"tokens": [1, 10**6]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [1 << 40]}, "tokens[0]"),
         ("/detokenize", {}, "tokens"),
     ],
 )  # fmt: skip

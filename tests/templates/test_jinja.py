@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from seesay.errors import CheckpointError, RequestError
+from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.templates import JinjaTemplate
+from seesay.templates.chat import MAX_INPUT_CHARS
 from seesay.values import MediaPart, Message, Modality, TextPart
 
 CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] +
@@ -294,6 +295,23 @@ def test_pieces_cannot_be_set():
 def test_hostile_templates_are_stopped(source, message):
     with pytest.raises(CheckpointError, match=message):
         make(source).render([text("user", "a")])
+
+
+def test_a_conversation_beyond_what_may_be_written_is_the_users_fault():
+    with pytest.raises(RequestError, match="characters") as caught:
+        make(CHATML).render([text("user", "x" * (MAX_INPUT_CHARS + 1))])
+    assert caught.value.code is ErrorCode.CONTEXT_TOO_LONG and caught.value.param == "messages"
+    assert "x" in make(CHATML).render([text("user", "x" * (MAX_INPUT_CHARS - 9))]).text
+
+
+def test_a_turn_of_tool_calls_alone_has_an_empty_text():
+    call = Message(role="assistant", parts=(), extra={"tool_calls": [{}]})
+    source = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{{ m.content == '' }}{% endfor %}"
+    )
+    template = make(source)
+    assert template.render([call]).text == "True"
 
 
 def test_time_is_bounded(monkeypatch):

@@ -7,6 +7,7 @@ import asyncio
 from fastapi import APIRouter
 
 from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.errors import bad_request
 from seesay.serving.native.protocol import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from seesay.serving.prompts import tokenize_prompt
 from seesay.serving.state import ServerState
@@ -45,8 +46,11 @@ def make_router(state: ServerState) -> APIRouter:
     async def detokenize(body: DetokenizeRequest) -> DetokenizeAnswer:
         """The text of token ids."""
         state.check_model(body.model)
-        decode = state.engine.tokenizer.decode
-        text = await asyncio.to_thread(decode, body.tokens, skip_special_tokens=body.skip_special_tokens)
+        tokenizer = state.engine.tokenizer
+        for index, token_id in enumerate(body.tokens):
+            if token_id >= 1 << 32 or tokenizer.backend.id_to_token(token_id) is None:
+                raise bad_request(f"tokens[{index}]: {token_id} is no token id of this model", f"tokens[{index}]")
+        text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=body.skip_special_tokens)
         return DetokenizeAnswer(prompt=text)
 
     return router

@@ -214,6 +214,9 @@ class ChatCompletionRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     metadata: dict[str, str] | None = Field(None, description="accepted as OpenAI does; not kept, as nothing is stored")
+    safety_identifier: str | None = Field(None, description="not used, as nobody is told")
+    prompt_cache_key: str | None = Field(None, description="not needed: prefixes are found by their content")
+    prompt_cache_retention: str | None = Field(None, description="not used: prefixes are kept while there is room")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="extension: variables of the chat template")
     add_generation_prompt: bool | None = Field(None, description="extension; default true")
     continue_final_message: bool | None = Field(None, description="extension: the last message begins the answer")

@@ -71,6 +71,7 @@ class ResponseRequest(RequestModel):
     user: str | None = Field(None, description="not used, as nobody is told")
     safety_identifier: str | None = Field(None, description="not used, as nobody is told")
     prompt_cache_key: str | None = Field(None, description="not needed: prefixes are found by their content")
+    prompt_cache_retention: str | None = Field(None, description="not used: prefixes are kept while there is room")
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
