@@ -139,6 +139,7 @@ class AsyncEngine:
         self.family: Family = family_type(self.checkpoint, tokenizer)
         chat_template = pick_template(model_path, tokenizer, chat_template_config, folder=folder)
         backbone = self.family.backbone()
+        self.vocab_size = backbone.text_config.vocab_size
         self.resolved = resolve(self.config, self.checkpoint, backbone.text_config)
         encoder = self._build_encoder()
         runner, scheduler = self._build_runner(backbone, encoder)
@@ -147,7 +148,7 @@ class AsyncEngine:
             family=self.family,
             tokenizer=tokenizer,
             chat_template=chat_template,
-            vocab_size=backbone.text_config.vocab_size,
+            vocab_size=self.vocab_size,
             session_len=self.resolved.session_len,
             takes_media=encoder is not None,
             vision_config=vision_config,

@@ -129,8 +129,8 @@ def _resolve(host: str, port: int, allowance: Allowance) -> list[Address]:
     if not allowed:
         raise RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
-            f"the host {host!r} is at {found[0][4][0]}, an address that is not public: send the content itself, "
-            "or set MediaLimits(allow_private_hosts=True) where every request can be trusted",
+            f"the host {host!r} is at {found[0][4][0]}, an address that is not public: send the content itself "
+            "(where every request can be trusted, the owner may set allow_private_hosts)",
         )
     return allowed
 

@@ -138,6 +138,9 @@ def _name_field(location: tuple[int | str, ...]) -> str | None:
 
 def _explain_http(request: Request, error: HTTPException) -> ApiError:
     """What the framework refuses by itself."""
+    if error.status_code == 400 and isinstance(error.__cause__, ValueError | RecursionError):
+        why = "it is nested too deeply" if isinstance(error.__cause__, RecursionError) else str(error.__cause__)[:200]
+        return bad_request(f"the body is not JSON: {why}", code="invalid_json")
     messages = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
     return ApiError(
         error.status_code,

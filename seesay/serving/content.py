@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seesay.config import MediaLimits
-from seesay.errors import RequestError
+from seesay.errors import ErrorCode, RequestError
 from seesay.serving.errors import ApiError, bad_request
 from seesay.values import MediaPart, Message
 from seesay.vl.messages import parse_messages
@@ -34,6 +34,13 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
         parsed = parse_messages(cleaned)
     except RequestError as error:
         raise _rename(error, param) from error
+    num_media = sum(isinstance(part, MediaPart) for message in parsed for part in message.parts)
+    if num_media > limits.max_items:
+        raise bad_request(
+            f"{param} has {num_media} pictures and clips; at most {limits.max_items} are taken",
+            param,
+            code=ErrorCode.MEDIA_TOO_LARGE.value,
+        )
     for index, message in enumerate(parsed):
         for part in message.parts:
             if isinstance(part, MediaPart):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from seesay.errors import ConfigError
 from seesay.serving.admission import Gate
 from seesay.serving.answers import Answering
-from seesay.serving.errors import ApiError, Envelopes
+from seesay.serving.errors import ApiError, Envelopes, bad_request
 from seesay.serving.metrics import ServerMetrics
 from seesay.serving.sampling import SamplingDefaults
 from seesay.serving.settings import ServerSettings
@@ -67,6 +68,14 @@ class ServerState:
                 param="model",
                 code="model_not_found",
             )
+
+    def check_token_ids(self, token_ids: Iterable[int], param: str) -> None:
+        """Raises `ApiError` 400 for a token id that the model does not have."""
+        for index, token_id in enumerate(token_ids):
+            if not 0 <= token_id < self.engine.vocab_size:
+                last = self.engine.vocab_size - 1
+                message = f"{param}[{index}]: token id {token_id} is not in the vocabulary (0 to {last})"
+                raise bad_request(message, f"{param}[{index}]")
 
     def check_num_choices(self, num_prompts: int, n: int) -> None:
         """Raises `ApiError` 400 for a request of more answers than allowed."""

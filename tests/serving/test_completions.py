@@ -129,8 +129,9 @@ def test_official_client(server: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"prompt": ["a", ""]}, "prompt[1]"), ({"prompt": [[1], []]}, "prompt[1]"), ({"prompt": [[10**9]]}, None),
-        ({"prompt": [-1]}, None), ({"prompt": "a", "echo": True, "logprobs": 2}, "logprobs"),
+        ({"prompt": ["a", ""]}, "prompt[1]"), ({"prompt": [[1], []]}, "prompt[1]"),
+        ({"prompt": [[10**9]]}, "prompt[0][0]"), ({"prompt": ""}, "prompt"), ({"prompt": [1, 99999]}, "prompt[1]"),
+        ({"prompt": [-1, 99999]}, "prompt[0]"), ({"prompt": "a", "echo": True, "logprobs": 2}, "logprobs"),
         ({"prompt": "a", "echo": True, "logprobs": 0, "stream": True}, "echo"), ({"prompt": ["a"] * 100, "n": 2}, "n"),
         ({}, "prompt"), ({"prompt": [["a"]]}, "prompt[0][0]"), ({"prompt": ["a", 1]}, "prompt[1]"),
     ],

@@ -64,6 +64,12 @@ def test_official_client(server: LiveServer) -> None:
     np.testing.assert_allclose(answer.data[1].embedding, embed(server, input="frame")[0], atol=1e-4)
 
 
+def test_what_is_refused_is_named(server: LiveServer) -> None:
+    for value, param in (("", "input"), ([], "input"), ([""], "input[0]"), ([1, 10**6], "input[1]")):
+        response = server.post(PATH, {"input": value})
+        assert response.status_code == 400 and response.json()["error"]["param"] == param, response.text
+
+
 def test_what_is_refused(server: LiveServer) -> None:
     both = {"input": "a", "messages": [{"role": "user", "content": "a"}]}
     for body in ({}, both, {"input": [""]}, {"input": ["a"] * 2049}, {"input": "game " * 2000}, {"messages": []}):

@@ -136,6 +136,13 @@ async def test_media_that_are_not_taken(http: httpx.AsyncClient, source: str, st
     await refused(http, CHAT, {"messages": [{"role": "user", "content": content}], "stream": stream})
 
 
+async def test_too_many_pictures_name_the_limit(http: httpx.AsyncClient) -> None:
+    picture = {"type": "image_url", "image_url": {"url": make_data_url()}}
+    error = await refused(http, CHAT, {"messages": [{"role": "user", "content": [picture] * 65}]})
+    assert error["param"] == "messages" and error["code"] == "media_too_large", error
+    assert "65" in error["message"] and "64" in error["message"]
+
+
 async def test_unknown_option_of_a_picture(http: httpx.AsyncClient) -> None:
     url = {**PICTURE["image_url"], "max_dynamic_patch": 3}  # type: ignore[dict-item]
     error = await refused(
@@ -166,6 +173,12 @@ async def test_bodies_that_are_no_requests(http: httpx.AsyncClient, path: str, c
     response = await http.post(path, content=content, headers={"content-type": "application/json"})
     assert response.status_code == 400, response.text
     schemas.check(response.json(), schemas.ERROR)
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"a": "\xff"}', b"[" * 100_000])
+async def test_what_is_no_json_says_so(http: httpx.AsyncClient, content: bytes) -> None:
+    response = await http.post(CHAT, content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_json", response.text
 
 
 async def test_body_without_content_type(http: httpx.AsyncClient) -> None:

@@ -7,7 +7,6 @@ import asyncio
 from fastapi import APIRouter
 
 from seesay.serving.content import check_unicode, read_messages
-from seesay.serving.errors import bad_request
 from seesay.serving.native.protocol import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from seesay.serving.prompts import tokenize_prompt
 from seesay.serving.state import ServerState
@@ -47,9 +46,7 @@ def make_router(state: ServerState) -> APIRouter:
         """The text of token ids."""
         state.check_model(body.model)
         tokenizer = state.engine.tokenizer
-        for index, token_id in enumerate(body.tokens):
-            if token_id >= 1 << 32 or tokenizer.backend.id_to_token(token_id) is None:
-                raise bad_request(f"tokens[{index}]: {token_id} is no token id of this model", f"tokens[{index}]")
+        state.check_token_ids(body.tokens, "tokens")
         text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=body.skip_special_tokens)
         return DetokenizeAnswer(prompt=text)
 

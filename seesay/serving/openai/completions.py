@@ -62,22 +62,28 @@ def make_router(state: ServerState) -> APIRouter:
     return router
 
 
-def read_prompts(prompt: str | list[str] | list[int] | list[list[int]], param: str) -> list[str | tuple[int, ...]]:
-    """One entry per prompt: a text, or token ids. Raises `ApiError` 400 for an empty one."""
+def read_prompts(
+    state: ServerState, prompt: str | list[str] | list[int] | list[list[int]], param: str
+) -> list[str | tuple[int, ...]]:
+    """One entry per prompt: a text, or token ids. Raises `ApiError` 400 for an empty one and for unknown ids."""
     check_unicode(prompt, param)
+    if not prompt:
+        raise bad_request(f"{param} is empty", param)
     if isinstance(prompt, str):
         return [prompt]
-    if not prompt:
-        raise bad_request(f"{param} is an empty list", param)
     prompts: list[str | tuple[int, ...]] = []
     token_ids: list[int] = []
     for index, item in enumerate(prompt):
         if isinstance(item, int):
             token_ids.append(item)
+        elif isinstance(item, str) and item:
+            prompts.append(item)
         elif item:
-            prompts.append(item if isinstance(item, str) else tuple(cast("list[int]", item)))
+            state.check_token_ids(cast("list[int]", item), f"{param}[{index}]")
+            prompts.append(tuple(cast("list[int]", item)))
         else:
             raise bad_request(f"{param}[{index}] is empty", f"{param}[{index}]")
+    state.check_token_ids(token_ids, param)
     return prompts or [tuple(token_ids)]
 
 
@@ -87,7 +93,7 @@ class CompletionReply:
     def __init__(self, state: ServerState, body: CompletionRequest, http: Request) -> None:
         """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
         state.check_model(body.model)
-        self._prompts = read_prompts(body.prompt, "prompt")
+        self._prompts = read_prompts(state, body.prompt, "prompt")
         self._num_choices = body.n or 1
         state.check_num_choices(len(self._prompts), self._num_choices)
         check_unicode(body.stop_words, "stop")

@@ -99,7 +99,7 @@ def _make_requests(state: ServerState, body: EmbeddingRequest) -> list[Generatio
         prompts = [read_messages(body.messages, state.settings.media)]
     else:
         assert body.input is not None
-        prompts = list(read_prompts(body.input, "input"))
+        prompts = list(read_prompts(state, body.input, "input"))
     if len(prompts) > _MAX_INPUTS:
         raise bad_request(f"input has {len(prompts)} entries; at most {_MAX_INPUTS} are embedded at once", "input")
     config = GenerationConfig(max_new_tokens=1)
