@@ -161,19 +161,6 @@ def pad_to_square(frames: Frames, color: Sequence[int]) -> Frames:
     return square
 
 
-def normalize(
-    frames: Frames, *, mean: Sequence[float], std: Sequence[float], rescale_factor: float = 1 / 255
-) -> torch.Tensor:
-    """float32 [N, 3, H, W]: (frames · rescale_factor - mean) / std per channel, rounded as torchvision does."""
-    import torch
-
-    pixels = torch.from_numpy(_writable(frames)).permute(0, 3, 1, 2)
-    planes = torch.empty(pixels.shape, dtype=torch.float32).copy_(pixels)
-    scaled_mean = torch.tensor(tuple(mean)).mul_(1.0 / rescale_factor).view(3, 1, 1)
-    scaled_std = torch.tensor(tuple(std)).mul_(1.0 / rescale_factor).view(3, 1, 1)
-    return planes.sub_(scaled_mean).div_(scaled_std)
-
-
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
 

@@ -60,13 +60,6 @@ def parse_messages(messages: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]
     return tuple(_parse_message(message, index) for index, message in enumerate(messages))
 
 
-def parse_turn(prompt: Any) -> tuple[Message, ...]:
-    """One prompt, of whatever form, as the messages that it adds to a conversation."""
-    request = _parse_item(prompt, GenerationConfig(), do_preprocess=True)
-    assert isinstance(request.prompt, tuple)
-    return tuple(message for message in request.prompt if isinstance(message, Message))
-
-
 def _one_each(gen_config: GenerationConfig | Sequence[GenerationConfig] | None, num: int) -> list[GenerationConfig]:
     if gen_config is None or isinstance(gen_config, GenerationConfig):
         return [gen_config or GenerationConfig()] * num

@@ -11,7 +11,7 @@ from seesay.config import GenerationConfig
 from seesay.errors import RequestError
 from seesay.values import MediaPart, Modality, TextPart
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
-from seesay.vl.messages import parse_messages, parse_prompts, parse_turn
+from seesay.vl.messages import parse_messages, parse_prompts
 
 PICTURE = Image.new("RGB", (4, 4))
 OTHER = Image.new("RGB", (5, 5))
@@ -215,12 +215,6 @@ def test_gen_configs():
         parse_prompts("a", [one, two])
     with pytest.raises(TypeError, match="dict"):
         parse_prompts("a", [{}])
-
-
-def test_turn():
-    assert [m.role for m in parse_turn(("what?", PICTURE))] == ["user"]
-    with pytest.raises(RequestError):
-        parse_turn(3)
 
 
 def test_nframes_of_qwen_is_num_frames():
