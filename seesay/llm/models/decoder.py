@@ -18,7 +18,7 @@ from seesay.llm.layers.linear import Linear, make_linear
 from seesay.llm.layers.parameter import Parameter, load_parameters, plain_parameter
 from seesay.llm.models.rotary import Rotary
 from seesay.llm.models.spec import DecoderConfig
-from seesay.llm.ops import Ops, RowLayout, pick_ops
+from seesay.llm.ops import DecodeRows, Ops, RowLayout, pick_ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +26,14 @@ class ModelInput:
     """One step's input, T packed tokens.
 
     input_ids int64 [T]; positions int64 [T] or [3, T]; is_long bool [T] or None (see `RotarySpec.uses_long`);
-    slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows, on the host;
+    slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows;
     splice_rows int64 [R] and splice_embeddings [R, hidden]: which tokens take an embedding instead of their id's.
     """
 
     input_ids: torch.Tensor
     positions: torch.Tensor
     slot_mapping: torch.Tensor
-    layout: RowLayout
+    layout: RowLayout | DecodeRows
     is_long: torch.Tensor | None = None
     splice_rows: torch.Tensor | None = None
     splice_embeddings: torch.Tensor | None = None

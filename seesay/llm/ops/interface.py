@@ -32,6 +32,20 @@ class RowLayout:
     num_decode: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRows:
+    """Rows of one token each whose lengths and blocks only the device knows: what a CUDA graph is captured with, and
+    what it reads again in every replay. Only implementations for CUDA take it.
+
+    kv_lens int32 [B]; block_table int32 [B, M], contiguous. is_even: no row is much longer than the others, so that
+    many rows need no splitting.
+    """
+
+    kv_lens: torch.Tensor
+    block_table: torch.Tensor
+    is_even: bool
+
+
 class Ops(Protocol):
     """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`."""
 
@@ -54,7 +68,7 @@ class Ops(Protocol):
         """Write keys and values [T, 2, G, D] to `slots` int64 [T] of a cache [num_blocks, block_size, 2, G, D]."""
 
     def plan_attention(
-        self, layout: RowLayout, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+        self, layout: RowLayout | DecodeRows, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
     ) -> Any:
         """Index tensors and masks of a step, for layers with any of these sliding windows."""
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
 from seesay.linear import rms_norm
-from seesay.llm.ops.interface import RowLayout
+from seesay.llm.ops.interface import DecodeRows, RowLayout
 from seesay.llm.ops.kept_context import ContextStep, KeptContext
 
 MAX_GATHER_TOKENS = 1 << 18
@@ -90,8 +90,9 @@ class TorchOps:
         hidden.index_copy_(0, rows, embeddings.to(hidden.dtype))
 
     def plan_attention(
-        self, layout: RowLayout, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+        self, layout: RowLayout | DecodeRows, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
     ) -> AttentionPlan:
+        assert isinstance(layout, RowLayout), "rows that only the device knows are for CUDA graphs"
         groups = []
         context = None
         if device.type == "cpu" and dtype == torch.float32:

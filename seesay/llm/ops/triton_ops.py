@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from seesay.llm.ops import triton_attention, triton_rows
-from seesay.llm.ops.interface import RowLayout
+from seesay.llm.ops.interface import DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
 
 
@@ -35,9 +35,10 @@ class TritonOps:
         triton_rows.scatter(hidden, rows, embeddings)
 
     def plan_attention(
-        self, layout: RowLayout, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+        self, layout: RowLayout | DecodeRows, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
     ) -> AttentionPlan:
         del windows, dtype  # kernels mask for themselves
+        assert isinstance(layout, RowLayout)
         return triton_attention.make_plan(layout, device)
 
     def attend(
