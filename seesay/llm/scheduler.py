@@ -1,7 +1,8 @@
 """Decides what the language engine computes next. Knows tokens, blocks and the state of embeddings; no tensors.
 
-`plan_step` chooses rows and reserves their blocks, the runner computes them, `commit_step` applies the outcome. There
-is no prefill and no decode: in every step each sequence's computed tokens catch up with its known tokens, those that
+`plan_step` chooses rows and reserves their blocks, the runner computes them, `commit_step` applies the outcome. Plans
+may be made ahead of commits, as long as they are computed and committed in their order: a row then may begin at a token
+that a row before it samples and nobody knows yet. There is no prefill and no decode: in every step each sequence's computed tokens catch up with its known tokens, those that
 lack one token first, then longer rows, under a token budget, the oldest sequence first. Not thread-safe: one engine
 loop owns a scheduler.
 """
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 class SchedulerConfig:
     """Limits of a scheduler.
 
-    max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step.
+    max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step. max_mixed_tokens: most in
+    one in which answers go on, so that none of them waits long for others' prompts; None is no such limit.
     session_len: most tokens of a sequence, prompt and answer.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
     """
@@ -37,11 +39,13 @@ class SchedulerConfig:
     max_batch_size: int
     max_prefill_token_num: int
     session_len: int
+    max_mixed_tokens: int | None = None
     max_encode_ahead_tokens: int = 32768
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
             assert getattr(self, name) >= 1, f"{name}={getattr(self, name)}"
+        assert self.max_mixed_tokens is None or self.max_mixed_tokens >= 1, self.max_mixed_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,9 @@ class Scheduler:
 
     A sequence waits, runs, and may be preempted: it then waits again at its old place and is recomputed. It is
     admitted when the embeddings of its first chunk are there and the pool has room for all its known tokens. One that
-    waits for embeddings lets others pass; one that waits for blocks or for a place does not, so nobody starves.
+    waits for embeddings lets others pass; one that waits for blocks or for a place does not, so nobody starves. One
+    whose next block a running sequence is just computing waits for it, and lets others pass: equal beginnings are
+    computed once.
     """
 
     def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
@@ -101,12 +107,20 @@ class Scheduler:
         self._running = ArrivalQueue()
         self._waiting = ArrivalQueue()
         self._blocked = ArrivalQueue()  # found to wait for an embedding; back in `_waiting` when one arrives
+        self._followers = ArrivalQueue()  # found to wait for a block that another computes; likewise
+        self._coming: dict[bytes, Sequence] = {}  # hash of a block that is being computed → who computes it
+        self._awaited: dict[bytes, list[Sequence]] = {}  # such a hash → who waits for it
         self._needs = EmbeddingNeeds(config.max_encode_ahead_tokens)
         self._num_arrivals = 0
         self._too_large: tuple[int, int] | None = None  # the waiting head that did not fit, and the blocks there were
         self._total_prefix_queried_tokens = 0
         self._total_prefix_hit_tokens = 0
         self._total_preemptions = 0
+
+    @property
+    def _queues(self) -> tuple[ArrivalQueue, ...]:
+        """Each live sequence is in one of these."""
+        return self._running, self._waiting, self._blocked, self._followers
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
@@ -151,8 +165,9 @@ class Scheduler:
 
     def _end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
         del self._sequences[seq.seq_id]
-        for queue in (self._running, self._waiting, self._blocked):
+        for queue in self._queues:
             queue.discard(seq)
+        self._forget_coming(seq)
         self._needs.drop(seq)
         self._pool.release(seq.block_ids)
         seq.block_ids = ()
@@ -190,20 +205,24 @@ class Scheduler:
         return self._needs.take_released()
 
     def _unblock(self, sequences: Iterable[Sequence]) -> bool:
-        """Let sequences be considered for admission again. Returns whether any was not."""
-        blocked = [seq for seq in sequences if seq in self._blocked]
-        for seq in blocked:
-            self._blocked.discard(seq)
+        """Let sequences that wait for embeddings be considered for admission again. Returns whether there were any."""
+        return self._readmit(self._blocked, sequences)
+
+    def _readmit(self, queue: ArrivalQueue, sequences: Iterable[Sequence]) -> bool:
+        """Move those of `sequences` that are in `queue` back to the waiting ones. Returns whether there were any."""
+        found = [seq for seq in sequences if seq in queue]
+        for seq in found:
+            queue.discard(seq)
             self._waiting.add(seq)
-        return bool(blocked)
+        return bool(found)
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
     def plan_step(self) -> StepPlan:
         """Choose the rows of the next step and the encode jobs to start; reserves the rows' blocks.
 
-        An empty plan means that nothing can be done before an embedding or a new sequence arrives. A plan is followed
-        by `commit_step`, or by `cancel_step` when it was not computed.
+        An empty plan means that nothing can be done before an embedding, a commit or a new sequence arrives. A plan is
+        followed by `commit_step`, or by `cancel_step` when it was not computed.
         """
         rows: list[Row] = []
         preempted: list[int] = []
@@ -222,7 +241,9 @@ class Scheduler:
         """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
         need for their known tokens."""
         budget = self.config.max_prefill_token_num
-        singles = sum(seq.num_tokens - seq.num_scheduled == 1 for seq in self._running)
+        singles = sum(self._count_missing(seq) == 1 for seq in self._running)
+        if singles and self.config.max_mixed_tokens is not None:
+            budget = min(budget, self.config.max_mixed_tokens)
         singles = min(singles, budget)
         spare = budget - singles
         promised = 0
@@ -230,11 +251,15 @@ class Scheduler:
         while index < len(self._running):  # preemption shortens it, behind this index only
             seq = self._running[index]
             index += 1
-            missing = seq.num_tokens - seq.num_scheduled
+            missing = self._count_missing(seq)
             if not missing:
                 continue
             allowed = min(singles, 1) if missing == 1 else min(missing, spare)
-            num_tokens = self._reserve(seq, min(allowed, seq.ready_until - seq.num_scheduled), preempted)
+            wanted = min(allowed, seq.ready_until - seq.num_scheduled)
+            num_tokens = self._reserve(seq, wanted, preempted)
+            if wanted > 0 and not num_tokens:
+                # Younger ones hold the blocks and are in flight: they pause, so that the next plan can preempt them.
+                return 0, promised
             if num_tokens:
                 rows.append(self._make_row(seq, num_tokens))
                 if missing == 1:
@@ -245,10 +270,25 @@ class Scheduler:
                 promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
 
+    def _count_missing(self, seq: Sequence) -> int:
+        """Tokens that a plan could hold of a running sequence. None ahead of a commit that will end it, or without
+        which its next token cannot be chosen."""
+        missing = seq.num_expected - seq.num_scheduled
+        if missing and seq.num_pending:
+            params = seq.params
+            is_over = (
+                params.logits_processors
+                or seq.num_expected - seq.num_prompt_tokens >= params.max_new_tokens
+                or seq.num_expected >= self.config.session_len
+                or seq.num_expected > self._pool.num_blocks * self._pool.block_size
+            )
+            return 0 if is_over else missing
+        return missing
+
     def _reserve(self, seq: Sequence, num_tokens: int, preempted: list[int]) -> int:
         """Give `seq` the blocks for up to `num_tokens` more tokens; returns for how many there are blocks.
 
-        Younger sequences are preempted only when there is no block at all.
+        Younger sequences that are not in flight are preempted only when there is no block at all.
         """
         if num_tokens <= 0:
             return 0
@@ -279,6 +319,7 @@ class Scheduler:
         self._running.discard(seq)
         self._pool.release(seq.block_ids)
         seq.block_ids = ()
+        self._forget_coming(seq)
         seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
         seq.num_preemptions += 1
         self._total_preemptions += 1
@@ -296,6 +337,8 @@ class Scheduler:
             if self._running and (available < 1 or self._is_still_too_large(seq, available)):
                 break
             cached = self._find_cached(seq)
+            if self._follow(seq, len(cached)):
+                continue
             start = len(cached) * pool.block_size
             self._needs.assume_computed(seq, start)
             if not seq.can_start(start, self.config.max_prefill_token_num):
@@ -314,6 +357,35 @@ class Scheduler:
             promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
 
+    def _follow(self, seq: Sequence, num_cached: int) -> bool:
+        """Let a waiting sequence wait for the block after its cached ones, when a running one computes it."""
+        if seq.params.needs_prompt_outputs or num_cached >= len(seq.block_keys):
+            return False
+        if seq.block_keys[num_cached].hash not in self._coming:
+            return False
+        self._awaited.setdefault(seq.block_keys[num_cached].hash, []).append(seq)
+        self._waiting.discard(seq)
+        self._followers.add(seq)
+        return True
+
+    def _announce(self, seq: Sequence, num_cached: int) -> None:
+        """Let others know which full blocks of its known tokens an admitted sequence will compute."""
+        if self._pool.enable_prefix_caching:
+            self._extend_keys(seq, seq.num_tokens // self._pool.block_size)
+            for key in seq.block_keys[num_cached : seq.num_tokens // self._pool.block_size]:
+                self._coming.setdefault(key.hash, seq)
+
+    def _settle_coming(self, seq: Sequence, first: int, stop: int) -> None:
+        """Blocks `first` … `stop` - 1 of a sequence are computed, or will not be: nobody waits for them any more."""
+        for key in seq.block_keys[first:stop]:
+            if self._coming.get(key.hash) is seq:
+                del self._coming[key.hash]
+                self._readmit(self._followers, self._awaited.pop(key.hash, ()))
+
+    def _forget_coming(self, seq: Sequence) -> None:
+        """A sequence ends or is preempted: it computes no more blocks."""
+        self._settle_coming(seq, seq.num_registered_blocks, len(seq.block_keys))
+
     def _is_still_too_large(self, seq: Sequence, available: int) -> bool:
         """Whether `seq` did not fit before, and no more blocks are available now: it is not worth another look-up."""
         return self._too_large is not None and self._too_large[0] == seq.seq_id and self._too_large[1] >= available
@@ -325,6 +397,7 @@ class Scheduler:
         seq.block_ids = cached
         seq.num_computed = seq.num_scheduled = start
         seq.num_registered_blocks = len(cached)
+        self._announce(seq, len(cached))
         if not seq.was_admitted:
             seq.was_admitted = True
             seq.num_cached_tokens = start
@@ -338,13 +411,9 @@ class Scheduler:
     def _make_row(self, seq: Sequence, num_tokens: int) -> Row:
         start = seq.num_scheduled
         seq.num_scheduled = start + num_tokens
-        return Row(
-            seq_id=seq.seq_id,
-            start=start,
-            num_tokens=num_tokens,
-            block_ids=seq.block_ids,
-            samples=seq.num_scheduled == seq.num_tokens,
-        )
+        samples = seq.num_scheduled == seq.num_expected
+        seq.num_pending += samples
+        return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, block_ids=seq.block_ids, samples=samples)
 
     def _find_cached(self, seq: Sequence) -> tuple[int, ...]:
         """The blocks of the prefix cache that begin this sequence. At least one token is left to compute: the one
@@ -380,6 +449,7 @@ class Scheduler:
             seq = self._sequences.get(row.seq_id)
             if seq is None:
                 continue
+            seq.num_pending -= row.samples
             assert seq.num_computed == row.start and seq.num_scheduled >= row.start + row.num_tokens, (seq, row)
             seq.num_computed = row.start + row.num_tokens
             if row.start < seq.media_end:
@@ -395,6 +465,7 @@ class Scheduler:
             seq = self._sequences.get(row.seq_id)
             if seq is not None and seq.num_scheduled > row.start:
                 seq.num_scheduled = row.start
+                seq.num_pending -= row.samples
                 keep = self._pool.blocks_for(row.start)
                 self._pool.release(seq.block_ids[keep:])
                 seq.block_ids = seq.block_ids[:keep]
@@ -407,6 +478,7 @@ class Scheduler:
         self._extend_keys(seq, num_full)
         for index in range(seq.num_registered_blocks, num_full):
             self._pool.register(seq.block_ids[index], seq.block_keys[index])
+        self._settle_coming(seq, seq.num_registered_blocks, num_full)
         seq.num_registered_blocks = num_full
 
     def _append_tokens(self, seq: Sequence, token_ids: Iterable[int]) -> SequenceUpdate:
@@ -440,7 +512,7 @@ class Scheduler:
         pool = self._pool
         return SchedulerStats(
             num_running=len(self._running),
-            num_waiting=len(self._waiting) + len(self._blocked),
+            num_waiting=len(self._waiting) + len(self._blocked) + len(self._followers),
             num_blocks=pool.num_blocks,
             num_used_blocks=pool.num_used,
             num_cached_blocks=pool.num_cached,
@@ -455,7 +527,11 @@ class Scheduler:
         """Assert all invariants of the scheduler, its sequences and its pool."""
         self._pool.check_integrity([seq.block_ids for seq in self._sequences.values()])
         self._needs.check_integrity(self._sequences)
-        queued = [seq.seq_id for queue in (self._running, self._waiting, self._blocked) for seq in queue]
+        queued = [seq.seq_id for queue in self._queues for seq in queue]
+        awaiting = {seq.seq_id for seqs in self._awaited.values() for seq in seqs}
+        assert all(seq.seq_id in awaiting for seq in self._followers)
+        assert set(self._awaited) <= set(self._coming)
+        assert all(seq in self._running for seq in self._coming.values())
         assert sorted(queued) == sorted(self._sequences), queued
         assert len(self._running) <= self.config.max_batch_size
         for seq in self._sequences.values():

@@ -51,7 +51,7 @@ class Sequence:
 
     num_tokens: known tokens, prompt and generated. num_computed: leading tokens whose KV is in `block_ids`;
     num_scheduled: these plus the ones in plans that are not committed yet. The last known token is never computed:
-    num_computed < num_tokens while the sequence is alive.
+    num_computed < num_tokens while the sequence is alive. num_pending: tokens that rows of those plans sample.
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
     arrival: place in the queue; smaller is older. cache_salt: sequences of different salts share no KV block.
@@ -72,6 +72,7 @@ class Sequence:
         "next_position",
         "num_cached_tokens",
         "num_computed",
+        "num_pending",
         "num_preemptions",
         "num_prompt_tokens",
         "num_registered_blocks",
@@ -107,6 +108,7 @@ class Sequence:
         self.arrival = -1
         self.num_computed = 0
         self.num_scheduled = 0
+        self.num_pending = 0
         self.block_ids: tuple[int, ...] = ()
         self.block_keys: list[BlockKey] = []
         self.num_registered_blocks = 0
@@ -129,6 +131,11 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def num_expected(self) -> int:
+        """Tokens that are known, or will be when the plans in flight are committed and none of them ends it."""
+        return self.num_tokens + self.num_pending
 
     @property
     def is_finished(self) -> bool:
@@ -201,8 +208,9 @@ class Sequence:
 
     def check_integrity(self, *, block_size: int, session_len: int) -> None:
         """Assert the invariants of a live sequence."""
-        assert 0 <= self.num_computed <= self.num_scheduled <= self.num_tokens <= session_len, self
+        assert 0 <= self.num_computed <= self.num_scheduled <= self.num_expected <= session_len, self
         assert self.num_computed < self.num_tokens, self
+        assert self.num_pending >= 0 and (self.is_in_flight or not self.num_pending), self
         assert self.num_prompt_tokens <= self.num_tokens <= len(self._tokens), self
         assert len(self.block_ids) * block_size >= self.num_scheduled, self
         assert (len(self.block_ids) - 1) * block_size < max(self.num_scheduled, 1), self

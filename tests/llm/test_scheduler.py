@@ -54,9 +54,14 @@ def make_scheduler(
     session_len: int = 100,
     ahead: int = 1000,
     caching: bool = True,
+    mixed: int | None = None,
 ) -> Scheduler:
     config = SchedulerConfig(
-        max_batch_size=batch, max_prefill_token_num=budget, session_len=session_len, max_encode_ahead_tokens=ahead
+        max_batch_size=batch,
+        max_prefill_token_num=budget,
+        max_mixed_tokens=mixed,
+        session_len=session_len,
+        max_encode_ahead_tokens=ahead,
     )
     scheduler = Scheduler(config, BlockPool(blocks, block_size, caching))
     for seq in sequences:
@@ -146,10 +151,54 @@ def test_a_plan_may_follow_before_the_last_one_is_committed() -> None:
     first = scheduler.plan_step()
     second = scheduler.plan_step()
     assert rows(first) == [(1, 0, 10), (2, 0, 6)]
-    assert rows(second) == [(2, 6, 14)]
+    assert rows(second) == [(1, 10, 1), (2, 6, 14)]
     commit(scheduler, first)
     commit(scheduler, second)
-    assert rows(step(scheduler)) == [(1, 10, 1), (2, 20, 1)]
+    assert rows(step(scheduler)) == [(1, 11, 1), (2, 20, 1)]
+
+
+def test_nothing_is_planned_ahead_of_a_length_that_ends_the_answer() -> None:
+    scheduler = make_scheduler([make_sequence(1, 10, max_new_tokens=2)])
+    first, second = scheduler.plan_step(), scheduler.plan_step()
+    assert rows(second) == [(1, 10, 1)] and not scheduler.plan_step().rows
+    commit(scheduler, first)
+    assert not scheduler.plan_step().rows
+    assert commit(scheduler, second)[0].finish_reason == "length"
+
+
+def test_nothing_is_planned_ahead_of_a_token_that_the_next_one_is_chosen_by() -> None:
+    scheduler = make_scheduler([make_sequence(1, 10, logits_processors=(lambda ids, logits: logits,))])
+    first = scheduler.plan_step()
+    assert not scheduler.plan_step().rows
+    commit(scheduler, first)
+    assert rows(scheduler.plan_step()) == [(1, 10, 1)]
+
+
+def test_a_token_too_many_is_thrown_away() -> None:
+    scheduler = make_scheduler([make_sequence(1, 10, eos_token_ids=(9,)), make_sequence(2, 10)])
+    first, second = scheduler.plan_step(), scheduler.plan_step()
+    updates = commit(scheduler, first, token=9)
+    assert [u.finish_reason for u in updates] == ["stop", None]
+    (update,) = commit(scheduler, second, token=5)
+    assert update.seq.seq_id == 2 and update.token_ids == (5,)
+
+
+def test_younger_ones_in_flight_pause_so_that_an_older_one_gets_their_blocks() -> None:
+    scheduler = make_scheduler([make_sequence(i, 7, max_new_tokens=9) for i in (1, 2)], blocks=4)
+    plans = [scheduler.plan_step(), scheduler.plan_step()]
+    assert rows(plans[1]) == [(1, 7, 1), (2, 7, 1)]
+    assert not scheduler.plan_step().rows
+    commit(scheduler, plans[0])
+    assert not scheduler.plan_step().rows
+    commit(scheduler, plans[1])
+    plan = scheduler.plan_step()
+    assert rows(plan) == [(1, 8, 1)] and plan.preempted_ids == (2,)
+
+
+def test_steps_in_which_answers_go_on_are_shorter() -> None:
+    scheduler = make_scheduler([make_sequence(1, 10), make_sequence(2, 60)], budget=40, mixed=8)
+    assert rows(step(scheduler)) == [(1, 0, 10), (2, 0, 30)]
+    assert rows(step(scheduler)) == [(1, 10, 1), (2, 30, 7)]
 
 
 def test_a_cancelled_step_is_planned_again() -> None:
@@ -312,9 +361,23 @@ def test_a_whole_hit_leaves_one_token_to_compute() -> None:
     assert rows(scheduler.plan_step()) == [(2, 4, 4)]
 
 
-def test_blocks_are_found_only_once_they_are_computed() -> None:
-    scheduler = make_scheduler([make_sequence(1, 10, text=5), make_sequence(2, 10, text=5)])
-    assert rows(step(scheduler)) == [(1, 0, 10), (2, 0, 10)]
+def test_equal_beginnings_are_computed_once() -> None:
+    scheduler = make_scheduler([make_sequence(i, 10, text=5) for i in (1, 2, 3)] + [make_sequence(4, 5)])
+    assert rows(step(scheduler)) == [(1, 0, 10), (4, 0, 5)]
+    assert rows(step(scheduler)) == [(1, 10, 1), (4, 5, 1), (2, 8, 2), (3, 8, 2)]
+    assert scheduler.stats().total_prefix_hit_tokens == 16
+
+
+def test_a_beginning_is_awaited_chunk_by_chunk_and_no_longer_than_somebody_computes_it() -> None:
+    scheduler = make_scheduler([make_sequence(i, 14, text=5) for i in (1, 2, 3)], budget=8)
+    assert rows(step(scheduler)) == [(1, 0, 8)]
+    assert rows(step(scheduler)) == [(1, 8, 6)]  # the others know 8 tokens and wait for the next 4
+    scheduler.abort(2)
+    scheduler = make_scheduler([make_sequence(i, 14, text=5) for i in (1, 2, 3)], budget=8)
+    step(scheduler)
+    scheduler.abort(1)
+    assert rows(step(scheduler)) == [(2, 8, 6)]
+    assert scheduler.stats().num_waiting == 1
 
 
 @pytest.mark.parametrize(

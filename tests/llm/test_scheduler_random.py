@@ -1,7 +1,7 @@
 """The scheduler under random arrivals, aborts, evictions, failures and embeddings that come in any order.
 
-A fake runner keeps what each KV slot contains: a fingerprint of the whole prefix up to its token, with embeddings. It
-reads the prefix through the row's block table, as attention would, so a block shared or reused wrongly changes what is
+Plans are committed at once, or each after the next one was made. A fake runner keeps what each KV slot contains: a
+fingerprint of the whole prefix up to its token, with embeddings. It reads the prefix through the row's block table, as attention would, so a block shared or reused wrongly changes what is
 read; and it samples from the fingerprint, so that each answer must equal that of the sequence computed alone.
 """
 
@@ -55,11 +55,13 @@ def make_prompt(pieces: list[tuple[int, int]], seed: int) -> MultimodalInput:
     )
 
 
-def fingerprint(seq: Sequence, index: int, before: int) -> int:
-    """What the KV slot of token `index` contains, when the slot before contains `before`."""
+def fingerprint(seq: Sequence, index: int, before: int, token_id: int | None = None) -> int:
+    """What the KV slot of token `index` contains, when the slot before contains `before`. `token_id` is a token that
+    the sequence does not know yet."""
     embedded = [(s.item_index, s.row_start) for s in seq.splices(index, index + 1)]
     media = tuple((seq.items[i].hash, row) for i, row in embedded)
-    return hash((before, int(seq.token_ids[index]), int(seq.positions(index, index + 1)[0]), media))
+    token_id = int(seq.token_ids[index]) if token_id is None else token_id
+    return hash((before, token_id, int(seq.positions(index, index + 1)[0]), media))
 
 
 def fingerprints(seq: Sequence, stop: int) -> list[int]:
@@ -76,7 +78,9 @@ def sample(value: int) -> int:
 class FakeEngine:
     """A scheduler with a runner and an encoder that check everything they are asked to do."""
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
+    def __init__(self, config: SchedulerConfig, pool: BlockPool, *, is_ahead: bool = False) -> None:
+        self.is_ahead = is_ahead
+        self.in_flight: tuple[StepPlan, dict[int, list[int]]] | None = None
         self.scheduler = Scheduler(config, pool)
         self.pool = pool
         self.kv = [0] * (pool.num_blocks * pool.block_size)
@@ -126,14 +130,22 @@ class FakeEngine:
                 self.scheduler.mark_ready(item.hash)
             elif item.hash not in self.encoding:
                 self.encoding.append(item.hash)
-        assert plan.rows or plan.encode_jobs or self.encoding or not self.alive, "stuck"
+        assert plan.rows or plan.encode_jobs or self.encoding or self.in_flight or not self.alive, "stuck"
         return plan
 
     def step(self, between: Callable[[StepPlan], None] = lambda plan: None) -> None:
         plan = self.plan()
         assert plan.num_tokens <= self.scheduler.config.max_prefill_token_num
-        sampled = self.run(plan)
+        launched = plan, self.run(plan)
         between(plan)
+        if not self.is_ahead:
+            self.commit(*launched)
+            return
+        if self.in_flight:
+            self.commit(*self.in_flight)
+        self.in_flight = launched if plan.rows else None
+
+    def commit(self, plan: StepPlan, sampled: dict[int, list[int]]) -> None:
         for update in self.scheduler.commit_step(plan, sampled):
             assert update.token_ids
             if update.finish_reason:
@@ -155,11 +167,21 @@ class FakeEngine:
                 assert item.hash in self.embeddings and (seq.seq_id, splice.item_index) in self.pins[item.hash]
             value = self.kv[slots[row.start - 1]] if row.start else hash(seq.cache_salt)
             for index in range(row.start, row.start + row.num_tokens):
-                value = self.kv[slots[index]] = fingerprint(seq, index, value)
-            assert row.samples == (row.start + row.num_tokens == seq.num_tokens)
+                value = self.kv[slots[index]] = fingerprint(seq, index, value, self.pending(seq, index))
+            assert row.samples == (row.start + row.num_tokens == self.num_expected(seq))
             if row.samples:
                 sampled[row.seq_id] = [sample(value)]
         return sampled
+
+    def pending(self, seq: Sequence, index: int) -> int | None:
+        """The token that the step in flight sampled, if `index` is its place."""
+        if index < seq.num_tokens:
+            return None
+        assert self.in_flight and index == seq.num_tokens
+        return self.in_flight[1][seq.seq_id][0]
+
+    def num_expected(self, seq: Sequence) -> int:
+        return seq.num_tokens + (self.in_flight is not None and seq.seq_id in self.in_flight[1])
 
     def collect(self) -> None:
         """Let go of embeddings that are not needed, and check everything."""
@@ -210,13 +232,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         batch=st.integers(1, 5),
         budget=st.integers(1, 14),
+        mixed=st.one_of(st.none(), st.integers(1, 14)),
         ahead=st.integers(1, 30),
+        is_ahead=st.booleans(),
     )
-    def start(self, num_blocks: int, block_size: int, caching: bool, batch: int, budget: int, ahead: int) -> None:
+    def start(
+        self,
+        num_blocks: int,
+        block_size: int,
+        caching: bool,
+        batch: int,
+        budget: int,
+        mixed: int | None,
+        ahead: int,
+        is_ahead: bool,
+    ) -> None:
         config = SchedulerConfig(
-            max_batch_size=batch, max_prefill_token_num=budget, session_len=40, max_encode_ahead_tokens=ahead
+            max_batch_size=batch,
+            max_prefill_token_num=budget,
+            max_mixed_tokens=mixed,
+            session_len=40,
+            max_encode_ahead_tokens=ahead,
         )
-        self.engine = FakeEngine(config, BlockPool(num_blocks, block_size, caching))
+        self.engine = FakeEngine(config, BlockPool(num_blocks, block_size, caching), is_ahead=is_ahead)
         self.num_added = 0
 
     @rule(
