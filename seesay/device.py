@@ -94,6 +94,40 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def make_stream(device: torch.device, *, is_urgent: bool) -> torch.cuda.Stream | None:
+    """A queue of the device's work: what waits in an urgent one begins before what waits in others. None on the CPU."""
+    import torch
+
+    return torch.cuda.Stream(device, priority=-1 if is_urgent else 0) if device.type == "cuda" else None
+
+
+@contextmanager
+def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Queue the work of the block on `stream`; with None, where it is queued anyway."""
+    import torch
+
+    if stream is None:
+        yield
+    else:
+        with torch.cuda.stream(stream):
+            yield
+
+
+@contextmanager
+def traced(name: str, device: torch.device) -> Iterator[None]:
+    """Name the block in profiles of CUDA programs (an NVTX range)."""
+    import torch
+
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.nvtx.range_push(name)
+    try:
+        yield
+    finally:
+        torch.cuda.nvtx.range_pop()
+
+
 @contextmanager
 def cpu_threads(num_threads: int) -> Iterator[None]:
     """Let torch compute with `num_threads` CPU threads inside the block, in the calling thread alone."""
