@@ -2,9 +2,9 @@
 
 `plan_step` chooses rows and reserves their blocks, the runner computes them, `commit_step` applies the outcome. Plans
 may be made ahead of commits, as long as they are computed and committed in their order: a row then may begin at a token
-that a row before it samples and nobody knows yet. There is no prefill and no decode: in every step each sequence's computed tokens catch up with its known tokens, those that
-lack one token first, then longer rows, under a token budget, the oldest sequence first. Not thread-safe: one engine
-loop owns a scheduler.
+that a row before it samples and nobody knows yet. There is no prefill and no decode: in every step each sequence's
+computed tokens catch up with its known tokens, those that lack one token first, then longer rows, under a token budget,
+the oldest sequence first. Not thread-safe: one engine loop owns a scheduler.
 """
 
 from __future__ import annotations
@@ -221,8 +221,8 @@ class Scheduler:
     def plan_step(self) -> StepPlan:
         """Choose the rows of the next step and the encode jobs to start; reserves the rows' blocks.
 
-        An empty plan means that nothing can be done before an embedding, a commit or a new sequence arrives. A plan is
-        followed by `commit_step`, or by `cancel_step` when it was not computed.
+        An empty plan means that nothing can be done before an embedding, a commit or a new sequence arrives. Every plan
+        is committed; sequences whose rows could not be computed are ended before.
         """
         rows: list[Row] = []
         preempted: list[int] = []
@@ -458,17 +458,6 @@ class Scheduler:
             if row.samples:
                 updates.append(self._append_tokens(seq, sampled[seq.seq_id]))
         return tuple(updates)
-
-    def cancel_step(self, plan: StepPlan) -> None:
-        """Take back a plan that was not computed. Its rows will be planned again; its encode jobs stand."""
-        for row in plan.rows:
-            seq = self._sequences.get(row.seq_id)
-            if seq is not None and seq.num_scheduled > row.start:
-                seq.num_scheduled = row.start
-                seq.num_pending -= row.samples
-                keep = self._pool.blocks_for(row.start)
-                self._pool.release(seq.block_ids[keep:])
-                seq.block_ids = seq.block_ids[:keep]
 
     def _register_blocks(self, seq: Sequence) -> None:
         """Let others find the blocks that are full and computed now."""

@@ -201,16 +201,6 @@ def test_steps_in_which_answers_go_on_are_shorter() -> None:
     assert rows(step(scheduler)) == [(1, 10, 1), (2, 30, 7)]
 
 
-def test_a_cancelled_step_is_planned_again() -> None:
-    scheduler = make_scheduler([make_sequence(1, 10)], budget=6)
-    step(scheduler)
-    plan = scheduler.plan_step()
-    scheduler.cancel_step(plan)
-    scheduler.check_integrity()
-    assert scheduler.stats().num_used_blocks == 2
-    assert rows(scheduler.plan_step()) == rows(plan)
-
-
 # --- ends -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,9 @@
 """The scheduler under random arrivals, aborts, evictions, failures and embeddings that come in any order.
 
 Plans are committed at once, or each after the next one was made. A fake runner keeps what each KV slot contains: a
-fingerprint of the whole prefix up to its token, with embeddings. It reads the prefix through the row's block table, as attention would, so a block shared or reused wrongly changes what is
-read; and it samples from the fingerprint, so that each answer must equal that of the sequence computed alone.
+fingerprint of the whole prefix up to its token, with embeddings. It reads the prefix through the row's block table, as
+attention would, so a block shared or reused wrongly changes what is read; and it samples from the fingerprint, so that
+each answer must equal that of the sequence computed alone.
 """
 
 from __future__ import annotations
@@ -302,11 +303,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.engine.end(plan.rows[index % len(plan.rows)].seq_id)
 
         self.engine.step(between)
-
-    @rule()
-    def cancel_a_step(self) -> None:
-        self.engine.scheduler.cancel_step(self.engine.plan())
-        self.engine.collect()
 
     @invariant()
     def holds(self) -> None:
