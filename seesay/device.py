@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,47 @@ def make_stream(device: torch.device, *, is_urgent: bool) -> torch.cuda.Stream |
     import torch
 
     return torch.cuda.Stream(device, priority=-1 if is_urgent else 0) if device.type == "cuda" else None
+
+
+def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
+    """Tensors on `device` with the contents of `arrays`: on a GPU one copy for all of them, for which nobody waits; on
+    the CPU the arrays themselves."""
+    import torch
+
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if device.type == "cpu":
+        return tensors
+    offsets = [0, *accumulate(-(-tensor.nbytes // 8) * 8 for tensor in tensors)]
+    host = torch.empty(offsets[-1], dtype=torch.uint8, pin_memory=True)
+    spans = [slice(start, start + tensor.nbytes) for start, tensor in zip(offsets, tensors)]
+    for span, tensor in zip(spans, tensors, strict=True):
+        host[span].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    there = host.to(device, non_blocking=True)
+    return [there[span].view(tensor.dtype).view(tensor.shape) for span, tensor in zip(spans, tensors, strict=True)]
+
+
+class GraphRecorder:
+    """Records work of a GPU as CUDA graphs, which the host then starts with one call. Graphs of one recorder share their
+    memory: they run one after the other, and what one of them made is used before another runs."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        import torch
+
+        self._stream = stream
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """(what repeats `run` on the current stream, what `run` returned: tensors that each repetition fills anew).
+        `run` is called twice; its inputs stay where they are."""
+        import torch
+
+        with torch.cuda.stream(self._stream):
+            run()
+            self._stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                result = run()
+        return graph.replay, result
 
 
 @contextmanager
