@@ -1,0 +1,137 @@
+"""The towers' kernels against float64. On a GPU the tests run as they are, elsewhere in Triton's interpreter: the last
+test runs this file once more in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+"""Largest relative error ‖ours - exact‖ / ‖exact‖."""
+
+pytestmark = [pytest.mark.gpu] if ON_GPU else []
+runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+
+
+def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
+
+
+def assert_close(ours: torch.Tensor, exact: torch.Tensor) -> None:
+    assert ours.shape == exact.shape
+    error = (ours.double() - exact).norm() / exact.norm()
+    assert error <= TOLERANCES[ours.dtype], f"relative error {error:.2e}"
+
+
+def rotate_exactly(qkv: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """The turned queries and keys of qkv: float64 [P, 2, heads, head_dim]."""
+    half = qkv.shape[-1] // 2
+    first, last = qkv[:, :2, :, :half].double(), qkv[:, :2, :, half:].double()
+    cos, sin = (f(angles.double())[:, None, None] for f in (torch.cos, torch.sin))
+    return torch.cat((first * cos - last * sin, last * cos + first * sin), dim=-1)
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_heads", "head_dim"), [(16, 80), (3, 6), (9, 32)])
+def test_rotation(num_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    from seesay.kernels import tower
+
+    qkv = random(5, 3, num_heads, head_dim, dtype=dtype)
+    angles = random(5, head_dim // 2, dtype=torch.float32, seed=1) * 4
+    expected, value = rotate_exactly(qkv, angles), qkv[:, 2].clone()
+    tower.rotate_(qkv, angles.cos(), angles.sin())
+    assert_close(qkv[:, :2], expected)
+    assert torch.equal(qkv[:, 2], value)
+
+
+def attend_exactly(qkv: torch.Tensor, angles: torch.Tensor, starts: list[int]) -> torch.Tensor:
+    """Turned queries and keys are rounded to the type of qkv, as the towers do."""
+    turned = rotate_exactly(qkv, angles).to(qkv.dtype).double()
+    half = qkv.shape[-1] // 2
+    parts = []
+    for start, stop in itertools.pairwise(starts):
+        query, key, value = turned[start:stop, 0], turned[start:stop, 1], qkv[start:stop, 2].double()
+        scores = torch.einsum("qhd,khd->hqk", query, key) / (2 * half) ** 0.5
+        parts.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), value))
+    return torch.cat(parts)
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [80, 32, 6])
+@pytest.mark.parametrize("lengths", [[64, 64, 16, 8, 4, 64], [1], [4, 4, 3], [150, 64, 129]])
+def test_attention_inside_windows(lengths: list[int], head_dim: int, dtype: torch.dtype) -> None:
+    from seesay.kernels import tower
+
+    if IS_INTERPRETED and dtype == torch.bfloat16:
+        pytest.skip("the interpreter multiplies matrices of bfloat16 wrongly")
+    starts = [0, *itertools.accumulate(lengths)]
+    qkv = random(starts[-1], 3, 3, head_dim, dtype=dtype) * 2
+    angles = random(starts[-1], head_dim // 2, dtype=torch.float32, seed=1) * 4
+    table = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
+    before = qkv.clone()
+    found = tower.attend_windows(qkv, angles.cos(), angles.sin(), table, max(lengths))
+    assert torch.equal(qkv, before)
+    assert_close(found, attend_exactly(qkv, angles, starts))
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1280, 96, 7])
+@pytest.mark.parametrize("is_centered", [True, False])
+@pytest.mark.parametrize("update", ["none", "plain", "scaled"])
+def test_norm_of_a_sum(dtype: torch.dtype, size: int, is_centered: bool, update: str) -> None:
+    from seesay.kernels import tower
+
+    x = random(2, 3, size, dtype=dtype) + 1
+    weight, bias, scale = (random(size, dtype=dtype, seed=seed) for seed in (1, 2, 3))
+    added = None if update == "none" else random(2, 3, size, dtype=dtype, seed=4)
+    total = x.double()
+    if added is not None:
+        total = total + added.double() * (scale.double() if update == "scaled" else 1)
+    found = tower.norm(
+        x, added, weight, bias if is_centered else None, 1e-5, scale=scale if update == "scaled" else None
+    )
+    assert_close(x, total)
+    rounded = x.double()
+    if is_centered:
+        exact = torch.nn.functional.layer_norm(rounded, (size,), weight.double(), bias.double(), 1e-5)
+    else:
+        exact = rounded / (rounded.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    assert_close(found, exact)
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 5), (2, 4096), (1, 4097), (0, 8)])
+def test_quick_gelu(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    from seesay.kernels import tower
+
+    x = random(*shape, dtype=dtype)
+    exact = x.double() * torch.sigmoid(1.702 * x.double())
+    found = tower.quick_gelu_(x)
+    assert found is x
+    if x.numel():
+        assert_close(found, exact)
+
+
+@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED or ON_GPU, reason="runs where the tests above cannot")
+def test_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
+    done = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
