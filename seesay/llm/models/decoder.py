@@ -178,6 +178,11 @@ class Decoder:
             del self._head.data
 
     @property
+    def needs_clean_blocks(self) -> bool:
+        """See `Ops.needs_clean_blocks`."""
+        return self._ops.needs_clean_blocks
+
+    @property
     def parameters(self) -> list[Parameter]:
         head = [] if self._head is self._embed else [self._head]
         return [self._embed, self._norm, *head, *(p for layer in self._layers for p in layer.parameters)]

@@ -7,7 +7,7 @@ Shapes: T tokens, B rows, M blocks per row, H query heads, G key-value heads, D 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,13 @@ class DecodeRows:
 
 
 class Ops(Protocol):
-    """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`."""
+    """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`.
+
+    needs_clean_blocks: whether `attend` reads what lies behind a row's last token in its last block, which then must be
+        finite.
+    """
+
+    needs_clean_blocks: ClassVar[bool]
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x / sqrt(mean(x²) + eps) · weight over the last axis (Zhang & Sennrich 2019)."""

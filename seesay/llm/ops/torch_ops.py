@@ -65,6 +65,8 @@ class AttentionPlan:
 class TorchOps:
     """See `Ops` for what each does. One object per decoder: on the CPU it keeps copies of what is in its cache."""
 
+    needs_clean_blocks = True
+
     def __init__(self) -> None:
         self._kept = KeptContext()
 

@@ -15,6 +15,8 @@ from seesay.llm.ops.triton_attention import AttentionPlan
 class TritonOps:
     """See `Ops` for what each does."""
 
+    needs_clean_blocks = False
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return triton_rows.norm(x, None, weight, eps).view_as(x)
 
