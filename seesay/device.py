@@ -146,6 +146,13 @@ class GraphRecorder:
         return graph.replay, result
 
 
+def stream_id(device: torch.device) -> int:
+    """A number that tells the current stream from others; 0 on the CPU."""
+    import torch
+
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
+
+
 @contextmanager
 def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
     """Queue the work of the block on `stream`; with None, where it is queued anyway."""
