@@ -105,6 +105,15 @@ def make_stream(device: torch.device, *, is_urgent: bool) -> torch.cuda.Stream |
     return torch.cuda.Stream(device, priority=-1 if is_urgent else 0) if device.type == "cuda" else None
 
 
+def mark_used(tensor: torch.Tensor) -> None:
+    """Tell torch's allocator that the current stream uses `tensor`, which may have been made on another one: its memory
+    is not given to others before what is queued now is done."""
+    import torch
+
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
 def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
     """Tensors on `device` with the contents of `arrays`: on a GPU one copy for all of them, for which nobody waits; on
     the CPU the arrays themselves."""
@@ -173,11 +182,11 @@ def traced(name: str, device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    torch.cuda.nvtx.range_push(name)
+    torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        torch.cuda.nvtx.range_pop()
+        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
