@@ -162,6 +162,17 @@ def stream_id(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
+def record_done(stream: torch.cuda.Stream | None) -> Callable[[], None]:
+    """A function that returns when what is queued on `stream` by now is done. Other Python threads run meanwhile."""
+    import torch
+
+    if stream is None:
+        return lambda: None
+    event = torch.cuda.Event(blocking=True)
+    event.record(stream)
+    return event.synchronize
+
+
 @contextmanager
 def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
     """Queue the work of the block on `stream`; with None, where it is queued anyway."""
