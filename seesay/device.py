@@ -131,6 +131,34 @@ def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[tor
     return [there[span].view(tensor.dtype).view(tensor.shape) for span, tensor in zip(spans, tensors, strict=True)]
 
 
+class HostCopy:
+    """Copies of tensors on their way to the host: queued on the current stream, waited for when they are wanted.
+
+    On the CPU the tensors themselves, which nobody may change before they are taken.
+    """
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        import torch
+
+        self._tensors = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)
+        self._event: torch.cuda.Event | None = None
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+        if devices:
+            [device] = devices
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(device))
+
+    @property
+    def is_done(self) -> bool:
+        return self._event is None or bool(self._event.query())
+
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        """The copies, once they have arrived. Other Python threads run meanwhile."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tensors
+
+
 class GraphRecorder:
     """Records work of a GPU as CUDA graphs, which the host then starts with one call. Graphs of one recorder share their
     memory: they run one after the other, and what one of them made is used before another runs."""
@@ -168,7 +196,7 @@ def record_done(stream: torch.cuda.Stream | None) -> Callable[[], None]:
 
     if stream is None:
         return lambda: None
-    event = torch.cuda.Event(blocking=True)
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     event.record(stream)
     return event.synchronize
 

@@ -2,8 +2,11 @@
 
 Order as in Transformers: repetition penalty, what is added (presence and frequency penalties, biases), banned ids, the
 request's own processors; then temperature, top-k, top-p, min-p. A draw is the inverse of the cumulative distribution
-at one uniform number, which is a hash of the request's seed and the token's index and of nothing else: what shares the
-batch cannot change it.
+over the vocabulary at one uniform number, which is a hash of the request's seed and the token's index and of nothing
+else: what shares the batch cannot change it.
+
+The host waits for the device in `Draws.collect` only: until then the chosen ids are the device's alone, and the next
+draw may build on them.
 """
 
 from __future__ import annotations
@@ -12,25 +15,56 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampling_params import SamplingParams
+
+WEIGHT_OF_BEST = 1 << 40
+"""The likeliest token's share in a draw. Shares are whole numbers: their sums are exact, so that no order of adding,
+and no device, changes a choice."""
 
 _U64 = np.uint64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingRow:
-    """What the sampler must know of a row. `token_ids` int64 [T]: prompt and generated; `num_generated` of them are."""
+class SamplingRow(NamedTuple):
+    """What the sampler must know of a row.
+
+    token_ids: int64 [T], prompt and generated. num_generated: generated tokens, the pending one too.
+    pending: where the ids of the step before have the row's last token, when the host does not know it yet and
+        `token_ids` lacks it; else -1.
+    """
 
     seq_id: int
     params: SamplingParams
     token_ids: npt.NDArray[np.int64]
     num_generated: int
+    pending: int = -1
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) + (self.pending >= 0)
+
+    @property
+    def generated_ids(self) -> npt.NDArray[np.int64]:
+        """The generated tokens that the host knows."""
+        num_known = self.num_generated - (self.pending >= 0)
+        return self.token_ids[len(self.token_ids) - num_known :]
+
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether single logits are changed before this token is chosen."""
+        return self.params.changes_logits or self.num_generated < self.params.min_new_tokens
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether chance decides. Top-k of 1 leaves one token, even where two are equally likely."""
+        return not self.params.greedy and self.params.top_k != 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,49 +77,103 @@ class Sampled:
     error: RequestError | None = None
 
 
+class Draws:
+    """The choices of one step. token_ids: int64 [N] on the device; some id of the vocabulary where a row failed."""
+
+    def __init__(
+        self,
+        rows: Sequence[SamplingRow],
+        token_ids: torch.Tensor,
+        best: torch.Tensor,
+        *,
+        dtype: torch.dtype,
+        errors: Mapping[int, RequestError],
+        logprobs: tuple[torch.Tensor, ...] = (),
+    ) -> None:
+        self.token_ids = token_ids
+        self._rows = rows
+        self._dtype = dtype
+        self._errors = errors
+        self._copy = HostCopy(token_ids, best, *logprobs)
+
+    def collect(self) -> list[Sampled]:
+        """One choice per row, once the device has made them. A row with no finite logit has an error."""
+        token_ids, best, *logprobs = (part.tolist() for part in self._copy.wait())
+        if not self._errors and not logprobs and all(map(math.isfinite, best)):
+            return [Sampled(token_id=token_id) for token_id in token_ids]
+        errors = dict(self._errors)
+        for index, value in enumerate(best):
+            if not math.isfinite(value) and index not in errors:
+                errors[index] = _not_finite(self._rows[index], self._dtype)
+        report = _report_logprobs(self._rows, token_ids, *logprobs) if logprobs else {}
+        return [
+            Sampled(token_id=None, error=errors[i]) if i in errors else Sampled(token_id=t, logprobs=report.get(i))
+            for i, t in enumerate(token_ids)
+        ]
+
+
 class Sampler:
     """Requests without a seed get one of their own from the process's random number."""
 
     def __init__(self, process_seed: int | None = None) -> None:
         self._process_seed = secrets.randbits(63) if process_seed is None else process_seed
 
-    def sample(self, logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[Sampled]:
-        """One choice per row of logits [N, V]. A row with no finite logit left gets an error; others are unharmed."""
-        errors: dict[int, RequestError] = {}
-        scores = logits
-        if any(map(_is_adjusted, rows)):
-            scores = _adjust(logits.float().clone(), rows, errors)
-        best, greedy_ids = scores.max(dim=-1)
-        token_ids: list[int] = greedy_ids.tolist()
-        for index, value in enumerate(best.tolist()):
-            if not math.isfinite(value) and index not in errors:
-                errors[index] = _not_finite(rows[index], logits.dtype)
-        drawn = [i for i, row in enumerate(rows) if not row.params.greedy and i not in errors]
-        if drawn:
-            for index, token_id in zip(drawn, self._draw(scores, rows, drawn), strict=True):
-                token_ids[index] = token_id
-        logprobs = _report_logprobs(logits, rows, token_ids)
-        return [
-            Sampled(token_id=None, error=errors[i]) if i in errors else Sampled(token_id=t, logprobs=logprobs.get(i))
-            for i, t in enumerate(token_ids)
-        ]
+    def draw(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[SamplingRow],
+        *,
+        previous: torch.Tensor | None = None,
+        greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> Draws:
+        """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
 
-    def _draw(self, scores: torch.Tensor, rows: Sequence[SamplingRow], drawn: list[int]) -> list[int]:
-        """Token ids of the rows `drawn`. Whether a row is sorted first depends on its own options only, because the
-        order of the tokens decides which of them a uniform number means."""
-        seeds = [self._seed(rows[i]) for i in drawn]
-        uniform = dict(zip(drawn, make_uniform(seeds, [len(rows[i].token_ids) for i in drawn]).tolist(), strict=True))
-        chosen: dict[int, int] = {}
-        for is_sorted in (False, True):
-            part = [i for i in drawn if _needs_sorting(rows[i].params) is is_sorted]
-            if not part:
-                continue
-            params = [rows[i].params for i in part]
-            picked = scores[torch.tensor(part, device=scores.device)].float()
-            points = torch.tensor([uniform[i] for i in part], dtype=torch.float64, device=scores.device)
-            ids = draw_sorted(picked, params, points) if is_sorted else draw_unsorted(picked, params, points)
-            chosen.update(zip(part, ids.tolist(), strict=True))
-        return [chosen[i] for i in drawn]
+        previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
+        where they are known already. Waits for the device only when a row has logits processors.
+        """
+        if greedy_ids is None:
+            best, token_ids = logits.max(dim=-1)
+        else:
+            best, token_ids = greedy_ids[0], greedy_ids[1].clone()
+        errors: dict[int, RequestError] = {}
+        special = [i for i, row in enumerate(rows) if not row.params.is_plain]
+        if not special:
+            return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors)
+        adjusted = [i for i in special if rows[i].is_adjusted]
+        if adjusted:
+            [at] = upload([np.array(adjusted)], logits.device)
+            scores = logits.index_select(0, at).float()
+            own_rows = [rows[i] for i in adjusted]
+            for index, error in _adjust(scores, own_rows, previous).items():
+                errors[adjusted[index]] = error
+            own_best, own_ids = scores.max(dim=-1)
+            drawn = [i for i, row in enumerate(own_rows) if row.is_drawn]
+            if drawn:
+                self._draw_some(scores, own_best, own_rows, drawn, own_ids)
+            best = best.float().index_copy(0, at, own_best)
+            token_ids.index_copy_(0, at, own_ids)
+        drawn = [i for i in special if rows[i].is_drawn and not rows[i].is_adjusted]
+        if drawn:
+            self._draw_some(logits, best, rows, drawn, token_ids)
+        logprobs = _compute_logprobs(logits, rows, special, token_ids)
+        return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
+
+    def _draw_some(
+        self,
+        scores: torch.Tensor,
+        best: torch.Tensor,
+        rows: Sequence[SamplingRow],
+        drawn: list[int],
+        token_ids: torch.Tensor,
+    ) -> None:
+        """Write the ids of the rows `drawn` of scores [N, V] to `token_ids`."""
+        picked = [rows[i] for i in drawn]
+        points = make_uniform([self._seed(row) for row in picked], [row.num_tokens for row in picked])
+        params = [row.params for row in picked]
+        at, *columns = upload([np.array(drawn), points, *find_filters(params)], scores.device)
+        filters = Filters(*columns)
+        ids = draw_tokens(scores.index_select(0, at).float(), best.index_select(0, at).float(), filters)
+        token_ids.index_copy_(0, at, ids)
 
     def _seed(self, row: SamplingRow) -> int:
         if row.params.seed is not None:
@@ -108,73 +196,63 @@ def _splitmix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> _U64(31))
 
 
-def draw_unsorted(scores: torch.Tensor, params: Sequence[SamplingParams], points: torch.Tensor) -> torch.Tensor:
-    """Token ids int64 [N] for float32 scores [N, V] and points [N] in (0, 1): temperature and min-p only."""
-    scores = scores / _column([p.temperature for p in params], scores)
-    _filter_min_p(scores, params, scores.amax(dim=-1, keepdim=True))
-    return _invert(scores, points)
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What narrows and turns the draw of each row, on the device; each [N].
+
+    points: float64 in (0, 1), the uniform numbers. top_p: float64, 1 where it is off. top_k: int64, more than there are
+    tokens where it is off. scale: float32, log2(e) / temperature. margin: float32, log2(min_p).
+    """
+
+    points: torch.Tensor
+    top_p: torch.Tensor
+    top_k: torch.Tensor
+    scale: torch.Tensor
+    margin: torch.Tensor
 
 
-def draw_sorted(scores: torch.Tensor, params: Sequence[SamplingParams], points: torch.Tensor) -> torch.Tensor:
-    """As `draw_unsorted`, with top-k and top-p: they keep a beginning of the tokens sorted by score."""
-    size = scores.shape[-1]
-    kept = [min(p.top_k or size, size) for p in params]
-    most = max(kept)
-    ordered, ids = scores.topk(most, dim=-1) if most < size else scores.sort(dim=-1, descending=True, stable=True)
-    ordered = ordered / _column([p.temperature for p in params], scores)
-    if min(kept) < most:
-        ranks = torch.arange(most, device=scores.device)
-        ordered = ordered.masked_fill(ranks >= torch.tensor(kept, device=scores.device)[:, None], float("-inf"))
-    if any(p.top_p < 1 for p in params):
-        probs = ordered.softmax(dim=-1)
-        above = probs.cumsum(dim=-1) - probs
-        dropped = above >= _column([p.top_p if p.top_p < 1 else 2.0 for p in params], scores)
-        dropped[:, 0] = False
-        ordered = ordered.masked_fill(dropped, float("-inf"))
-    _filter_min_p(ordered, params, ordered[:, :1])
-    return ids.gather(1, _invert(ordered, points)[:, None])[:, 0]
-
-
-def _needs_sorting(params: SamplingParams) -> bool:
-    return params.top_k > 0 or params.top_p < 1
-
-
-def _column(values: list[float], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=like.device)[:, None]
-
-
-def _filter_min_p(scores: torch.Tensor, params: Sequence[SamplingParams], best: torch.Tensor) -> None:
-    """Drop, in place, tokens less likely than min_p times the best one: p < m · p_best ⇔ score < score_best + ln m."""
-    if any(p.min_p > 0 for p in params):
-        margin = _column([float(np.log(p.min_p)) if p.min_p > 0 else -np.inf for p in params], scores)
-        scores.masked_fill_(scores < best + margin, float("-inf"))
-
-
-def _invert(scores: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Index of the token at which the cumulative distribution passes each point. Never one of probability 0."""
-    cumulative = scores.softmax(dim=-1).to(torch.float64).cumsum(dim=-1)
-    targets = points[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=scores.shape[-1] - 1)
-
-
-def _is_adjusted(row: SamplingRow) -> bool:
-    params = row.params
-    return bool(
-        params.repetition_penalty != 1.0
-        or params.presence_penalty
-        or params.frequency_penalty
-        or params.logit_bias
-        or params.bad_token_ids
-        or params.logits_processors
-        or row.num_generated < params.min_new_tokens
+def find_filters(params: Sequence[SamplingParams]) -> tuple[npt.NDArray[np.generic], ...]:
+    """The columns of `Filters` after the points."""
+    return (
+        np.array([p.top_p for p in params], dtype=np.float64),
+        np.array([p.top_k or 1 << 31 for p in params], dtype=np.int64),
+        np.array([math.log2(math.e) / p.temperature for p in params], dtype=np.float32),
+        np.array([math.log2(p.min_p) if p.min_p > 0 else -math.inf for p in params], dtype=np.float32),
     )
 
 
-def _adjust(scores: torch.Tensor, rows: Sequence[SamplingRow], errors: dict[int, RequestError]) -> torch.Tensor:
-    """Apply, in place, what changes single logits of single rows."""
-    _penalize(scores, [(i, row) for i, row in enumerate(rows) if row.params.repetition_penalty != 1.0])
+def draw_tokens(scores: torch.Tensor, best: torch.Tensor, filters: Filters) -> torch.Tensor:
+    """Token ids int64 [N] for float32 scores [N, V], `best` of each row its greatest.
+
+    A token stays if fewer than top_k tokens are likelier, and these have less than top_p of the probability that top-k
+    left, and it is at least min_p times as likely as the best: the filters of Transformers, where equally likely tokens
+    stay or go together. Of those that stay one is drawn in the order of the vocabulary.
+    """
+    size = scores.shape[-1]
+    depth = (scores - best[:, None]) * filters.scale[:, None]
+    weights = (depth.exp2() * WEIGHT_OF_BEST).to(torch.int64)
+    ordered, order = scores.sort(dim=-1, descending=True)
+    last = (filters.top_k.clamp(max=size) - 1)[:, None]
+    weights.masked_fill_(scores < ordered.gather(1, last), 0)
+    share = weights.gather(1, order)
+    above = share.cumsum(dim=-1) - share
+    least = (filters.top_p * weights.sum(dim=-1)).ceil()[:, None]
+    last = ((above < least).sum(dim=-1, keepdim=True) - 1).clamp_(min=0)
+    weights.masked_fill_(scores < ordered.gather(1, last), 0)
+    weights.masked_fill_(depth < filters.margin[:, None], 0)
+    cumulative = weights.cumsum(dim=-1)
+    targets = (filters.points[:, None] * cumulative[:, -1:]).to(torch.int64)
+    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=size - 1)
+
+
+def _adjust(
+    scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None
+) -> dict[int, RequestError]:
+    """Apply, in place, what changes single logits of single rows. The errors of rows whose processors failed."""
+    _penalize(scores, rows, previous)
     _shift(scores, rows)
     _ban(scores, rows)
+    errors = {}
     for index, row in enumerate(rows):
         if row.params.logits_processors:
             try:
@@ -182,40 +260,82 @@ def _adjust(scores: torch.Tensor, rows: Sequence[SamplingRow], errors: dict[int,
             except Exception as error:
                 message = f"a logits processor failed: {type(error).__name__}: {error}"
                 errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
-    return scores
+    return errors
 
 
-def _penalize(scores: torch.Tensor, penalized: list[tuple[int, SamplingRow]]) -> None:
-    """Divide the positive and multiply the negative logits of tokens seen before (Keskar et al. 2019)."""
-    if not penalized:
+def _penalize(scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None) -> None:
+    """Repetition penalty: divide the positive and multiply the negative logits of tokens seen before (Keskar et al.
+    2019). Of those generated, then take off count · frequency + (count > 0) · presence (OpenAI's API reference)."""
+    picked = [i for i, row in enumerate(rows) if row.params.has_penalties]
+    if not picked:
         return
-    seen = [np.unique(row.token_ids) for _, row in penalized]
-    seen = [ids[ids < scores.shape[-1]] for ids in seen]
-    sizes = [len(ids) for ids in seen]
-    at_row = torch.from_numpy(np.repeat([i for i, _ in penalized], sizes)).to(scores.device)
-    at_id = torch.from_numpy(np.concatenate(seen)).to(scores.device)
-    penalty = np.repeat([row.params.repetition_penalty for _, row in penalized], sizes).astype(np.float32)
-    by = torch.from_numpy(penalty).to(scores.device)
-    old = scores[at_row, at_id]
-    scores[at_row, at_id] = torch.where(old < 0, old * by, old / by)
+    size = scores.shape[-1]
+    seen = [_count_tokens(rows[i], size) for i in picked]
+    params = [rows[i].params for i in picked]
+    waiting = [j for j, i in enumerate(picked) if rows[i].pending >= 0]
+    arrays = [
+        np.array(picked),
+        np.repeat(np.arange(len(picked)), [len(ids) for ids, _ in seen]),
+        np.concatenate([ids for ids, _ in seen]),
+        np.concatenate([counts for _, counts in seen]),
+        np.array([p.repetition_penalty for p in params], dtype=np.float32),
+        np.array([p.presence_penalty for p in params], dtype=np.float64),
+        np.array([p.frequency_penalty for p in params], dtype=np.float64),
+        np.array(waiting, dtype=np.int64),
+        np.array([rows[picked[j]].pending for j in waiting], dtype=np.int64),
+    ]
+    at, owner, ids, counts, repetition, presence, frequency, *pending = upload(arrays, scores.device)
+    if waiting:
+        assert previous is not None, "pending tokens are in `previous`"
+        owner, ids, counts = _count_pending(owner, ids, counts, pending[0], previous[pending[1]], len(picked))
+    places = at[owner] * size + ids
+    flat = scores.view(-1)
+    old = flat[places]
+    by = repetition[owner]
+    flat[places] = torch.where(old < 0, old * by, old / by)
+    amounts = torch.where(counts > 0, -presence[owner] - frequency[owner] * counts, 0.0)
+    flat.scatter_add_(0, places, amounts.float())
+
+
+def _count_tokens(row: SamplingRow, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The tokens that count for the row's penalties, each once, and how often each was generated."""
+    generated = row.generated_ids
+    ids, counts = np.unique(generated, return_counts=True)
+    if row.params.repetition_penalty != 1.0:
+        prompt = np.setdiff1d(row.token_ids[: len(row.token_ids) - len(generated)], ids)
+        ids, counts = np.concatenate([ids, prompt]), np.concatenate([counts, np.zeros_like(prompt)])
+    return ids[ids < size], counts[ids < size]
+
+
+def _count_pending(
+    owner: torch.Tensor,
+    ids: torch.Tensor,
+    counts: torch.Tensor,
+    waiting: torch.Tensor,
+    pending: torch.Tensor,
+    num_rows: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The entries (row, token, count) with the tokens `pending` of the rows `waiting`. A row that has its own already
+    counts it once more there; its new entry then repeats the token with a count of 0."""
+    pending_of = torch.full((num_rows,), -1, device=ids.device).index_copy_(0, waiting, pending)
+    is_repeated = (ids == pending_of[owner]).long()
+    is_known = torch.zeros_like(pending_of).index_add_(0, owner, is_repeated)
+    owner, ids = torch.cat([owner, waiting]), torch.cat([ids, pending])
+    return owner, ids, torch.cat([counts + is_repeated, 1 - is_known[waiting]])
 
 
 def _shift(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Add biases, and take penalties off tokens that were generated: logit - count · frequency - (count > 0) · presence
-    (the definition in OpenAI's API reference)."""
-    at_row: list[npt.NDArray[np.int64]] = []
-    at_id: list[npt.NDArray[np.int64]] = []
-    by: list[npt.NDArray[np.float32]] = []
-    for index, row in enumerate(rows):
-        for ids, amounts in (_find_penalties(row), _find_biases(row.params)):
-            if len(ids):
-                known = ids < scores.shape[-1]
-                at_row.append(np.full(known.sum(), index, dtype=np.int64))
-                at_id.append(ids[known])
-                by.append(amounts[known])
-    if by:
-        places = tuple(torch.from_numpy(np.concatenate(part)).to(scores.device) for part in (at_row, at_id))
-        scores.index_put_(places, torch.from_numpy(np.concatenate(by)).to(scores.device), accumulate=True)
+    """Add biases."""
+    size = scores.shape[-1]
+    biases = {
+        index * size + token_id: bias
+        for index, row in enumerate(rows)
+        for token_id, bias in row.params.logit_bias
+        if token_id < size
+    }
+    if biases:
+        places, by = upload([np.array(list(biases)), np.array(list(biases.values()), dtype=np.float32)], scores.device)
+        scores.view(-1).scatter_add_(0, places, by)
 
 
 def _ban(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
@@ -228,21 +348,8 @@ def _ban(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
         if token_id < size
     ]
     if places:
-        scores.view(-1).index_fill_(0, torch.tensor(places, device=scores.device), float("-inf"))
-
-
-def _find_penalties(row: SamplingRow) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Ids of the generated tokens, and what is added to their logits."""
-    params = row.params
-    if not row.num_generated or not (params.presence_penalty or params.frequency_penalty):
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
-    ids, counts = np.unique(row.token_ids[-row.num_generated :], return_counts=True)
-    return ids, (-params.presence_penalty - params.frequency_penalty * counts).astype(np.float32)
-
-
-def _find_biases(params: SamplingParams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    ids = np.array([token_id for token_id, _ in params.logit_bias], dtype=np.int64)
-    return ids, np.array([bias for _, bias in params.logit_bias], dtype=np.float32)
+        [at] = upload([np.array(places)], scores.device)
+        scores.view(-1).index_fill_(0, at, float("-inf"))
 
 
 def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
@@ -270,19 +377,31 @@ def _not_finite(row: SamplingRow, dtype: torch.dtype) -> RequestError:
     return RequestError(ErrorCode.INTERNAL, f"the model's logits, computed in {name}, are not finite: {cure}")
 
 
+def _compute_logprobs(
+    logits: torch.Tensor, rows: Sequence[SamplingRow], asking: list[int], token_ids: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Of the rows that ask, in order: the chosen token's logprob [R], the greatest ones [R, most] and their ids."""
+    asking = [i for i in asking if rows[i].params.logprobs is not None]
+    if not asking:
+        return ()
+    most = min(max(rows[i].params.logprobs or 0 for i in asking), logits.shape[-1])
+    [at] = upload([np.array(asking)], logits.device)
+    logprobs = logits.index_select(0, at).float().log_softmax(dim=-1)
+    own = logprobs.gather(1, token_ids.index_select(0, at)[:, None])[:, 0]
+    return own, *logprobs.topk(most, dim=-1)
+
+
 def _report_logprobs(
-    logits: torch.Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
+    rows: Sequence[SamplingRow],
+    token_ids: Sequence[int],
+    own: Sequence[float],
+    greatest: Sequence[Sequence[float]],
+    ids: Sequence[Sequence[int]],
 ) -> dict[int, dict[int, float]]:
     """{row: {token id: logprob}} for the rows that ask, most likely first; the chosen token is always there."""
     asking = [(i, row.params.logprobs) for i, row in enumerate(rows) if row.params.logprobs is not None]
-    if not asking:
-        return {}
-    at = torch.tensor([i for i, _ in asking], device=logits.device)
-    logprobs = logits[at].float().log_softmax(dim=-1)
-    chosen = logprobs.gather(1, torch.tensor([[token_ids[i]] for i, _ in asking], device=logits.device))[:, 0].tolist()
-    values, ids = logprobs.topk(min(max(n for _, n in asking), logits.shape[-1]), dim=-1)
     report = {}
-    for (index, count), own, top_values, top_ids in zip(asking, chosen, values.tolist(), ids.tolist(), strict=True):
-        report[index] = dict(zip(top_ids[:count], top_values[:count], strict=True))
-        report[index].setdefault(token_ids[index], own)
+    for (index, count), chosen, values, best_ids in zip(asking, own, greatest, ids, strict=True):
+        report[index] = dict(zip(best_ids[:count], values[:count], strict=True))
+        report[index].setdefault(token_ids[index], chosen)
     return report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -50,6 +50,23 @@ class SamplingParams:
     output_last_hidden_state: Literal["all", "generation"] | None = None
     logits_processors: tuple[Callable[[Any, Any], Any], ...] = ()
     pooling: Literal["mean"] | None = None
+
+    is_plain: bool = field(init=False, repr=False, compare=False)
+    """Whether the most likely token is all that is asked of the sampler."""
+
+    def __post_init__(self) -> None:
+        is_plain = self.greedy and self.logprobs is None and not (self.changes_logits or self.min_new_tokens)
+        object.__setattr__(self, "is_plain", is_plain)
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether single logits are changed before each token is chosen."""
+        return bool(self.has_penalties or self.logit_bias or self.bad_token_ids or self.logits_processors)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether logits depend on the tokens before."""
+        return bool(self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty)
 
     @property
     def needs_prompt_outputs(self) -> bool:

@@ -9,7 +9,7 @@ from transformers.generation import logits_process as hf
 
 from seesay.errors import ErrorCode
 from seesay.llm import sampler as sampler_module
-from seesay.llm.sampler import Sampler, SamplingRow, draw_sorted, draw_unsorted, make_uniform
+from seesay.llm.sampler import Filters, Sampled, Sampler, SamplingRow, draw_tokens, find_filters, make_uniform
 from seesay.llm.sampling_params import SamplingParams
 
 VOCAB = 50
@@ -23,6 +23,10 @@ def make_row(seq_id: int = 0, token_ids=(1, 2, 3), num_generated: int = 1, **par
         token_ids=np.array(token_ids, dtype=np.int64),
         num_generated=num_generated,
     )
+
+
+def sample(sampler: Sampler, logits: torch.Tensor, rows: list[SamplingRow]) -> list[Sampled]:
+    return sampler.draw(logits, rows).collect()
 
 
 def make_logits(num_rows: int, seed: int = 0) -> torch.Tensor:
@@ -61,8 +65,8 @@ def test_distribution_equals_transformers(filters):
     logits = make_logits(1, seed=len(str(filters)))
     count = 20_000
     points = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    draw = draw_sorted if params.top_k or params.top_p < 1 else draw_unsorted
-    ids = draw(logits.expand(count, -1), [params] * count, points)
+    columns = (torch.from_numpy(column) for column in find_filters([params] * count))
+    ids = draw_tokens(logits.expand(count, -1), logits.amax().expand(count), Filters(points, *columns))
     found = torch.bincount(ids, minlength=VOCAB) / count
     expected = expected_distribution(logits[0], params)
     torch.testing.assert_close(found, expected, atol=2 / count, rtol=0)
@@ -74,17 +78,17 @@ def test_rows_of_all_kinds_share_a_batch():
     rows = [make_row(i, seed=i * 7, token_ids=range(i + 1), **FILTERS[i]) for i in range(len(FILTERS))]
     rows.append(make_row(99, greedy=True))
     logits = make_logits(len(rows))
-    together = [s.token_id for s in Sampler(1).sample(logits, rows)]
+    together = [s.token_id for s in sample(Sampler(1), logits, rows)]
     for order in (range(len(rows)), reversed(range(len(rows)))):
         for index in order:
-            [alone] = Sampler(2).sample(logits[index : index + 1], [rows[index]])
+            [alone] = sample(Sampler(2), logits[index : index + 1], [rows[index]])
             assert alone.token_id == together[index]
 
 
 def test_a_seed_repeats_and_steps_differ():
     logits = torch.zeros(1, VOCAB)
     draws = [
-        [Sampler(process).sample(logits, [make_row(process, range(n + 1), seed=5)])[0].token_id for n in range(40)]
+        [sample(Sampler(process), logits, [make_row(process, range(n + 1), seed=5)])[0].token_id for n in range(40)]
         for process in (1, 2)
     ]
     assert draws[0] == draws[1]
@@ -94,7 +98,7 @@ def test_a_seed_repeats_and_steps_differ():
 def test_without_a_seed_requests_and_processes_differ():
     logits = torch.zeros(30, VOCAB)
     rows = [make_row(i) for i in range(30)]
-    first, second = ([s.token_id for s in Sampler().sample(logits, rows)] for _ in range(2))
+    first, second = ([s.token_id for s in sample(Sampler(), logits, rows)] for _ in range(2))
     assert len(set(first)) > 10 and first != second
 
 
@@ -111,7 +115,7 @@ def test_uniform_numbers_are_uniform():
 def test_greedy_is_the_first_of_the_best():
     logits = make_logits(3)
     rows = [make_row(i, greedy=True) for i in range(3)]
-    assert [s.token_id for s in Sampler().sample(logits, rows)] == logits.argmax(-1).tolist()
+    assert [s.token_id for s in sample(Sampler(), logits, rows)] == logits.argmax(-1).tolist()
 
 
 def test_repetition_penalty_equals_transformers():
@@ -122,7 +126,7 @@ def test_repetition_penalty_equals_transformers():
     for seed in range(20):
         logits = make_logits(2, seed)
         expected = processor(torch.tensor([token_ids]), logits[:1].clone()).argmax().item()
-        assert [s.token_id for s in Sampler().sample(logits, rows)] == [expected, logits[1].argmax().item()]
+        assert [s.token_id for s in sample(Sampler(), logits, rows)] == [expected, logits[1].argmax().item()]
 
 
 def shift_plainly(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
@@ -172,7 +176,7 @@ def test_penalties_and_biases_equal_the_plain_formula():
             for index, shift in enumerate(SHIFTS)
         ]
         before = logits.clone()
-        choices = Sampler().sample(logits, rows)
+        choices = sample(Sampler(), logits, rows)
         for index, (row, choice) in enumerate(zip(rows, choices, strict=True)):
             expected = shift_plainly(logits[index], row)
             torch.testing.assert_close(seen[index], expected, atol=1e-5, rtol=0)
@@ -185,21 +189,23 @@ def test_penalties_leave_the_prompt_alone():
     best, second = logits[0].topk(2).indices.tolist()
     penalties = {"presence_penalty": 2.0, "frequency_penalty": 2.0, "greedy": True}
     logits[0, second] = logits[0, best] - 1
-    assert Sampler().sample(logits, [make_row(token_ids=[best, 1], num_generated=1, **penalties)])[0].token_id == best
-    assert Sampler().sample(logits, [make_row(token_ids=[1, best], num_generated=1, **penalties)])[0].token_id == second
+    assert sample(Sampler(), logits, [make_row(token_ids=[best, 1], num_generated=1, **penalties)])[0].token_id == best
+    assert (
+        sample(Sampler(), logits, [make_row(token_ids=[1, best], num_generated=1, **penalties)])[0].token_id == second
+    )
 
 
 def test_plain_greedy_batches_copy_no_logits(monkeypatch):
     monkeypatch.setattr(sampler_module, "_adjust", lambda *_: pytest.fail("the logits were copied"))
     logits = make_logits(3)
-    choices = Sampler().sample(logits, [make_row(i, greedy=True) for i in range(3)])
+    choices = sample(Sampler(), logits, [make_row(i, greedy=True) for i in range(3)])
     assert [choice.token_id for choice in choices] == logits.argmax(-1).tolist()
 
 
 def test_banned_ids_are_never_chosen():
     logits = make_logits(1)
     best = logits[0].argsort(descending=True).tolist()
-    [choice] = Sampler().sample(logits, [make_row(greedy=True, bad_token_ids=(best[0], best[1], 10**9))])
+    [choice] = sample(Sampler(), logits, [make_row(greedy=True, bad_token_ids=(best[0], best[1], 10**9))])
     assert choice.token_id == best[2]
 
 
@@ -209,9 +215,9 @@ def test_min_new_tokens_holds_back_the_ends():
     ends = {"eos_token_ids": (best[0],), "stop_token_ids": (best[1],), "min_new_tokens": 3, "greedy": True}
     for num_generated, expected in ((0, best[2]), (2, best[2]), (3, best[0])):
         row = make_row(num_generated=num_generated, **ends)
-        assert Sampler().sample(logits, [row])[0].token_id == expected
+        assert sample(Sampler(), logits, [row])[0].token_id == expected
     ignoring = make_row(num_generated=0, ignore_eos=True, **ends)
-    assert Sampler().sample(logits, [ignoring])[0].token_id == best[0]
+    assert sample(Sampler(), logits, [ignoring])[0].token_id == best[0]
 
 
 def test_logits_processors_run_in_order_on_their_own_row():
@@ -228,14 +234,14 @@ def test_logits_processors_run_in_order_on_their_own_row():
     logits = make_logits(2)
     before = logits.clone()
     rows = [make_row(0, greedy=True, logits_processors=(only_seven, not_seven)), make_row(1, greedy=True)]
-    assert [s.token_id for s in Sampler().sample(logits, rows)] == [8, logits[1].argmax().item()]
+    assert [s.token_id for s in sample(Sampler(), logits, rows)] == [8, logits[1].argmax().item()]
     assert seen == [([1, 2, 3], (VOCAB,))] and torch.equal(logits, before)
 
 
 @pytest.mark.parametrize("processor", [lambda t, x: x[:3], lambda t, x: None, lambda t, x: 1 / 0])
 def test_a_bad_logits_processor_ends_its_own_request(processor):
     rows = [make_row(0, logits_processors=(processor,)), make_row(1, greedy=True)]
-    bad, good = Sampler().sample(make_logits(2), rows)
+    bad, good = sample(Sampler(), make_logits(2), rows)
     assert bad.token_id is None and bad.error.code is ErrorCode.INVALID_REQUEST
     assert bad.error.param == "logits_processors" and good.token_id is not None
 
@@ -244,7 +250,7 @@ def test_logits_that_are_not_finite_end_their_own_request():
     logits = make_logits(3)
     logits[0, 5] = float("nan")
     logits[1, 5] = float("inf")
-    results = Sampler().sample(logits, [make_row(0, greedy=True), make_row(1), make_row(2)])
+    results = sample(Sampler(), logits, [make_row(0, greedy=True), make_row(1), make_row(2)])
     assert [s.error and s.error.code for s in results] == [ErrorCode.INTERNAL, ErrorCode.INTERNAL, None]
     assert results[2].token_id is not None
 
@@ -258,12 +264,12 @@ def test_logits_that_are_not_finite_end_their_own_request():
     ],
 )
 def test_logits_that_are_not_finite_are_explained_by_their_dtype(dtype, advice):
-    [result] = Sampler().sample(torch.full((1, VOCAB), float("nan"), dtype=dtype), [make_row(0, greedy=True)])
+    [result] = sample(Sampler(), torch.full((1, VOCAB), float("nan"), dtype=dtype), [make_row(0, greedy=True)])
     assert advice in result.error.message and str(dtype).removeprefix("torch.") in result.error.message
 
 
 def test_banning_every_token_says_so():
-    [result] = Sampler().sample(make_logits(1), [make_row(bad_token_ids=tuple(range(VOCAB)))])
+    [result] = sample(Sampler(), make_logits(1), [make_row(bad_token_ids=tuple(range(VOCAB)))])
     assert result.error.code is ErrorCode.INVALID_REQUEST and "no token is left" in result.error.message
 
 
@@ -274,7 +280,7 @@ def test_logprobs_are_the_models_own():
         make_row(1, logprobs=0, temperature=5.0, top_k=3),
         make_row(2, greedy=True),
     ]
-    results = Sampler().sample(logits, rows)
+    results = sample(Sampler(), logits, rows)
     expected = logits.log_softmax(-1)
     assert results[2].logprobs is None
     assert list(results[1].logprobs) == [results[1].token_id]
@@ -288,5 +294,5 @@ def test_logprobs_are_the_models_own():
 def test_the_chosen_token_is_reported_even_when_it_is_not_among_the_best():
     logits = make_logits(1)
     best = logits[0].argsort(descending=True).tolist()
-    [result] = Sampler().sample(logits, [make_row(greedy=True, logprobs=1, bad_token_ids=(best[0],))])
+    [result] = sample(Sampler(), logits, [make_row(greedy=True, logprobs=1, bad_token_ids=(best[0],))])
     assert list(result.logprobs) == best[:2]
