@@ -50,7 +50,8 @@ class EngineConfig:
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks.
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt beginnings, pictures included.
     device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
-    eager_mode: never capture CUDA graphs.
+    eager_mode: never record CUDA graphs, neither for decoding nor for the vision tower.
+    async_scheduling: launch each step while the one before is still being computed; None does so on a GPU.
     download_dir, revision: where a hub id is stored, and which branch, tag or commit of it is used.
     hf_overrides: values to change in the checkpoint's config.json, nested by key.
     disable_vision_encoder: do not load the vision tower; requests with pictures are refused.
@@ -72,6 +73,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     device_type: str = "auto"
     eager_mode: bool = False
+    async_scheduling: bool | None = None
     download_dir: str | os.PathLike[str] | None = None
     revision: str | None = None
     quant_policy: int = 0

@@ -102,7 +102,9 @@ def make_stream(device: torch.device, *, is_urgent: bool) -> torch.cuda.Stream |
     """A queue of the device's work: what waits in an urgent one begins before what waits in others. None on the CPU."""
     import torch
 
-    return torch.cuda.Stream(device, priority=-1 if is_urgent else 0) if device.type == "cuda" else None
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device, priority=-1 if is_urgent else 0)  # type: ignore[no-untyped-call]
 
 
 def mark_used(tensor: torch.Tensor) -> None:
@@ -160,8 +162,8 @@ class HostCopy:
 
 
 class GraphRecorder:
-    """Records work of a GPU as CUDA graphs, which the host then starts with one call. Graphs of one recorder share their
-    memory: they run one after the other, and what one of them made is used before another runs."""
+    """Records work of a GPU as CUDA graphs, which the host then starts with one call. Graphs of one recorder share
+    their memory: they run one after the other, and what one of them made is used before another runs."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         import torch

@@ -1,4 +1,5 @@
-"""The engine's loop: plan a step, run it, commit it, hand out what is new. One thread owns scheduler and runner.
+"""The engine's loop: plan a step, launch it, commit the one before, hand out what is new. One thread owns scheduler and
+runner.
 
 Everything reaches it through an inbox, so nothing here is locked. Whatever happens inside, each request that was
 accepted ends in exactly one final `OutputDelta`.
@@ -30,7 +31,7 @@ from seesay.values import (
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
-    from seesay.llm.runner import ModelRunner, RowResult, StepResult
+    from seesay.llm.runner import LaunchedStep, ModelRunner, RowResult, StepResult
 
 logger = logging.getLogger("seesay")
 
@@ -41,10 +42,19 @@ class EngineLoop:
     """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media` and `close` are thread-safe."""
 
     def __init__(
-        self, *, scheduler: Scheduler, runner: ModelRunner, encoder: Encoder | None, vision_config: VisionConfig
+        self,
+        *,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        encoder: Encoder | None,
+        vision_config: VisionConfig,
+        is_ahead: bool = False,
     ) -> None:
+        """`is_ahead`: launch each step while the one before is still being computed."""
         self._scheduler = scheduler
         self._runner = runner
+        self._is_ahead = is_ahead
+        self._in_flight: tuple[StepPlan, LaunchedStep] | None = None
         self._live: dict[int, LiveRequest] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closed = False
@@ -132,9 +142,11 @@ class EngineLoop:
                 has_more = self._step()
             except BaseException:  # no signal reaches this thread: a user's callback may raise anything
                 logger.exception("the engine loop failed; its requests end")
+                self._in_flight = None
                 self._end_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
                 has_more = False
         self._drain_inbox(wait=False)
+        self._collect_in_flight()
         self._end_all(RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete"))
 
     def _drain_inbox(self, *, wait: bool) -> None:
@@ -147,32 +159,69 @@ class EngineLoop:
             return
 
     def _step(self) -> bool:
-        """Plan and compute one step. Returns whether another may follow at once."""
+        """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
         plan = self._scheduler.plan_step()
         self._start_encoding(plan.encode_jobs)
-        if plan.rows:
-            self._compute(plan)
+        before = self._in_flight
+        launched = self._try_launch(plan) if plan.rows else None
+        if before is not None and self._in_flight is before:
+            self._in_flight = None
+            self._collect(*before)
+        if launched is not None:
+            if self._is_ahead:
+                self._in_flight = plan, launched
+            else:
+                self._collect(plan, launched)
         for ref in self._scheduler.take_released():
             self.store.unpin(ref.hash, (ref.seq_id, ref.item_index))
-        return bool(plan.rows)
+        return bool(plan.rows) or before is not None
 
-    def _compute(self, plan: StepPlan) -> None:
+    def _try_launch(self, plan: StepPlan) -> LaunchedStep | None:
+        """Launch a plan; None when that failed and the plan is dealt with already."""
         now = time.perf_counter()
         for row in plan.rows:
             request = self._live[row.seq_id]
             if request.computing_at is None:
                 request.computing_at = now
         try:
-            result = self._runner.run(plan, self._scheduler.sequences, self.store)
+            return self._runner.launch(plan, self._scheduler.sequences, self.store)
         except BaseException as error:
-            if is_out_of_memory(error):
-                release_cached_memory(self._runner.decoder.device)
-            if len(plan.rows) == 1:
-                self._fail(plan.rows[0].seq_id, error)
-                return
-            # One row's fault must not end the others: compute each alone, and only those that fail again end.
-            for row in plan.rows:
-                self._compute(StepPlan(rows=(row,)))
+            failure = error
+        self._collect_in_flight()
+        self._compute_alone(plan, failure)
+        return None
+
+    def _collect_in_flight(self) -> None:
+        if self._in_flight is not None:
+            before, self._in_flight = self._in_flight, None
+            self._collect(*before)
+
+    def _compute_alone(self, plan: StepPlan, error: BaseException) -> None:
+        """Go on after a plan failed. One row's fault must not end the others: each is computed alone, and only those
+        that fail again end."""
+        if is_out_of_memory(error):
+            error.__traceback__ = None
+            release_cached_memory(self._runner.device)
+        rows = [row for row in plan.rows if row.seq_id in self._live]
+        if len(plan.rows) == 1:
+            for row in rows:
+                self._fail(row.seq_id, error)
+            return
+        for row in rows:
+            alone = StepPlan(rows=(row,))
+            try:
+                launched = self._runner.launch(alone, self._scheduler.sequences, self.store)
+            except BaseException as again:
+                self._compute_alone(alone, again)
+            else:
+                self._collect(alone, launched)
+
+    def _collect(self, plan: StepPlan, launched: LaunchedStep) -> None:
+        """Wait for a step and commit it."""
+        try:
+            result = launched.collect()
+        except BaseException as error:
+            self._compute_alone(plan, error)
             return
         self._commit(plan, result)
 
@@ -183,7 +232,9 @@ class EngineLoop:
         for seq_id, error in result.errors.items():
             self._fail(seq_id, error)
         for row in result.rows:
-            request = self._live[row.seq_id]
+            request = self._live.get(row.seq_id)
+            if request is None:  # it ended when the step before was committed
+                continue
             request.prompt_logprobs.add(row.start + 1, row.prompt_logprobs)
             if row.logits is not None:
                 request.logits.add(row.logits.start, row.logits.values)

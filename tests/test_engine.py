@@ -424,20 +424,22 @@ def test_session_len_is_what_the_cache_can_hold(tiny_checkpoint: Callable[[str],
 # --- failure, abort, close -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_ahead", [False, True])
 @pytest.mark.parametrize("error", [MemoryError("too much"), RuntimeError("a bug")])
 def test_failing_step_ends_the_row_at_fault_only(
-    text_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, error: Exception
+    text_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, error: Exception, is_ahead: bool
 ) -> None:
     runner = text_engine.loop._runner
-    run = runner.run
+    launch = runner.launch
 
     def fail_on_long_prompts(plan: Any, sequences: Any, embeddings: Any) -> Any:
         if any(sequences[row.seq_id].num_prompt_tokens > 60 for row in plan.rows):
             raise error
-        return run(plan, sequences, embeddings)
+        return launch(plan, sequences, embeddings)
 
     expected = ask(text_engine, parse(["short", "small"], max_new_tokens=6, ignore_eos=True))
-    monkeypatch.setattr(runner, "run", fail_on_long_prompts)
+    monkeypatch.setattr(runner, "launch", fail_on_long_prompts)
+    monkeypatch.setattr(text_engine.loop, "_is_ahead", is_ahead)
     short, long, small = ask(text_engine, parse(["short", "long " * 20, "small"], max_new_tokens=6, ignore_eos=True))
     assert [short.token_ids, small.token_ids] == [output.token_ids for output in expected]
     assert isinstance(long.error, RequestError)

@@ -1,7 +1,7 @@
 """The whole stream against Transformers: every family and backbone, in float32, through the engine.
 
-Alone, batched, chunked into 7-token pieces, preempted in the middle and a second time from the cache: the same logits
-and the same 32 greedy tokens as Transformers computes in one piece.
+Alone, batched, chunked into 7-token pieces, one step ahead, preempted in the middle and a second time from the cache:
+the same logits and the same 32 greedy tokens as Transformers computes in one piece.
 """
 
 from __future__ import annotations
@@ -94,6 +94,12 @@ def test_batched(case: Case) -> None:
         check(case, ask(engine, make_requests(case)))
 
 
+def test_one_step_ahead(case: Case) -> None:
+    with build(case, block_size=16, async_scheduling=True, max_prefill_token_num=16) as engine:
+        for _ in range(2):  # the second time from the cache
+            check(case, ask(engine, make_requests(case)))
+
+
 def test_chunked_into_seven_tokens(case: Case) -> None:
     with build(case, block_size=16, max_prefill_token_num=7) as engine:
         check(case, ask(engine, make_requests(case)))
@@ -103,7 +109,8 @@ def test_preempted_in_the_middle(case: Case) -> None:
     longest = max(len(expected.input_ids) for expected in case.expected) + NEW_TOKENS
     num_blocks = -(-longest // 4) + 2
     for caching in (True, False):
-        with build(case, block_size=4, num_gpu_blocks=num_blocks, enable_prefix_caching=caching) as engine:
+        options = {"num_gpu_blocks": num_blocks, "enable_prefix_caching": caching, "async_scheduling": not caching}
+        with build(case, block_size=4, **options) as engine:
             check(case, ask(engine, make_requests(case)))
             assert engine.loop.stats().total_preemptions > 0, "the cache was meant to be too small"
 

@@ -1,4 +1,7 @@
-"""Runs a step: turns a plan into tensors, computes it and samples. Changes nothing but the KV cache.
+"""Runs steps: turns plans into tensors, computes them and samples. Changes nothing but the KV cache.
+
+A step is launched and collected later, so that the next one can be launched in between. What a step samples stays on
+the device and is what the next one begins with.
 
 Everything that makes one sequence's row impossible is found before anything is computed and reported as that
 sequence's error; the other rows go on.
@@ -7,20 +10,22 @@ sequence's error; the other rows go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from seesay.device import cpu_threads, measure_memory, measure_peak
+from seesay.device import HostCopy, cpu_threads, make_stream, measure_memory, measure_peak, on_stream, traced
 from seesay.errors import RequestError
+from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.models.spec import DecoderConfig
-from seesay.llm.sampler import Sampled, Sampler, SamplingRow
+from seesay.llm.sampler import Draws, Sampler, SamplingRow
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
-from seesay.llm.step_input import Embeddings, StepInput, build_profile_inputs, build_step_input
+from seesay.llm.step_input import Embeddings, StepRows, build_profile_inputs, check_rows, make_model_input
 from seesay.values import Row, StepPlan
 
 if TYPE_CHECKING:
@@ -77,10 +82,42 @@ class StepResult:
         return {row.seq_id: (row.token_id,) for row in self.rows if row.token_id is not None}
 
 
+class LaunchedStep:
+    """A step that is being computed. `collect` waits for its end."""
+
+    def __init__(
+        self, *, step: StepRows, draws: Draws | None, outputs: Mapping[int, RowResult], done: HostCopy | None
+    ) -> None:
+        self._step = step
+        self._draws = draws
+        self._outputs = outputs
+        self._done = done
+
+    def collect(self) -> StepResult:
+        """The results of all rows. Raises what went wrong on the device."""
+        if self._done is not None:
+            self._done.wait()
+        choices = iter(() if self._draws is None else self._draws.collect())
+        errors = dict(self._step.errors)
+        results = []
+        for row in self._step.rows:
+            choice = next(choices) if row.samples else None
+            if choice is not None and choice.error is not None:
+                errors[row.seq_id] = choice.error
+                continue
+            token_id, logprobs = (None, None) if choice is None else (choice.token_id, choice.logprobs)
+            outputs = self._outputs.get(row.seq_id)
+            if outputs is not None:
+                results.append(replace(outputs, token_id=token_id, logprobs=logprobs))
+            else:
+                results.append(RowResult(seq_id=row.seq_id, start=row.start, token_id=token_id, logprobs=logprobs))
+        return StepResult(rows=tuple(results), errors=errors)
+
+
 class ModelRunner:
     """Owns the decoder and its KV cache. Used by one thread at a time.
 
-    `allocate_cache` must be called once before `run`.
+    `allocate_cache` must be called once before `launch` and `run`, `record_graphs` may be.
     """
 
     def __init__(self, decoder: Decoder, *, block_size: int, sampler: Sampler | None = None) -> None:
@@ -88,6 +125,11 @@ class ModelRunner:
         self.block_size = block_size
         self._sampler = sampler or Sampler()
         self._cache: KVCache | None = None
+        self._num_blocks = 0
+        self._graphs: DecodeGraphs | None = None
+        self._stream = make_stream(decoder.device, is_urgent=True)
+        self._previous: torch.Tensor | None = None  # the ids that the step launched last samples
+        self._sampled_at: Mapping[int, int] = {}  # sequence id → place of its token in them
         self._num_threads = torch.get_num_threads()
 
     @classmethod
@@ -119,37 +161,43 @@ class ModelRunner:
     @property
     def num_blocks(self) -> int:
         """Number of KV blocks; 0 before `allocate_cache`."""
-        return 0 if self._cache is None else self._cache.num_blocks
+        return self._num_blocks
 
     def cache_salt(self, longest: int) -> bytes:
         """What a sequence that may grow to `longest` tokens must add to the salt of its KV blocks: where rotary scaling
         depends on the length (longrope, dynamic), long and short texts have other keys for the same tokens."""
         return b"long" if self.decoder.config.rotary.uses_long(longest) else b""
 
-    def profile(self, *, max_tokens: int, max_batch_size: int, session_len: int) -> int:
-        """Bytes that the largest prefill and the largest decode step need beside weights and cache, by trying both.
+    def profile(self, *, max_tokens: int, max_batch_size: int, session_len: int, records_graphs: bool = False) -> int:
+        """Bytes that the largest prefill and the largest decode step need beside weights and cache, by trying both, and
+        what `record_graphs` will take, if it comes.
 
         Rows of the trial all share one block, so it needs no cache to speak of. On the CPU nothing is tried: 0.
         """
-        if self.decoder.device.type == "cpu":
+        device = self.decoder.device
+        if device.type == "cpu":
             return 0
         cache = self._make_cache(1)
+        costly = SamplingParams(greedy=False, top_p=0.9, logprobs=20, repetition_penalty=1.1, seed=0)
+        sampled = SamplingRow(
+            seq_id=0, params=costly, token_ids=np.zeros(min(session_len, 8192), np.int64), num_generated=1
+        )
         peaks = []
         for inputs, num_rows in build_profile_inputs(
             max_tokens=max_tokens,
             max_batch_size=max_batch_size,
             session_len=session_len,
             block_size=self.block_size,
-            device=self.decoder.device,
+            device=device,
         ):
 
             def trial(inputs: ModelInput = inputs, num_rows: int = num_rows) -> None:
                 with torch.inference_mode():
                     hidden = self.decoder.forward(inputs, cache.layers)
-                    self.decoder.logits(hidden[:num_rows]).float().sort(dim=-1)
+                    self._sampler.draw(self.decoder.logits(hidden[:num_rows]), [sampled] * num_rows).collect()
 
-            peaks.append(measure_peak(self.decoder.device, trial))
-        return max(peaks)
+            peaks.append(measure_peak(device, trial))
+        return max(peaks) + (peaks[-1] if records_graphs else 0)
 
     def allocate_cache(
         self,
@@ -175,8 +223,23 @@ class ModelRunner:
                 num_blocks_of_full_batch=max_batch_size * -(-session_len // self.block_size),
                 is_cpu=device.type == "cpu",
             )
-        self._cache = self._make_cache(num_blocks)
+        self._cache = self._make_cache(num_blocks + (device.type == "cuda"))  # one is scratch, for graphs
+        self._num_blocks = num_blocks
         return num_blocks
+
+    def record_graphs(self, *, max_batch_size: int, session_len: int) -> None:
+        """Have decode steps computed by CUDA graphs. Only on a GPU."""
+        assert self._cache is not None and self._stream is not None
+        with torch.inference_mode():
+            self._graphs = DecodeGraphs(
+                self.decoder,
+                self._cache.layers,
+                stream=self._stream,
+                max_batch_size=max_batch_size,
+                max_blocks=-(-session_len // self.block_size),
+                scratch_block=self._num_blocks,
+                block_size=self.block_size,
+            )
 
     def _make_cache(self, num_blocks: int) -> KVCache:
         decoder = self.decoder
@@ -188,14 +251,25 @@ class ModelRunner:
             dtype=decoder.dtype,
         )
 
-    def run(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> StepResult:
-        """Compute the plan's rows.
+    def launch(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> LaunchedStep:
+        """Begin to compute the plan's rows; on a GPU it goes on while the host does other things. Rows may begin at a
+        token that the step launched before samples.
 
         `sequences` has those of the plan, `embeddings` [R_i, hidden] by media hash those that the rows need. A row
         whose embedding is missing or has other than `len(item.slots)` rows becomes an error and is not computed.
         """
-        with torch.inference_mode(), cpu_threads(self._threads_for(plan)):
-            return self._run(plan, sequences, embeddings)
+        device = self.decoder.device
+        with (
+            torch.inference_mode(),
+            cpu_threads(self._threads_for(plan)),
+            on_stream(self._stream),
+            traced("step", device),
+        ):
+            return self._launch(plan, sequences, embeddings)
+
+    def run(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> StepResult:
+        """Compute the plan's rows; see `launch`."""
+        return self.launch(plan, sequences, embeddings).collect()
 
     def _threads_for(self, plan: StepPlan) -> int:
         """How many CPU threads compute a step. Threads meet at a barrier after every op; in a step of little work they
@@ -203,66 +277,81 @@ class ModelRunner:
         is_small = plan.num_tokens * self.decoder.config.flops_per_token < SINGLE_THREAD_FLOPS
         return 1 if self.device.type == "cpu" and is_small else self._num_threads
 
-    def _run(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> StepResult:
-        assert self._cache is not None, "allocate_cache comes before run"
-        step = build_step_input(
+    def _launch(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> LaunchedStep:
+        assert self._cache is not None, "allocate_cache comes before launch"
+        config, block_size = self.decoder.config, self.block_size
+        step = check_rows(
             plan,
             sequences,
             embeddings,
-            config=self.decoder.config,
-            block_size=self.block_size,
-            device=self.decoder.device,
+            sampled_at=self._sampled_at,
+            hidden_size=config.hidden_size,
+            block_size=block_size,
         )
-        errors = dict(step.errors)
         if not step.rows:
-            return StepResult(errors=errors)
-        if step.fresh_blocks:
-            self._cache.clear(step.fresh_blocks)
-        hidden = self.decoder.forward(step.model, self._cache.layers)
-        sampled, sampled_logits = self._sample(hidden, step, sequences)
-        results = []
-        first = 0
-        for row in step.rows:
-            own = slice(first, first + row.num_tokens)
-            first += row.num_tokens
-            choice = sampled.get(row.seq_id)
-            if choice is not None and choice.error is not None:
-                errors[row.seq_id] = choice.error
-            elif choice is not None and _wants_token_only(sequences[row.seq_id].params):
-                results.append(
-                    RowResult(seq_id=row.seq_id, start=row.start, token_id=choice.token_id, logprobs=choice.logprobs)
+            return LaunchedStep(step=step, draws=None, outputs={}, done=HostCopy())
+        if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
+            self._cache.clear(fresh)
+        is_plain = all(map(_wants_token_only, step.members))
+        if self._graphs is not None and is_plain and self._graphs.takes(step):
+            output = self._graphs.run(step, self._previous)
+            draws = self._draw(output.logits, step, greedy=(output.best, output.token_ids))
+            return LaunchedStep(step=step, draws=draws, outputs={}, done=None)
+        inputs, last_tokens = make_model_input(
+            step, self._previous, config=config, block_size=block_size, device=self.decoder.device
+        )
+        hidden = self.decoder.forward(inputs, self._cache.layers)
+        draws: Draws | None = None
+        logits: torch.Tensor | None = None
+        if len(last_tokens):
+            is_all = len(last_tokens) == len(hidden)
+            logits = self.decoder.logits(hidden if is_all else hidden.index_select(0, last_tokens))
+            draws = self._draw(logits, step)
+        outputs = {} if is_plain else self._collect_outputs(step, hidden, logits)
+        return LaunchedStep(step=step, draws=draws, outputs=outputs, done=None if draws else HostCopy())
+
+    def _draw(
+        self, logits: torch.Tensor, step: StepRows, *, greedy: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> Draws:
+        """Choose the next tokens of the rows that sample, and remember where they are for the step after this one."""
+        rows: list[SamplingRow] = []
+        sampled_at: dict[int, int] = {}
+        for row, sequence, source in zip(step.rows, step.members, step.sources, strict=True):
+            if row.samples:
+                sampled_at[row.seq_id] = len(rows)
+                rows.append(
+                    SamplingRow(
+                        seq_id=row.seq_id,
+                        params=sequence.params,
+                        token_ids=sequence.token_ids,
+                        num_generated=row.start + row.num_tokens - sequence.num_prompt_tokens,
+                        pending=source,
+                    )
                 )
-            else:
-                own_logits = sampled_logits.get(row.seq_id)
-                results.append(self._collect(row, sequences[row.seq_id], choice, hidden[own], own_logits))
-        return StepResult(rows=tuple(results), errors=errors)
+        draws = self._sampler.draw(logits, rows, previous=self._previous, greedy_ids=greedy)
+        self._previous, self._sampled_at = draws.token_ids, sampled_at
+        return draws
 
-    def _sample(
-        self, hidden: torch.Tensor, step: StepInput, sequences: Mapping[int, Sequence]
-    ) -> tuple[dict[int, Sampled], dict[int, torch.Tensor]]:
-        """Choices of the rows that sample, and logits [1, vocab] of those that ask for them, by sequence id."""
-        rows = [(i, row) for i, row in enumerate(step.rows) if row.samples]
-        if not rows:
-            return {}, {}
-        last = step.model.layout.cu_seqlens_q[1:] - 1
-        if len(rows) < len(last) or len(last) < hidden.shape[0]:
-            picked = torch.from_numpy(last[[i for i, _ in rows]]).to(hidden.device)
-            hidden = hidden.index_select(0, picked)
-        logits = self.decoder.logits(hidden)
-        choices = self._sampler.sample(logits, [_sampling_row(sequences[row.seq_id]) for _, row in rows])
-        ids = [row.seq_id for _, row in rows]
-        asked = {i: row.seq_id for i, (_, row) in enumerate(rows) if sequences[row.seq_id].params.output_logits}
-        return dict(zip(ids, choices, strict=True)), {seq_id: logits[i : i + 1] for i, seq_id in asked.items()}
+    def _collect_outputs(
+        self, step: StepRows, hidden: torch.Tensor, sampled_logits: torch.Tensor | None
+    ) -> dict[int, RowResult]:
+        """By sequence id, what rows ask for beside the token. Waits for the device."""
+        outputs: dict[int, RowResult] = {}
+        first = num_sampled = 0
+        for row, sequence in zip(step.rows, step.members, strict=True):
+            own = hidden[first : first + row.num_tokens]
+            first += row.num_tokens
+            logits = None
+            if row.samples and sampled_logits is not None:
+                logits = sampled_logits[num_sampled : num_sampled + 1]
+                num_sampled += 1
+            if not _wants_token_only(sequence):
+                outputs[row.seq_id] = self._collect_row(row, sequence, own, logits)
+        return outputs
 
-    def _collect(
-        self,
-        row: Row,
-        sequence: Sequence,
-        choice: Sampled | None,
-        hidden: torch.Tensor,
-        sampled_logits: torch.Tensor | None,
+    def _collect_row(
+        self, row: Row, sequence: Sequence, hidden: torch.Tensor, sampled_logits: torch.Tensor | None
     ) -> RowResult:
-        """The row's result, with what its sequence asked for beside the token."""
         params, last = sequence.params, row.start + row.num_tokens - 1
         logits = hidden_states = None
         if params.output_logits == "all":
@@ -278,8 +367,6 @@ class ModelRunner:
         return RowResult(
             seq_id=row.seq_id,
             start=row.start,
-            token_id=None if choice is None else choice.token_id,
-            logprobs=None if choice is None else choice.logprobs,
             prompt_logprobs=self._prompt_logprobs(row, sequence, hidden) if params.prompt_logprobs else (),
             logits=logits,
             hidden_states=hidden_states,
@@ -304,8 +391,9 @@ class ModelRunner:
             yield first, self.decoder.logits(hidden[first : first + LOGITS_CHUNK_ROWS])
 
 
-def _wants_token_only(params: SamplingParams) -> bool:
+def _wants_token_only(sequence: Sequence) -> bool:
     """Whether nothing but the sampled token (and its logprobs) is asked for: most rows, so it is decided first."""
+    params = sequence.params
     return not (
         params.output_logits or params.output_last_hidden_state or params.prompt_logprobs or params.pooling is not None
     )
@@ -314,12 +402,3 @@ def _wants_token_only(params: SamplingParams) -> bool:
 def _to_host(values: torch.Tensor) -> torch.Tensor:
     """A float32 copy on the CPU that may outlive the step."""
     return values.to("cpu", torch.float32, copy=True)
-
-
-def _sampling_row(sequence: Sequence) -> SamplingRow:
-    return SamplingRow(
-        seq_id=sequence.seq_id,
-        params=sequence.params,
-        token_ids=sequence.token_ids,
-        num_generated=sequence.num_generated,
-    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device import mark_used, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
@@ -26,16 +28,27 @@ class Embeddings(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepInput:
-    """`rows[i]` is row i of `model.layout`: decode rows first. `errors` are the sequences that cannot be computed.
+class StepRows:
+    """The rows of a plan that can be computed: those of one token first, `members[i]` is the sequence of `rows[i]`.
 
-    `fresh_blocks` get their first tokens in this step and are not filled by it: see `KVCache.clear`.
+    sources: for each row the place of its first token among the ids that the step before sampled, or -1 where the
+    sequence knows it. fresh_blocks get their first tokens in this step and are not filled by it: see `KVCache.clear`.
+    errors: the sequences that cannot be computed.
     """
 
     rows: tuple[Row, ...]
-    fresh_blocks: list[int]
-    model: ModelInput
+    members: tuple[Sequence, ...]
+    sources: tuple[int, ...]
+    splices: Mapping[int, _Splices]
     errors: Mapping[int, RequestError]
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether each row has one token, a known id or one that was sampled, and gives the next one."""
+        return not self.splices and all(row.num_tokens == 1 and row.samples for row in self.rows)
+
+    def fresh_blocks(self, block_size: int) -> list[int]:
+        return [block for row in self.rows if (block := _fresh_block(row, block_size)) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,35 +59,40 @@ class _Splices:
     pieces: list[torch.Tensor]
 
 
-def build_step_input(
+def check_rows(
     plan: StepPlan,
     sequences: Mapping[int, Sequence],
     embeddings: Embeddings,
     *,
-    config: DecoderConfig,
+    sampled_at: Mapping[int, int],
+    hidden_size: int,
     block_size: int,
-    device: torch.device,
-) -> StepInput:
-    """The input of a plan's rows. A row whose embeddings are missing or do not fit becomes an error instead."""
+) -> StepRows:
+    """The rows of a plan. One whose embeddings are missing or do not fit becomes an error instead.
+
+    `sampled_at` says by sequence id where among the ids that the step before sampled its token is.
+    """
     rows: list[Row] = []
+    members: list[Sequence] = []
+    sources: list[int] = []
     splices: dict[int, _Splices] = {}
     errors: dict[int, RequestError] = {}
     for row in sorted(plan.rows, key=_is_long_row):
         sequence = sequences[row.seq_id]
-        assert row.num_tokens > 0 and row.start + row.num_tokens <= sequence.num_tokens, row
+        is_known = row.start + row.num_tokens <= sequence.num_tokens
+        assert row.num_tokens > 0 and (is_known or row.start == sequence.num_tokens), row
         assert len(row.block_ids) * block_size >= row.start + row.num_tokens, row
         try:
-            found = _find_splices(row, sequence, embeddings, hidden_size=config.hidden_size)
+            found = _find_splices(row, sequence, embeddings, hidden_size=hidden_size)
         except RequestError as error:
             errors[row.seq_id] = error
             continue
         if found is not None:
             splices[len(rows)] = found
         rows.append(row)
-    members = [sequences[row.seq_id] for row in rows]
-    model = _make_model_input(rows, members, splices, config=config, block_size=block_size, device=device)
-    fresh_blocks = [block for row in rows if (block := _fresh_block(row, block_size)) is not None]
-    return StepInput(rows=tuple(rows), fresh_blocks=fresh_blocks, model=model, errors=errors)
+        members.append(sequence)
+        sources.append(-1 if is_known else sampled_at[row.seq_id])
+    return StepRows(rows=tuple(rows), members=tuple(members), sources=tuple(sources), splices=splices, errors=errors)
 
 
 def _fresh_block(row: Row, block_size: int) -> int | None:
@@ -88,26 +106,24 @@ def _is_long_row(row: Row) -> bool:
     return row.num_tokens > 1
 
 
-def _make_model_input(
-    rows: list[Row],
-    sequences: list[Sequence],
-    splices: dict[int, _Splices],
-    *,
-    config: DecoderConfig,
-    block_size: int,
-    device: torch.device,
-) -> ModelInput:
-    layout = _make_layout(rows, block_size)
+def make_model_input(
+    step: StepRows, previous: torch.Tensor | None, *, config: DecoderConfig, block_size: int, device: torch.device
+) -> tuple[ModelInput, torch.Tensor]:
+    """The decoder's input, and int64 [R] the last tokens of the rows that sample.
+
+    `previous` int64 on the device: the ids that the step before sampled, to which `step.sources` refer.
+    """
+    layout = _make_layout(step.rows, block_size)
     num_tokens = int(layout.cu_seqlens_q[-1])
     input_ids = np.empty(num_tokens, dtype=np.int64)
     positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
     slots = np.empty(num_tokens, dtype=np.int64)
     first = 0
-    for index, (row, sequence) in enumerate(zip(rows, sequences, strict=True)):
+    for index, (row, sequence, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
         stop = row.start + row.num_tokens
         own = slice(first, first + row.num_tokens)
         first += row.num_tokens
-        input_ids[own] = sequence.token_ids[row.start : stop]
+        input_ids[own] = 0 if source >= 0 else sequence.token_ids[row.start : stop]
         if row.num_tokens == 1 and row.start >= sequence.num_prompt_tokens:  # a decode row: without small arrays
             positions[..., own] = sequence.position_of(row.start)
             slots[own] = row.block_ids[row.start // block_size] * block_size + row.start % block_size
@@ -115,29 +131,58 @@ def _make_model_input(
         positions[..., own] = sequence.positions(row.start, stop)
         places = np.arange(row.start, stop)
         slots[own] = layout.block_table[index, places // block_size] * block_size + places % block_size
-    is_long = None
-    if config.rotary.long_inv_freq is not None:
-        long_rows = [config.rotary.uses_long(s.num_prompt_tokens + s.params.max_new_tokens) for s in sequences]
-        is_long = torch.from_numpy(np.repeat(np.array(long_rows, dtype=np.bool_), np.diff(layout.cu_seqlens_q))).to(
-            device
-        )
-    splice_rows = splice_embeddings = None
-    if splices:
-        targets = [layout.cu_seqlens_q[index] + offsets for index, s in splices.items() for offsets in s.offsets]
-        splice_rows = torch.from_numpy(np.concatenate(targets)).to(device)
-        splice_embeddings = torch.cat([piece.to(device) for s in splices.values() for piece in s.pieces])
-    return ModelInput(
-        input_ids=torch.from_numpy(input_ids).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        slot_mapping=torch.from_numpy(slots).to(device),
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "input_ids": input_ids,
+        "positions": positions,
+        "slots": slots,
+        "last_tokens": _find_last_tokens(step.rows, layout),
+    }
+    is_long = find_long(step.members, config)
+    if is_long is not None:
+        arrays["is_long"] = np.repeat(np.array(is_long), np.diff(layout.cu_seqlens_q))
+    pending = [index for index, source in enumerate(step.sources) if source >= 0]
+    if pending:  # each is the only token of its row, and such rows come first
+        arrays["pending"] = np.array(pending)
+        arrays["sources"] = np.array([step.sources[index] for index in pending])
+    if step.splices:
+        targets = [layout.cu_seqlens_q[index] + offsets for index, s in step.splices.items() for offsets in s.offsets]
+        arrays["splice_rows"] = np.concatenate(targets)
+    there = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
+    if pending:
+        assert previous is not None
+        there["input_ids"].index_copy_(0, there["pending"], previous.index_select(0, there["sources"]))
+    model = ModelInput(
+        input_ids=there["input_ids"],
+        positions=there["positions"],
+        slot_mapping=there["slots"],
         layout=layout,
-        is_long=is_long,
-        splice_rows=splice_rows,
-        splice_embeddings=splice_embeddings,
+        is_long=there.get("is_long"),
+        splice_rows=there.get("splice_rows"),
+        splice_embeddings=_join_pieces(step.splices, device),
     )
+    return model, there["last_tokens"]
 
 
-def _make_layout(rows: list[Row], block_size: int) -> RowLayout:
+def _join_pieces(splices: Mapping[int, _Splices], device: torch.device) -> torch.Tensor | None:
+    pieces = [piece for found in splices.values() for piece in found.pieces]
+    for piece in pieces:
+        mark_used(piece)
+    return torch.cat([piece.to(device) for piece in pieces]) if pieces else None
+
+
+def _find_last_tokens(rows: Seq[Row], layout: RowLayout) -> npt.NDArray[np.int64]:
+    """int64 [R]: the packed places of the last tokens of the rows that sample."""
+    return layout.cu_seqlens_q[1:][np.array([row.samples for row in rows], dtype=np.bool_)] - 1
+
+
+def find_long(members: Seq[Sequence], config: DecoderConfig) -> list[bool] | None:
+    """For each row, whether its tokens take the long frequencies; None where there are none."""
+    if config.rotary.long_inv_freq is None:
+        return None
+    return [config.rotary.uses_long(s.num_prompt_tokens + s.params.max_new_tokens) for s in members]
+
+
+def _make_layout(rows: Seq[Row], block_size: int) -> RowLayout:
     num_blocks = [-(-(row.start + row.num_tokens) // block_size) for row in rows]
     block_table = np.zeros((len(rows), max(num_blocks, default=0)), dtype=np.int64)
     for index, (row, used) in enumerate(zip(rows, num_blocks, strict=True)):

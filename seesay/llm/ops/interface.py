@@ -74,7 +74,12 @@ class Ops(Protocol):
         """Write keys and values [T, 2, G, D] to `slots` int64 [T] of a cache [num_blocks, block_size, 2, G, D]."""
 
     def plan_attention(
-        self, layout: RowLayout | DecodeRows, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+        self,
+        layout: RowLayout | DecodeRows,
+        *,
+        windows: frozenset[int | None],
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> Any:
         """Index tensors and masks of a step, for layers with any of these sliding windows."""
 

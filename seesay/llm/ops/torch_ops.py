@@ -8,6 +8,7 @@ next step. What is only there to be fast on the CPU is in float32 alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ class AttentionPlan:
 class TorchOps:
     """See `Ops` for what each does. One object per decoder: on the CPU it keeps copies of what is in its cache."""
 
-    needs_clean_blocks = True
+    needs_clean_blocks: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._kept = KeptContext()
@@ -92,7 +93,12 @@ class TorchOps:
         hidden.index_copy_(0, rows, embeddings.to(hidden.dtype))
 
     def plan_attention(
-        self, layout: RowLayout | DecodeRows, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+        self,
+        layout: RowLayout | DecodeRows,
+        *,
+        windows: frozenset[int | None],
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> AttentionPlan:
         assert isinstance(layout, RowLayout), "rows that only the device knows are for CUDA graphs"
         groups = []

@@ -5,6 +5,8 @@ Nothing here waits for the GPU or reads from it: grids come from the layout's ho
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from seesay.llm.ops import triton_attention, triton_rows
@@ -15,7 +17,7 @@ from seesay.llm.ops.triton_attention import AttentionPlan
 class TritonOps:
     """See `Ops` for what each does."""
 
-    needs_clean_blocks = False
+    needs_clean_blocks: ClassVar[bool] = False
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return triton_rows.norm(x, None, weight, eps).view_as(x)
@@ -37,7 +39,12 @@ class TritonOps:
         triton_rows.scatter(hidden, rows, embeddings)
 
     def plan_attention(
-        self, layout: RowLayout | DecodeRows, *, windows: frozenset[int | None], device: torch.device, dtype: torch.dtype
+        self,
+        layout: RowLayout | DecodeRows,
+        *,
+        windows: frozenset[int | None],
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> AttentionPlan:
         del windows, dtype  # kernels mask for themselves
         assert isinstance(layout, RowLayout)

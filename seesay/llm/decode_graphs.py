@@ -1,0 +1,172 @@
+"""Decode steps as CUDA graphs: the host starts a whole step with one call.
+
+One graph per number of rows in a ladder; a step takes the next larger one and fills it up with rows of a scratch block.
+What a graph reads stays in place: a few numbers per row come with one copy, block tables only when they have changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from seesay.device import GraphRecorder, upload
+from seesay.llm.models.decoder import Decoder, ModelInput
+from seesay.llm.ops import DecodeRows
+from seesay.llm.step_input import StepRows, find_long
+
+UNEVEN_ROWS = 128
+"""From this many rows graphs do not split contexts, so a step with a row much longer than the others has none."""
+
+_IDS, _SOURCES, _SLOTS, _LENS, _IS_LONG, _POSITIONS = range(6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOutput:
+    """Logits [n, vocab], and the largest one of each row [n] with its token id int64 [n]. Overwritten by the next step
+    that a graph computes."""
+
+    logits: torch.Tensor
+    best: torch.Tensor
+    token_ids: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Graph:
+    numbers: torch.Tensor
+    replay: Callable[[], None]
+    output: DecodeOutput
+
+
+def ladder(max_batch_size: int) -> list[int]:
+    """Numbers of rows that get a graph, ascending: the steps grow with them, so that few rows are padding."""
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, max_batch_size + 32, 32)]
+    return sorted({min(size, max_batch_size) for size in sizes})
+
+
+class DecodeGraphs:
+    """Graphs for up to `max_batch_size` rows of up to `max_blocks` blocks each, over the KV cache `caches` (one tensor
+    per layer), of which nobody else uses block `scratch_block`. Recording takes a second or two."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        caches: Sequence[torch.Tensor],
+        *,
+        stream: torch.cuda.Stream,
+        max_batch_size: int,
+        max_blocks: int,
+        scratch_block: int,
+        block_size: int,
+    ) -> None:
+        self._decoder = decoder
+        self._caches = caches
+        self._block_size = block_size
+        self._max_blocks = max_blocks
+        self._scratch = (scratch_block,)
+        self._tables: list[tuple[int, ...]] = [self._scratch] * max_batch_size
+        self._host_table = np.full((max_batch_size, max_blocks), scratch_block, dtype=np.int32)
+        device = decoder.device
+        self._table = torch.from_numpy(self._host_table).to(device)
+        self._previous = torch.zeros(max_batch_size, dtype=torch.int64, device=device)
+        recorder = GraphRecorder(stream)
+        self._sizes = ladder(max_batch_size)
+        self._graphs = {size: self._record(recorder, size) for size in reversed(self._sizes)}
+
+    def _record(self, recorder: GraphRecorder, size: int) -> _Graph:
+        num_positions = 3 if self._decoder.config.rotary.sections else 1
+        numbers = torch.zeros(_POSITIONS + num_positions, size, dtype=torch.int64, device=self._decoder.device)
+        numbers[_SOURCES] = -1
+        numbers[_LENS] = 1
+        numbers[_SLOTS] = self._scratch[0] * self._block_size
+        replay, output = recorder.record(lambda: self._compute(numbers, size))
+        return _Graph(numbers=numbers, replay=replay, output=output)
+
+    def _compute(self, numbers: torch.Tensor, size: int) -> DecodeOutput:
+        config = self._decoder.config
+        sources = numbers[_SOURCES]
+        sampled = self._previous.index_select(0, sources.clamp(min=0))
+        has_long = config.rotary.long_inv_freq is not None
+        inputs = ModelInput(
+            input_ids=torch.where(sources >= 0, sampled, numbers[_IDS]),
+            positions=numbers[_POSITIONS:] if config.rotary.sections else numbers[_POSITIONS],
+            slot_mapping=numbers[_SLOTS],
+            layout=DecodeRows(
+                kv_lens=numbers[_LENS].to(torch.int32), block_table=self._table[:size], is_even=size >= UNEVEN_ROWS
+            ),
+            is_long=numbers[_IS_LONG] > 0 if has_long else None,
+        )
+        logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
+        best, token_ids = logits.max(dim=-1)
+        return DecodeOutput(logits=logits, best=best, token_ids=token_ids)
+
+    def takes(self, step: StepRows) -> bool:
+        """Whether a graph can compute these rows."""
+        count = len(step.rows)
+        if not step.is_decode or not 0 < count <= self._sizes[-1]:
+            return False
+        starts = [row.start for row in step.rows]
+        longest = max(starts)
+        return count < UNEVEN_ROWS or longest <= 2 * (sum(starts) // count) + self._block_size
+
+    def run(self, step: StepRows, previous: torch.Tensor | None) -> DecodeOutput:
+        """Compute the rows. `previous` int64: the ids that the step before sampled, to which `step.sources` refer."""
+        count = len(step.rows)
+        size = self._sizes[bisect_left(self._sizes, count)]
+        graph = self._graphs[size]
+        self._update_tables(step, size)
+        if previous is not None:
+            self._previous[: len(previous)].copy_(previous)
+        graph.numbers.copy_(upload([self._make_numbers(step, tuple(graph.numbers.shape))], self._decoder.device)[0])
+        graph.replay()
+        output = graph.output
+        return DecodeOutput(logits=output.logits[:count], best=output.best[:count], token_ids=output.token_ids[:count])
+
+    def _make_numbers(self, step: StepRows, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        """What changes in every step, int64 of the graph's `shape`: a column per row, scratch rows behind."""
+        block_size, count = self._block_size, len(step.rows)
+        numbers = np.zeros(shape, dtype=np.int64)
+        numbers[_SOURCES] = -1
+        numbers[_LENS] = 1
+        numbers[_SLOTS] = self._scratch[0] * block_size
+        ids, slots, lens, positions, in_prompt = [], [], [], [], []
+        for index, (row, sequence, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
+            start = row.start
+            ids.append(0 if source >= 0 else sequence.token_ids[start])
+            slots.append(row.block_ids[start // block_size] * block_size + start % block_size)
+            lens.append(start + 1)
+            positions.append(start + sequence.next_position - sequence.num_prompt_tokens)
+            if start < sequence.num_prompt_tokens:
+                in_prompt.append(index)
+        numbers[_IDS, :count] = ids
+        numbers[_SOURCES, :count] = step.sources
+        numbers[_SLOTS, :count] = slots
+        numbers[_LENS, :count] = lens
+        numbers[_POSITIONS:, :count] = positions
+        for index in in_prompt:  # these alone may have a different position on each axis
+            start = step.rows[index].start
+            numbers[_POSITIONS:, index] = step.members[index].positions(start, start + 1)[..., 0]
+        is_long = find_long(step.members, self._decoder.config)
+        if is_long is not None:
+            numbers[_IS_LONG, :count] = is_long
+        return numbers
+
+    def _update_tables(self, step: StepRows, size: int) -> None:
+        """Bring the block tables of the first `size` rows to the device if any is new."""
+        changed = False
+        tables = self._tables
+        longest = 1
+        for index in range(size):
+            blocks = step.rows[index].block_ids if index < len(step.rows) else self._scratch
+            longest = max(longest, len(blocks))
+            if blocks is not tables[index]:
+                tables[index] = blocks
+                self._host_table[index, : len(blocks)] = blocks
+                changed = True
+        if changed:
+            [there] = upload([np.ascontiguousarray(self._host_table[:size, :longest])], self._decoder.device)
+            self._table[:size, :longest].copy_(there)
