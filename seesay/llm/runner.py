@@ -289,7 +289,7 @@ class ModelRunner:
             block_size=block_size,
         )
         if not step.rows:
-            return LaunchedStep(step=step, draws=None, outputs={}, done=HostCopy())
+            return LaunchedStep(step=step, draws=None, outputs={}, done=None)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
         is_plain = all(map(_wants_token_only, step.members))
@@ -308,7 +308,7 @@ class ModelRunner:
             logits = self.decoder.logits(hidden if is_all else hidden.index_select(0, last_tokens))
             draws = self._draw(logits, step)
         outputs = {} if is_plain else self._collect_outputs(step, hidden, logits)
-        return LaunchedStep(step=step, draws=draws, outputs=outputs, done=None if draws else HostCopy())
+        return LaunchedStep(step=step, draws=draws, outputs=outputs, done=None if draws else HostCopy(last_tokens))
 
     def _draw(
         self, logits: torch.Tensor, step: StepRows, *, greedy: tuple[torch.Tensor, torch.Tensor] | None = None
