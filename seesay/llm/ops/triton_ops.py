@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import torch
 
-from seesay.llm.ops import triton_attention, triton_rows
+from seesay.kernels import rows as row_kernels
+from seesay.llm.ops import triton_attention
 from seesay.llm.ops.interface import DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
 
@@ -20,23 +21,23 @@ class TritonOps:
     needs_clean_blocks: ClassVar[bool] = False
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return triton_rows.norm(x, None, weight, eps).view_as(x)
+        return row_kernels.norm(x, None, weight, eps).view_as(x)
 
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         assert x.dim() == residual.dim() == 2 and x.stride(1) == residual.stride(1) == 1
-        return triton_rows.norm(x, residual, weight, eps)
+        return row_kernels.norm(x, residual, weight, eps)
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        triton_rows.rotate(x, cos, sin)
+        row_kernels.rotate(x, cos, sin)
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
-        return triton_rows.silu_and_mul(x)
+        return row_kernels.silu_and_mul(x)
 
     def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
-        triton_rows.scatter(cache.view(-1, 2 * cache.shape[3] * cache.shape[4]), slots, pairs.flatten(1))
+        row_kernels.scatter(cache.view(-1, 2 * cache.shape[3] * cache.shape[4]), slots, pairs.flatten(1))
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
-        triton_rows.scatter(hidden, rows, embeddings)
+        row_kernels.scatter(hidden, rows, embeddings)
 
     def plan_attention(
         self,
