@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from seesay.encoders.layers import Mlp, PixelNormalizer, cut_patches, get_activation
+from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, SplitAttention, add_norm, get_activation
+from seesay.encoders.tiles import TileEncoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +43,13 @@ class ClipConfig:
         return self.num_patches + self.keeps_class_row
 
 
-class _Attention(nn.Module):
+class _Attention(SplitAttention):
     def __init__(self, config: ClipConfig) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.q_proj, self.k_proj, self.v_proj = nn.Linear(size, size), nn.Linear(size, size), nn.Linear(size, size)
-        self.out_proj = nn.Linear(size, size)
-        self.num_heads = config.num_heads
+        super().__init__(config.hidden_size, config.num_heads, bias=True)
+        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = (
-            p(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        result: Tensor = self.out_proj(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+        result: Tensor = self.out_proj(self.attend(x))
         return result
 
 
@@ -68,10 +61,10 @@ class _Layer(nn.Module):
         self.mlp = Mlp(config.hidden_size, config.intermediate_size, config.activation)
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.norm_eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.self_attn(self.layer_norm1(x))
-        result: Tensor = x + self.mlp(self.layer_norm2(x))
-        return result
+    def forward(self, x: Tensor, normed: Tensor, next_norm: Norm | None) -> Tensor:
+        """Adds to x, whose norm is given, in place. Returns the next layer's norm of it."""
+        normed = add_norm(x, self.self_attn(normed), self.layer_norm2)
+        return add_norm(x, self.mlp(normed), next_norm)
 
 
 class _Embeddings(nn.Module):
@@ -103,9 +96,15 @@ class ClipTower(nn.Module):
         self.feature_layers = config.feature_layers
 
     def forward(self, patches: Tensor) -> Tensor:
-        outputs = [self.pre_layrnorm(self.embeddings(patches))]
-        for layer in self.encoder.layers:
-            outputs.append(layer(outputs[-1]))
+        x = self.pre_layrnorm(self.embeddings(patches))
+        layers = cast("list[_Layer]", list(self.encoder.layers))
+        norms = [*(layer.layer_norm1 for layer in layers), None]
+        outputs = {0: x.clone()} if 0 in self.feature_layers else {}
+        normed = x if norms[0] is None else norms[0](x)
+        for index, (layer, next_norm) in enumerate(zip(layers, norms[1:], strict=True), start=1):
+            normed = layer(x, normed, next_norm)
+            if index in self.feature_layers:
+                outputs[index] = x.clone()
         return torch.cat([outputs[index] for index in self.feature_layers], dim=-1)
 
 
@@ -137,23 +136,14 @@ class ProjectedClip(nn.Module):
         return result
 
 
-class ClipEncoder:
+class ClipEncoder(TileEncoder):
     """Tower and projector as an encoder. Features: `pixels` uint8 [1, image_size, image_size, 3]."""
 
     def __init__(self, model: ProjectedClip, normalizer: PixelNormalizer) -> None:
-        self.model = model
-        self._normalizer = normalizer
-        self.hidden_size = model.config.out_hidden_size
-        self.dtype = model.projector.linear_1.weight.dtype
-        self.device = model.projector.linear_1.weight.device
-
-    def load_pixels(self, features: Mapping[str, Any]) -> Tensor:
-        """One item's normalized picture, float32 [1, H, W, 3] on the tower's device."""
-        return self._normalizer(torch.from_numpy(features["pixels"]).to(self.device), channel_dim=3)
-
-    @torch.inference_mode()
-    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """Rows [num_rows, hidden_size] for every item, from one call of the tower."""
-        frames = torch.cat([self.load_pixels(item).to(self.dtype) for item in features])
-        side = self.model.config.patch_size
-        return list(self.model(cut_patches(frames, (side, side))).unbind(0))
+        config = model.config
+        super().__init__(
+            model,
+            normalizer,
+            patch_size=(config.patch_size, config.patch_size),
+            hidden_size=config.out_hidden_size,
+        )

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
 class Encoder(Protocol):
-    """Turns preprocessed media into embeddings."""
+    """Turns preprocessed media into embeddings, on `device`."""
+
+    device: torch.device
 
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Encode items of any sizes in one call. `features[i]` is the family's input for item i; the result has, in the

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from seesay.encoders.layers import Mlp, PixelNormalizer, RMSNorm, cut_patches, get_activation
+from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, RMSNorm, SplitAttention, add_norm, get_activation
+from seesay.encoders.tiles import TileEncoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,26 +52,19 @@ class InternVisionConfig:
         return self.num_patches // self.shuffle**2
 
 
-class _Attention(nn.Module):
+class _Attention(SplitAttention):
     def __init__(self, config: InternVisionConfig) -> None:
-        super().__init__()
-        size, bias = config.hidden_size, config.has_attention_bias
-        self.q_proj = nn.Linear(size, size, bias=bias)
-        self.k_proj = nn.Linear(size, size, bias=bias)
-        self.v_proj = nn.Linear(size, size, bias=bias)
-        self.projection_layer = nn.Linear(size, size)
-        self.q_norm: nn.Module = RMSNorm(size, 1e-6) if config.uses_qk_norm else nn.Identity()
-        self.k_norm: nn.Module = RMSNorm(size, 1e-6) if config.uses_qk_norm else nn.Identity()
-        self.num_heads = config.num_heads
+        super().__init__(config.hidden_size, config.num_heads, bias=config.has_attention_bias)
+        self.projection_layer = nn.Linear(config.hidden_size, config.hidden_size)
+        if config.uses_qk_norm:
+            self.q_norm, self.k_norm = RMSNorm(config.hidden_size, 1e-6), RMSNorm(config.hidden_size, 1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        inputs = (self.q_norm(self.q_proj(x)), self.k_norm(self.k_proj(x)), self.v_proj(x))
-        heads = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in inputs)
-        result: Tensor = self.projection_layer(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+        result: Tensor = self.projection_layer(self.attend(x))
         return result
 
 
-def _make_norm(config: InternVisionConfig) -> nn.Module:
+def _make_norm(config: InternVisionConfig) -> Norm:
     kind = RMSNorm if config.uses_rms_norm else nn.LayerNorm
     return kind(config.hidden_size, config.norm_eps)
 
@@ -86,10 +78,10 @@ class _Layer(nn.Module):
         self.lambda_1 = nn.Parameter(torch.empty(config.hidden_size))
         self.lambda_2 = nn.Parameter(torch.empty(config.hidden_size))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.lambda_1 * self.attention(self.layernorm_before(x))
-        result: Tensor = x + self.lambda_2 * self.mlp(self.layernorm_after(x))
-        return result
+    def forward(self, x: Tensor, normed: Tensor, next_norm: Norm | None) -> Tensor:
+        """Adds to x, whose norm is given, in place. Returns the next layer's norm of it."""
+        normed = add_norm(x, self.attention(normed), self.layernorm_after, self.lambda_1)
+        return add_norm(x, self.mlp(normed), next_norm, self.lambda_2)
 
 
 class _Embeddings(nn.Module):
@@ -121,15 +113,16 @@ class InternTower(nn.Module):
         super().__init__()
         self.embeddings = _Embeddings(config)
         self.encoder = _Encoder(config)
-        final_norm = nn.LayerNorm(config.hidden_size, config.norm_eps) if config.has_final_norm else nn.Identity()
-        self.layernorm: nn.Module = final_norm
+        self.layernorm = nn.LayerNorm(config.hidden_size, config.norm_eps) if config.has_final_norm else None
 
     def forward(self, patches: Tensor) -> Tensor:
         x = self.embeddings(patches)
-        for layer in self.encoder.layer:
-            x = layer(x)
-        result: Tensor = self.layernorm(x)
-        return result
+        layers = cast("list[_Layer]", list(self.encoder.layer))
+        norms = [*(layer.layernorm_before for layer in layers), self.layernorm]
+        normed: Tensor = x if norms[0] is None else norms[0](x)
+        for layer, next_norm in zip(layers, norms[1:], strict=True):
+            normed = layer(x, normed, next_norm)
+        return normed
 
 
 class _Projector(nn.Module):
@@ -164,23 +157,9 @@ class ProjectedIntern(nn.Module):
         return result
 
 
-class InternEncoder:
+class InternEncoder(TileEncoder):
     """Tower and projector as an encoder. Features: `pixels` uint8 [tiles, height, width, 3]."""
 
     def __init__(self, model: ProjectedIntern, normalizer: PixelNormalizer) -> None:
-        self.model = model
-        self._normalizer = normalizer
-        self.hidden_size = model.config.out_hidden_size
-        self.dtype = model.projector.linear_1.weight.dtype
-        self.device = model.projector.linear_1.weight.device
-
-    def load_pixels(self, features: Mapping[str, Any]) -> Tensor:
-        """One item's normalized tiles, float32 [tiles, H, W, 3] on the tower's device."""
-        return self._normalizer(torch.from_numpy(features["pixels"]).to(self.device), channel_dim=3)
-
-    @torch.inference_mode()
-    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """Rows [tiles · num_rows, hidden_size] for every item, from one call of the tower."""
-        tiles = torch.cat([self.load_pixels(item).to(self.dtype) for item in features])
-        rows = self.model(cut_patches(tiles, self.model.config.patch_size))
-        return [part.flatten(0, 1) for part in rows.split([len(item["pixels"]) for item in features])]
+        config = model.config
+        super().__init__(model, normalizer, patch_size=config.patch_size, hidden_size=config.out_hidden_size)

@@ -1,7 +1,12 @@
-"""Pieces that the vision towers share: activations, RMS norm, pixel normalization, attention over packed segments."""
+"""Pieces that the vision towers share: activations, norms, MLPs, pixel normalization, attention over packed segments.
+
+On a GPU they run by the kernels of `seesay.kernels`. `fuse` methods bring loaded weights into the shapes that run
+fastest there; what was not fused computes the same.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +19,17 @@ from torch.nn import functional as F
 from seesay.errors import CheckpointError
 from seesay.linear import rms_norm
 
+LINE_FEATURES = 64
+"""On a GPU inner sizes are padded to a multiple of this: rows that begin in the middle of 16 bytes make matrix products
+several times as slow."""
+
 
 def _quick_gelu(x: Tensor) -> Tensor:
+    """In place on a GPU."""
+    if x.is_cuda:
+        from seesay.kernels import tower
+
+        return tower.quick_gelu_(x)
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -53,6 +67,57 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
+Norm = RMSNorm | nn.LayerNorm
+
+
+def add_norm(x: Tensor, update: Tensor, norm: Norm | None, scale: Tensor | None = None) -> Tensor:
+    """Add update · scale to x in place, and return the norm of the sum; the sum itself without a norm.
+
+    The update may be changed. x and update are dense.
+    """
+    if norm is not None and x.is_cuda:
+        from seesay.kernels import tower
+
+        bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+        return tower.norm(x, update, norm.weight, bias, norm.eps, scale=scale)
+    x.add_(update if scale is None else update.mul_(scale))
+    return x if norm is None else norm(x)
+
+
+class GatedMlp(nn.Module):
+    """down(act(gate(x)) · up(x))."""
+
+    def __init__(self, size: int, inner_size: int, activation: str) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(size, inner_size)
+        self.up_proj = nn.Linear(size, inner_size)
+        self.down_proj = nn.Linear(inner_size, size)
+        self.activation = get_activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down_proj(self.activation(self.gate_proj(x)).mul_(self.up_proj(x)))
+        return result
+
+    def fuse(self) -> None:
+        """One product for gate and up, whose outputs are padded with zeros."""
+        if self.activation is not F.silu:
+            return
+        from seesay.kernels import rows
+
+        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+        padding = -gate.out_features % LINE_FEATURES
+        weight = torch.cat([F.pad(layer.weight, (0, 0, 0, padding)) for layer in (gate, up)])
+        bias = torch.cat([F.pad(layer.bias, (0, padding)) for layer in (gate, up)])
+        down_weight, down_bias = F.pad(down.weight, (0, padding)), down.bias
+
+        def run(x: Tensor) -> Tensor:
+            return F.linear(rows.silu_and_mul(F.linear(x, weight, bias)), down_weight, down_bias)
+
+        self.forward = run  # type: ignore[method-assign]
+        for layer in (gate, up, down):
+            _empty(layer)
+
+
 class Mlp(nn.Module):
     """fc2(act(fc1(x)))."""
 
@@ -67,18 +132,65 @@ class Mlp(nn.Module):
         return result
 
 
+class SplitAttention(nn.Module):
+    """Full attention of rows to each other, where queries, keys and values have weights apart. What subclasses name
+    as their checkpoints do is left to them: the last projection, and norms of all heads' queries and keys."""
+
+    def __init__(self, size: int, num_heads: int, *, bias: bool) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(size, size, bias=bias)
+        self.k_proj = nn.Linear(size, size, bias=bias)
+        self.v_proj = nn.Linear(size, size, bias=bias)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        self._num_heads = num_heads
+        self._project: Callable[[Tensor], Sequence[Tensor]] = self._project_apart
+
+    def _project_apart(self, x: Tensor) -> Sequence[Tensor]:
+        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Rows [N, S, size] to what the last projection takes: every one of N sets attends within itself."""
+        query, key, value = self._project(x)
+        inputs = (self.q_norm(query), self.k_norm(key), value)
+        heads = (t.unflatten(-1, (self._num_heads, -1)).transpose(1, 2) for t in inputs)
+        return F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+
+    def fuse(self) -> None:
+        """One product for queries, keys and values."""
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+
+        def project(x: Tensor) -> Sequence[Tensor]:
+            return F.linear(x, weight, bias).chunk(3, dim=-1)
+
+        self._project = project
+        for layer in layers:
+            _empty(layer)
+
+
+def _empty(layer: nn.Linear) -> None:
+    """Drop the memory of a layer whose weights were copied elsewhere."""
+    for name, parameter in list(layer.named_parameters()):
+        setattr(layer, name, nn.Parameter(parameter.new_empty(0), requires_grad=False))
+
+
 class PixelNormalizer:
     """(pixel · rescale_factor - mean) / std of uint8 pixels, on their device, rounded as torchvision rounds."""
 
     def __init__(self, *, mean: Sequence[float], std: Sequence[float], rescale_factor: float) -> None:
-        self._mean = torch.tensor(tuple(mean)).mul_(1.0 / rescale_factor)
-        self._std = torch.tensor(tuple(std)).mul_(1.0 / rescale_factor)
+        statistics = torch.tensor((tuple(mean), tuple(std))).mul_(1.0 / rescale_factor)
+        self._by_device = {statistics.device: statistics}
 
     def __call__(self, pixels: Tensor, *, channel_dim: int, out: Tensor | None = None) -> Tensor:
         """uint8 to float32 of the same shape, into `out` if given; axis `channel_dim` holds the three channels."""
+        device = pixels.device
+        if device not in self._by_device:
+            self._by_device[device] = self._by_device[torch.device("cpu")].to(device)
         shape = [1] * pixels.dim()
         shape[channel_dim] = 3
-        mean, std = (v.to(pixels.device).view(shape) for v in (self._mean, self._std))
+        mean, std = (v.view(shape) for v in self._by_device[device])
         return torch.sub(pixels, mean, out=out).div_(std)
 
 
@@ -103,6 +215,18 @@ class SegmentGroup:
     rows: slice | Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentTable:
+    """Short segments on a GPU, which together are all rows: segment i is rows starts[i] … starts[i + 1] (int32), none
+    longer than `longest`."""
+
+    starts: Tensor
+    longest: int
+
+
+Segments = Sequence[SegmentGroup] | SegmentTable
+
+
 def group_segments(
     lengths: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], device: torch.device
 ) -> tuple[SegmentGroup, ...]:
@@ -120,6 +244,41 @@ def group_segments(
         where = slice(first, first + len(index)) if is_run else torch.from_numpy(index).to(device)
         groups.append(SegmentGroup(len(chosen), int(length), where))
     return tuple(groups)
+
+
+def group_neighbours(lengths: npt.NDArray[np.int64]) -> tuple[SegmentGroup, ...]:
+    """Segments that lie one after another, grouped where neighbours are equally long: no row is moved for them."""
+    groups, first = [], 0
+    for length, equals in itertools.groupby(lengths.tolist()):
+        count = sum(1 for _ in equals)
+        groups.append(SegmentGroup(count, length, slice(first, first + count * length)))
+        first += count * length
+    return tuple(groups)
+
+
+def attend_turned(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
+    """Turn the queries and keys in qkv [P, 3, heads, head_dim] by their rows' angles, whose cos and sin are float32
+    [P, head_dim / 2]; then full attention inside every segment, to [P, heads · head_dim]. May change qkv."""
+    if qkv.is_cuda:
+        from seesay.kernels import tower
+
+        if isinstance(segments, SegmentTable):
+            return tower.attend_windows(qkv, cos, sin, segments.starts, segments.longest).flatten(1)
+        tower.rotate_(qkv, cos, sin)
+        return attend(qkv[:, 0], qkv[:, 1], qkv[:, 2], segments)
+    assert not isinstance(segments, SegmentTable)
+    turned = _rotate(qkv[:, :2], cos, sin)
+    return attend(turned[:, 0], turned[:, 1], qkv[:, 2], segments)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn x [P, k, heads, head_dim] by angles whose cos and sin are [P, head_dim / 2], in float32."""
+    turned = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    (first, second), (to_first, to_second) = x.float().chunk(2, dim=-1), turned.chunk(2, dim=-1)
+    cos, sin = cos[:, None, None], sin[:, None, None]
+    torch.mul(first, cos, out=to_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=to_second).addcmul_(first, sin)
+    return turned.to(x.dtype)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, groups: Sequence[SegmentGroup]) -> Tensor:

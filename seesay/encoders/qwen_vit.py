@@ -9,20 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from seesay.device import stream_id, upload
 from seesay.encoders.layers import (
+    GatedMlp,
     Mlp,
+    Norm,
     PixelNormalizer,
     RMSNorm,
-    SegmentGroup,
-    attend,
-    get_activation,
+    Segments,
+    SegmentTable,
+    add_norm,
+    attend_turned,
+    group_neighbours,
     group_segments,
 )
 
@@ -70,8 +75,8 @@ class PackedLayout:
     inverse: Tensor | None
     cos: Tensor
     sin: Tensor
-    windows: tuple[SegmentGroup, ...]
-    frames: tuple[SegmentGroup, ...]
+    windows: Segments
+    frames: Segments
 
 
 @lru_cache(maxsize=256)
@@ -98,9 +103,9 @@ def _frame_windows(height: int, width: int, side: int | None) -> tuple[npt.NDArr
 def _order_windows(
     grids: Sequence[Grid], config: QwenVisionConfig
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Merge groups of all items in the tower's order: windows of equal length lie together, the shortest first.
+    """Merge groups of all items, frame by frame and inside a frame window by window: int64 [G].
 
-    Returns the order int64 [G], the windows' lengths in that order, and the frames' lengths in the items' order.
+    Also the windows' lengths in that order, and the frames' lengths.
     """
     orders, lengths, frames, start = [], [], [], 0
     for grid_t, grid_h, grid_w in grids:
@@ -111,31 +116,53 @@ def _order_windows(
         lengths.append(np.tile(sizes, grid_t))
         frames.append(np.full(grid_t, height * width))
         start += grid_t * height * width
-    joined, sizes = np.concatenate(orders), np.concatenate(lengths)
-    by_length = np.argsort(np.repeat(sizes, sizes), kind="stable")
-    return joined[by_length], np.sort(sizes), np.concatenate(frames)
+    return np.concatenate(orders), np.concatenate(lengths), np.concatenate(frames)
+
+
+def _find_coordinates(
+    grids: Sequence[Grid], order: npt.NDArray[np.int64], config: QwenVisionConfig
+) -> npt.NDArray[np.int64]:
+    """(row, column) of all patches in the tower's order: int64 [P, 2]."""
+    coordinates = np.concatenate([np.tile(_patch_coordinates(h, w, config.merge_size), (t, 1)) for t, h, w in grids])
+    return coordinates.reshape(-1, config.merge_unit, 2)[order].reshape(-1, 2)
+
+
+def _compute_angles(coordinates: Tensor, config: QwenVisionConfig) -> Tensor:
+    """Angles of a head's pairs, float32 [P, head_dim / 2]: the first half of its frequencies turn with the row, the
+    second with the column."""
+    quarter = config.head_dim // 4
+    steps = torch.arange(quarter, dtype=torch.float64, device=coordinates.device)
+    return (coordinates[:, :, None] * config.rope_theta ** (-steps / quarter)).flatten(1).float()
 
 
 def make_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.device) -> PackedLayout:
     """How items of these grids (t, h, w), in patches, are packed into one call."""
-    unit = config.merge_unit
+    return _make_gpu_layout(grids, config, device) if device.type == "cuda" else _make_cpu_layout(grids, config)
+
+
+@lru_cache(maxsize=16)
+def _make_kept_layout(grids: tuple[Grid, ...], config: QwenVisionConfig, device: torch.device, _: int) -> PackedLayout:
+    """`make_layout` for the stream of the last argument, on which alone the layout is used: when it is dropped, its
+    memory goes to later work of that stream."""
+    return make_layout(grids, config, device)
+
+
+def _make_cpu_layout(grids: Sequence[Grid], config: QwenVisionConfig) -> PackedLayout:
+    """Windows of equal length lie together, the shortest first: each length is one batched attention."""
+    unit, device = config.merge_unit, torch.device("cpu")
     order, window_lengths, frame_lengths = _order_windows(grids, config)
+    order = order[np.argsort(np.repeat(window_lengths, window_lengths), kind="stable")]
     inverse = np.argsort(order)
-    coordinates = np.concatenate([np.tile(_patch_coordinates(h, w, config.merge_size), (t, 1)) for t, h, w in grids])
-    coordinates = coordinates.reshape(-1, unit, 2)[order].reshape(-1, 2)
-    # Angles of a head: the first half of its frequencies turn with the row, the second with the column.
-    quarter = config.head_dim // 4
-    frequencies = config.rope_theta ** (-np.arange(quarter, dtype=np.float64) / quarter)
-    angles = torch.from_numpy((coordinates[:, :, None] * frequencies).reshape(len(coordinates), -1).astype(np.float32))
-    angles = angles.to(device)
-    rows = np.arange(len(order) * unit)
+    angles = _compute_angles(torch.from_numpy(_find_coordinates(grids, order, config)), config)
     frame_rows = (inverse[:, None] * unit + np.arange(unit)).ravel()
     frames = group_segments(frame_lengths * unit, frame_rows, device)
-    windows = group_segments(window_lengths * unit, rows, device) if config.window_size is not None else frames
+    windows = frames
+    if config.window_size is not None:
+        windows = group_segments(np.sort(window_lengths) * unit, np.arange(len(order) * unit), device)
     moves = bool((np.diff(order) != 1).any())
     return PackedLayout(
-        order=torch.from_numpy(order).to(device) if moves else None,
-        inverse=torch.from_numpy(inverse).to(device) if moves else None,
+        order=torch.from_numpy(order) if moves else None,
+        inverse=torch.from_numpy(inverse) if moves else None,
         cos=angles.cos(),
         sin=angles.sin(),
         windows=windows,
@@ -143,14 +170,25 @@ def make_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.d
     )
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn x [P, k, heads, head_dim] by angles whose cos and sin are [P, head_dim / 2], in float32."""
-    turned = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-    (first, second), (to_first, to_second) = x.float().chunk(2, dim=-1), turned.chunk(2, dim=-1)
-    cos, sin = cos[:, None, None], sin[:, None, None]
-    torch.mul(first, cos, out=to_first).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=to_second).addcmul_(first, sin)
-    return turned.to(x.dtype)
+def _make_gpu_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.device) -> PackedLayout:
+    """Frames stay whole and in place, so that the layers which see them move nothing; a kernel takes windows of any
+    lengths."""
+    unit = config.merge_unit
+    order, window_lengths, frame_lengths = _order_windows(grids, config)
+    starts = np.concatenate(([0], np.cumsum(window_lengths * unit))).astype(np.int32)
+    coordinates = _find_coordinates(grids, order, config)
+    on_device = upload([order, np.argsort(order), coordinates, starts], device)
+    angles = _compute_angles(on_device[2], config)
+    frames: Segments = group_neighbours(frame_lengths * unit)
+    moves = bool((np.diff(order) != 1).any())
+    return PackedLayout(
+        order=on_device[0] if moves else None,
+        inverse=on_device[1] if moves else None,
+        cos=angles.cos(),
+        sin=angles.sin(),
+        windows=frames if config.window_size is None else SegmentTable(on_device[3], int(window_lengths.max()) * unit),
+        frames=frames,
+    )
 
 
 class _Attention(nn.Module):
@@ -160,27 +198,13 @@ class _Attention(nn.Module):
         self.proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.heads = (config.num_heads, config.head_dim)
 
-    def forward(self, x: Tensor, layout: PackedLayout, groups: Sequence[SegmentGroup]) -> Tensor:
+    def forward(self, x: Tensor, layout: PackedLayout, segments: Segments) -> Tensor:
         qkv = self.qkv(x).view(len(x), 3, *self.heads)
-        turned = _rotate(qkv[:, :2], layout.cos, layout.sin)
-        result: Tensor = self.proj(attend(turned[:, 0], turned[:, 1], qkv[:, 2], groups))
+        result: Tensor = self.proj(attend_turned(qkv, layout.cos, layout.sin, segments))
         return result
 
 
-class _GatedMlp(nn.Module):
-    def __init__(self, config: QwenVisionConfig) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.activation = get_activation(config.activation)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down_proj(self.activation(self.gate_proj(x)).mul_(self.up_proj(x)))
-        return result
-
-
-def _make_norm(config: QwenVisionConfig) -> nn.Module:
+def _make_norm(config: QwenVisionConfig) -> Norm:
     return RMSNorm(config.hidden_size, _EPS) if config.uses_rms_norm else nn.LayerNorm(config.hidden_size, _EPS)
 
 
@@ -189,20 +213,17 @@ class _Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = _make_norm(config), _make_norm(config)
         self.attn = _Attention(config)
-        self.mlp: nn.Module
-        if config.uses_rms_norm:
-            self.mlp = _GatedMlp(config)
-        else:
-            self.mlp = Mlp(config.hidden_size, config.intermediate_size, config.activation)
+        mlp = GatedMlp if config.uses_rms_norm else Mlp
+        self.mlp: nn.Module = mlp(config.hidden_size, config.intermediate_size, config.activation)
 
-    def forward(self, x: Tensor, layout: PackedLayout, groups: Sequence[SegmentGroup]) -> Tensor:
-        """Adds to x in place, and returns it."""
-        x.add_(self.attn(self.norm1(x), layout, groups))
-        return x.add_(self.mlp(self.norm2(x)))
+    def forward(self, x: Tensor, normed: Tensor, layout: PackedLayout, segments: Segments, next_norm: Norm) -> Tensor:
+        """Adds to x, whose norm is given, in place. Returns the next layer's norm of it."""
+        normed = add_norm(x, self.attn(normed, layout, segments), self.norm2)
+        return add_norm(x, self.mlp(normed), next_norm)
 
 
 class _Merger(nn.Module):
-    """Joins the patches of a merge group and projects them to the decoder's size."""
+    """Joins the patches of a merge group, normed by `ln_q`, and projects them to the decoder's size."""
 
     def __init__(self, config: QwenVisionConfig) -> None:
         super().__init__()
@@ -211,8 +232,8 @@ class _Merger(nn.Module):
         last = nn.Linear(self.size, config.out_hidden_size)
         self.mlp = nn.Sequential(nn.Linear(self.size, self.size), nn.GELU(), last)
 
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.mlp(self.ln_q(x).view(-1, self.size))
+    def forward(self, normed: Tensor) -> Tensor:
+        result: Tensor = self.mlp(normed.view(-1, self.size))
         return result
 
 
@@ -227,13 +248,18 @@ class QwenVisionTower(nn.Module):
         self.merger = _Merger(config)
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
-        layout = make_layout(grids, self.config, patches.device)
+        device = patches.device
+        layout = _make_kept_layout(tuple((t, h, w) for t, h, w in grids), self.config, device, stream_id(device))
         x = self.patch_embed(patches)
         if layout.order is not None:
             x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
-        for index, block in enumerate(self.blocks):
-            x = block(x, layout, layout.frames if index in self.config.full_attention_layers else layout.windows)
-        merged: Tensor = self.merger(x)
+        blocks = cast("list[_Block]", list(self.blocks))
+        norms = [*(block.norm1 for block in blocks), self.merger.ln_q]
+        normed = norms[0](x)
+        for index, (block, next_norm) in enumerate(zip(blocks, norms[1:], strict=True)):
+            segments = layout.frames if index in self.config.full_attention_layers else layout.windows
+            normed = block(x, normed, layout, segments, next_norm)
+        merged: Tensor = self.merger(normed)
         return merged if layout.inverse is None else merged.index_select(0, layout.inverse)
 
 

@@ -1,5 +1,5 @@
 """Fills a tower's parameters from a checkpoint, strictly: every tensor has its place and every place its tensor. Then
-its linear layers get the fastest kernel of their device.
+its layers get the fastest kernels of their device.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from seesay.checkpoint import Checkpoint, guess_stored_name
+from seesay.encoders.layers import GatedMlp, SplitAttention
 from seesay.errors import CheckpointError
 from seesay.linear import make_linear_kernel
 
@@ -49,9 +50,21 @@ def load_weights(
                     f"config.json asks for {list(parameter.shape)}"
                 )
             parameter.copy_(tensor)
+    use_fast_kernels(module)
+
+
+def use_fast_kernels(module: nn.Module) -> None:
+    """Bring the loaded weights of a tower into the layouts that compute fastest on their device."""
     for child in module.modules():
-        if isinstance(child, nn.Linear):
+        if isinstance(child, GatedMlp | SplitAttention) and _is_on_gpu(child):
+            child.fuse()
+    for child in module.modules():
+        if isinstance(child, nn.Linear) and child.weight.numel():
             _use_fast_kernel(child)
+
+
+def _is_on_gpu(module: nn.Module) -> bool:
+    return next(module.parameters()).is_cuda
 
 
 def _use_fast_kernel(linear: nn.Linear) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from seesay.device import is_out_of_memory, synchronize
+from seesay.device import is_out_of_memory, make_stream, on_stream, record_done, synchronize, traced
 from seesay.encoders.store import Lookup
 from seesay.errors import ErrorCode, RequestError
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.005
+ENOUGH_UNITS = 8192
+"""On a GPU no batch is made larger than this: with as many rows its matrix products have reached their rate, and more
+would only keep the first picture waiting for the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +47,25 @@ class _Queued:
     since_s: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launched:
+    """A batch whose work is queued on a GPU; `wait` returns when it is done."""
+
+    batch: Sequence[_Queued]
+    embeddings: Sequence[Tensor]
+    started_s: float
+    wait: Callable[[], None]
+
+
 class EncoderWorker:
     """Feeds `encoder` in batches of at most `config.max_batch_size` items and `config.max_batch_tokens` units; a larger
-    item goes alone.
+    item goes alone. On a GPU it has a stream of its own, which gives way to urgent ones; while one batch is computed
+    the next is launched behind it.
 
     on_ready(hash, timing): the embedding is in `store`. on_failed(hash, error): it could not be made; `error` is a
     `RequestError`. Both are called from the worker's thread, or from that of `submit`, and must be quick.
-    is_more_coming(): whether further items are about to be submitted; a batch that is not full then waits for them, at
-    most `max_wait_s` in all.
+    is_more_coming(): whether further items are about to be submitted; on the CPU a batch that is not full then waits
+    for them, at most `max_wait_s` in all.
     """
 
     def __init__(
@@ -67,19 +81,24 @@ class EncoderWorker:
     ) -> None:
         self._encoder = encoder
         self._store = store
-        self._config = config
+        self._stream = make_stream(encoder.device, is_urgent=False)
+        is_gpu = self._stream is not None
+        self._max_batch_size = config.max_batch_size
+        self._max_units = min(config.max_batch_tokens, ENOUGH_UNITS) if is_gpu else config.max_batch_tokens
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._is_more_coming = is_more_coming
-        self._max_wait_s = max_wait_s
+        self._max_wait_s = 0.0 if is_gpu else max_wait_s
         self._changed = threading.Condition()
         self._queue: deque[_Queued] = deque()
         self._in_hand: list[_Queued] = []
+        self._launched: deque[_Launched] = deque()
         self._is_closing = False
         self.num_calls = 0
         self.num_items = 0
         self.num_restarts = 0
         self._sizes: dict[int, int] = {}  # of calls: number of items → number of calls
+        synchronize(encoder.device)  # its weights may just have been loaded on another stream
         self._thread = self._start_thread()
 
     @property
@@ -136,8 +155,16 @@ class EncoderWorker:
         """Encode batches until closed. What escapes from here is no item's fault: the items in hand fail, and a fresh
         thread goes on with the rest."""
         try:
-            while self._take_batch():
-                self._encode(list(self._in_hand))
+            with on_stream(self._stream):
+                while True:
+                    batch = self._take_batch()
+                    if batch:
+                        self._encode(batch)
+                    elif not self._launched:
+                        return
+                    # With more to launch, one batch is left to compute meanwhile.
+                    while len(self._launched) > bool(self._queue):
+                        self._finish(self._launched.popleft())
         except BaseException as error:
             logger.exception("the encoder worker died and is started again")
             self._recover(error)
@@ -155,15 +182,17 @@ class EncoderWorker:
             except Exception:
                 logger.exception("an encoder failure could not be reported")
         self._in_hand.clear()
+        self._launched.clear()
         with self._changed:
             if not self._is_closing:
                 self.num_restarts += 1
                 self._thread = self._start_thread()
 
-    def _take_batch(self) -> bool:
-        """Wait for items and move a batch of them into `_in_hand`. Returns whether there is one: not when closing."""
+    def _take_batch(self) -> list[_Queued]:
+        """Wait for items and take a batch of them in hand. Empty when closing, or when none wait while others are
+        computed."""
         with self._changed:
-            while not self._queue and not self._is_closing:
+            while not self._queue and not self._launched and not self._is_closing:
                 self._changed.wait()
         deadline_s = time.perf_counter() + self._max_wait_s
         # The callback is asked without our lock: it may take one of its own.
@@ -174,15 +203,16 @@ class EncoderWorker:
             with self._changed:
                 self._changed.wait(min(remaining_s, POLL_S))
         with self._changed:
-            self._in_hand = [self._queue.popleft() for _ in range(self._count_batch())]
-        return bool(self._in_hand)
+            batch = [self._queue.popleft() for _ in range(self._count_batch())]
+            self._in_hand += batch
+        return batch
 
     def _count_batch(self) -> int:
         """How many of the first queued items make the next batch."""
         num_units = 0
         for count, entry in enumerate(self._queue):
             num_units += entry.item.num_units
-            if count == self._config.max_batch_size or (count and num_units > self._config.max_batch_tokens):
+            if count == self._max_batch_size or (count and num_units > self._max_units):
                 return count
         return len(self._queue)
 
@@ -190,26 +220,36 @@ class EncoderWorker:
         """Whether waiting could not make the next batch larger."""
         with self._changed:
             count = self._count_batch()
-            if self._is_closing or count < len(self._queue) or count == self._config.max_batch_size:
+            if self._is_closing or count < len(self._queue) or count == self._max_batch_size:
                 return True
-            return sum(entry.item.num_units for entry in self._queue) >= self._config.max_batch_tokens
+            return sum(entry.item.num_units for entry in self._queue) >= self._max_units
 
     def _encode(self, batch: Sequence[_Queued]) -> None:
-        """Encode a batch and answer for each item. One that runs out of memory is halved; one that fails otherwise is
-        retried item by item, so that only the bad one fails."""
+        """Encode a batch and answer for each item, on a GPU when it is done. One that runs out of memory is halved; one
+        that fails otherwise is retried item by item, so that only the bad one fails."""
         started_s = time.perf_counter()
         try:
             embeddings = self._call_encoder([entry.item for entry in batch])
         except Exception as error:
             failure = error
         else:
-            encode_s = time.perf_counter() - started_s
-            for entry, embedding in zip(batch, embeddings, strict=True):
-                self._store.put(entry.item.hash, embedding)
-                self._on_ready(entry.item.hash, EncodeTiming(queue_s=started_s - entry.since_s, encode_s=encode_s))
-                self._in_hand.remove(entry)
+            launched = _Launched(batch, embeddings, started_s, record_done(self._stream))
+            if self._stream is None:
+                self._finish(launched)
+            else:
+                self._launched.append(launched)
             return
         self._encode_smaller(batch, failure)
+
+    def _finish(self, launched: _Launched) -> None:
+        """Wait for a batch, and answer for its items."""
+        launched.wait()
+        encode_s = time.perf_counter() - launched.started_s
+        for entry, embedding in zip(launched.batch, launched.embeddings, strict=True):
+            self._store.put(entry.item.hash, embedding)
+            queue_s = launched.started_s - entry.since_s
+            self._on_ready(entry.item.hash, EncodeTiming(queue_s=queue_s, encode_s=encode_s))
+            self._in_hand.remove(entry)
 
     def _encode_smaller(self, batch: Sequence[_Queued], error: Exception) -> None:
         """Go on after a failed call, outside of its `except`, where its frames would keep tensors alive."""
@@ -224,13 +264,13 @@ class EncoderWorker:
             self._encode(batch[start : start + size])
 
     def _call_encoder(self, items: Sequence[MediaItem]) -> list[Tensor]:
-        """One call of the tower; the only place that touches the device. Returns tensors that own their memory."""
+        """One call of the tower. Returns tensors that own their memory, and on a GPU are still to be computed."""
         import torch
 
         with self._changed:
             self.num_calls += 1
             self._sizes[len(items)] = self._sizes.get(len(items), 0) + 1
-        with torch.inference_mode():
+        with torch.inference_mode(), traced(f"encode {len(items)}", self._encoder.device):
             embeddings = self._encoder.encode([item.features for item in items])
             if len(embeddings) != len(items):
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")
@@ -241,8 +281,6 @@ class EncoderWorker:
                         f"{len(item.slots)} places for it"
                     )
             owned = [_detach_memory(embedding) for embedding in embeddings]
-        for device in {embedding.device for embedding in owned}:
-            synchronize(device)
         self.num_items += len(items)
         return owned
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from seesay.encoders.layers import attend, group_segments
-from seesay.encoders.qwen_vit import QwenVisionConfig, QwenVisionTower, make_layout
+from seesay.encoders.layers import SegmentTable, attend, group_neighbours, group_segments
+from seesay.encoders.qwen_vit import QwenVisionConfig, QwenVisionTower, _make_gpu_layout, make_layout
+from seesay.encoders.weights import use_fast_kernels
 
 CPU = torch.device("cpu")
 GRIDS = [(1, 4, 6), (1, 10, 14), (3, 6, 10), (1, 2, 2), (1, 16, 16), (2, 10, 14)]
@@ -68,6 +70,40 @@ def test_windows_hold_the_tokens_of_the_reference(side: int) -> None:
     assert frames == wanted
 
 
+@pytest.mark.parametrize("side", [2, 3, 4])
+def test_on_a_gpu_windows_are_the_same_and_frames_stay_whole(side: int) -> None:
+    config = make_config(window_size=side)
+    cpu, gpu = make_layout(GRIDS, config, CPU), _make_gpu_layout(GRIDS, config, CPU)
+    assert gpu.order is not None and gpu.inverse is not None and isinstance(gpu.windows, SegmentTable)
+    assert torch.equal(gpu.order[gpu.inverse], torch.arange(len(gpu.order)))
+    patches = (gpu.order[:, None] * 4 + torch.arange(4)).flatten().tolist()
+    starts = gpu.windows.starts.tolist()
+    assert starts[-1] == len(patches) and max(b - a for a, b in itertools.pairwise(starts)) == gpu.windows.longest
+    found = {frozenset(patches[start:stop]) for start, stop in itertools.pairwise(starts)}
+    cpu_patches = (
+        torch.arange(len(patches)) if cpu.order is None else (cpu.order[:, None] * 4 + torch.arange(4)).flatten()
+    )
+    wanted = {frozenset(w.tolist()) for g in cpu.windows for w in cpu_patches[g.rows].view(g.count, g.length)}
+    assert found == wanted
+    angles = {p: (c.tolist(), s.tolist()) for p, c, s in zip(cpu_patches.tolist(), cpu.cos, cpu.sin)}
+    assert angles == {p: (c.tolist(), s.tolist()) for p, c, s in zip(patches, gpu.cos, gpu.sin)}
+    first = 0
+    for group in gpu.frames:
+        for _ in range(group.count):
+            assert set(patches[first : first + group.length]) == set(range(first, first + group.length))
+            first += group.length
+    assert first == len(patches)
+
+
+def test_neighbours_of_one_length_are_one_group() -> None:
+    groups = group_neighbours(np.array([4, 4, 2, 4]))
+    assert [(g.count, g.length, g.rows) for g in groups] == [
+        (2, 4, slice(0, 8)),
+        (1, 2, slice(8, 10)),
+        (1, 4, slice(10, 14)),
+    ]
+
+
 def test_one_plain_picture_moves_nothing() -> None:
     layout = make_layout([(1, 4, 4)], make_config(window_size=2), CPU)
     assert layout.order is None and layout.inverse is None
@@ -101,12 +137,28 @@ def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu
-def test_bfloat16_on_the_gpu_is_near_float32() -> None:
-    config = make_config(hidden_size=128)
+@pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"intermediate_size": 50},
+        {"hidden_size": 160, "window_size": 9},
+        {"window_size": None},
+        {"uses_rms_norm": False, "activation": "quick_gelu"},
+    ],
+)
+def test_on_a_gpu_the_rows_are_those_of_the_cpu(changes: dict[str, Any], is_fused: bool) -> None:
+    config = make_config(**changes)
     tower = make_tower(config)
     patches = torch.randn(
         sum(t * h * w for t, h, w in GRIDS), config.patch_dim, generator=torch.Generator().manual_seed(4)
     )
     expected = tower(patches, GRIDS)
-    found = tower.to("cuda", torch.bfloat16)(patches.to("cuda", torch.bfloat16), GRIDS).float().cpu()
+    exact, coarse = copy.deepcopy(tower).cuda(), copy.deepcopy(tower).to("cuda", torch.bfloat16)
+    if is_fused:
+        use_fast_kernels(exact)
+        use_fast_kernels(coarse)
+    for _ in range(2):
+        torch.testing.assert_close(exact(patches.cuda(), GRIDS).cpu(), expected, rtol=0, atol=1e-4)
+    found = coarse(patches.to("cuda", torch.bfloat16), GRIDS).float().cpu()
     assert (found - expected).abs().mean() < 0.03 * expected.abs().mean()

@@ -30,6 +30,8 @@ def make_item(number: int, *, rows: int = 3, units: int = 12, **features: Any) -
 class FakeEncoder:
     """Embeds item n as rows of n. `fail(batch)` may raise. Returns views into one packed tensor, as towers do."""
 
+    device = torch.device("cpu")
+
     def __init__(self, fail: Callable[[list[int]], None] = lambda batch: None) -> None:
         self.batches: list[list[int]] = []
         self.fail = fail
@@ -212,3 +214,56 @@ def test_closing_ends_the_thread_and_answers_what_is_left(desks: Callable[..., D
     assert desk.failed[3].code is ErrorCode.CLOSED
     assert not any(thread.name == "seesay-encoder" and thread.is_alive() for thread in [desk.worker._thread])
     desk.worker.close()
+
+
+class SlowEncoder(FakeEncoder):
+    """Computes on a GPU for about 50 ms."""
+
+    device = torch.device("cuda")
+
+    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+        rows = [torch.zeros(f["rows"], 4, device=self.device) for f in features]
+        torch.cuda._sleep(100_000_000)
+        self.batches.append([f["number"] for f in features])
+        self.fail(self.batches[-1])
+        return [row.add_(f["number"]) for row, f in zip(rows, features)]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_embeddings_are_done_when_they_are_announced(desks: Callable[..., Desk]) -> None:
+    desk = desks(SlowEncoder(), size=1)
+    values = []
+
+    def read(item_hash: bytes, timing: EncodeTiming) -> None:
+        embedding = desk.store.get(item_hash)
+        assert embedding is not None
+        values.append(embedding.cpu().unique().tolist())
+        desk.note_ready(item_hash, timing)
+
+    desk.worker._on_ready = read
+    desk.send(*(make_item(n) for n in range(1, 6)))
+    assert values == [[1], [2], [3], [4], [5]]
+    assert desk.timings[-1].encode_s > 1.5 * desk.timings[0].encode_s > 0.02, "the next was launched behind the first"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_other_streams_are_not_waited_for(desks: Callable[..., Desk]) -> None:
+    desk = desks(SlowEncoder())
+    desk.send(make_item(1))
+    busy = torch.cuda.Event()
+    torch.cuda._sleep(4_000_000_000)
+    busy.record()
+    desk.send(make_item(2))
+    assert not busy.query()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_only_the_bad_item_of_a_batch_fails(desks: Callable[..., Desk]) -> None:
+    def fail(batch: list[int]) -> None:
+        if 3 in batch:
+            raise ValueError("bad pixels")
+
+    desk = desks(SlowEncoder(fail), size=2)
+    desk.send(*(make_item(n) for n in range(6)))
+    assert sorted(desk.ready) == [0, 1, 2, 4, 5] and list(desk.failed) == [3]

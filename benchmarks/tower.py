@@ -1,0 +1,153 @@
+"""The vision tower's time on the GPU beside its floor.
+
+    python benchmarks/tower.py [MODEL_DIR] [--rounds 10]
+
+Without MODEL_DIR the tower has the sizes of Qwen2.5-VL-7B and random weights, in bfloat16. *ms* is one call of the
+tower on patches that are on the device, *host_ms* the part of it in which the host queues work. The floor is only the
+matrix products and the attention that the call cannot avoid, by cuBLAS and `scaled_dot_product_attention` in CUDA
+graphs. Prints one JSON line per figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from triton.testing import do_bench_cudagraph
+
+from seesay.encoders.qwen_vit import Grid, QwenEncoder, QwenVisionConfig, QwenVisionTower
+from seesay.encoders.weights import use_fast_kernels
+
+DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
+NUM_COPIES = 4
+"""Weights take turns, so that the cache does not hold them."""
+CONFIG = QwenVisionConfig(
+    depth=32,
+    hidden_size=1280,
+    num_heads=16,
+    intermediate_size=3420,
+    out_hidden_size=3584,
+    patch_dim=1176,
+    merge_size=2,
+    activation="silu",
+    uses_rms_norm=True,
+    window_size=4,
+    full_attention_layers=frozenset((7, 15, 23, 31)),
+)
+BATCHES: dict[str, list[Grid]] = {
+    "1036x1036": [(1, 74, 74)],
+    "4 of 1036x1036": [(1, 74, 74)] * 4,
+    "8 of 1036x1036": [(1, 74, 74)] * 8,
+    "1036x1036, 504x672, 728x364, 448x448": [(1, 74, 74), (1, 36, 48), (1, 52, 26), (1, 32, 32)],
+    "448x448": [(1, 32, 32)],
+    "8 of 448x448": [(1, 32, 32)] * 8,
+    "112x112": [(1, 8, 8)],
+    "clip of 16 frames 448x448": [(8, 32, 32)],
+}
+
+
+def load_tower(model_dir: Path | None) -> QwenVisionTower:
+    if model_dir is None:
+        torch.manual_seed(0)
+        with DEVICE:
+            tower = QwenVisionTower(CONFIG).to(DTYPE).eval().requires_grad_(False)
+        use_fast_kernels(tower)
+        return tower
+    from seesay.checkpoint import Checkpoint
+    from seesay.processors.tokenizer import Tokenizer
+    from seesay.vl.registry import find_family
+
+    checkpoint = Checkpoint.load(model_dir)
+    encoder = find_family(checkpoint.architecture)(checkpoint, Tokenizer.load(model_dir)).build_encoder(DEVICE, DTYPE)
+    assert isinstance(encoder, QwenEncoder), "only towers of the Qwen family are measured here"
+    return encoder.tower
+
+
+def measure(run: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Median milliseconds of a call until its result is there, and until the host is free again."""
+    whole, host = [], []
+    for index in range(rounds + 2):
+        torch.cuda.synchronize()
+        started_s = time.perf_counter()
+        run()
+        queued_s = time.perf_counter()
+        torch.cuda.synchronize()
+        if index >= 2:
+            whole.append(1e3 * (time.perf_counter() - started_s))
+            host.append(1e3 * (queued_s - started_s))
+    return statistics.median(whole), statistics.median(host)
+
+
+def measure_graph(run: Callable[[], object]) -> float:
+    return float(do_bench_cudagraph(run, rep=30, return_mode="median"))
+
+
+def measure_products(config: QwenVisionConfig, num_patches: int) -> float:
+    """Milliseconds of all layers' matrix products."""
+    size, inner = config.hidden_size, config.intermediate_size
+    first = 2 * inner if config.uses_rms_norm else inner
+    total = 0.0
+    for out_features, in_features in ((3 * size, size), (size, size), (first, size), (size, inner)):
+        x = torch.randn(num_patches, in_features, device=DEVICE, dtype=DTYPE)
+        weights = torch.randn(NUM_COPIES, out_features, in_features, device=DEVICE, dtype=DTYPE) * 0.02
+        total += measure_graph(partial(_multiply, x, weights)) / NUM_COPIES
+    return config.depth * total
+
+
+def _multiply(x: torch.Tensor, weights: torch.Tensor) -> None:
+    for weight in weights:
+        F.linear(x, weight)
+
+
+def measure_attention(config: QwenVisionConfig, lengths: list[int]) -> float:
+    """Milliseconds of one layer's attention within segments of these lengths, those of one length at once."""
+    total = 0.0
+    for length in sorted(set(lengths)):
+        shape = (lengths.count(length), config.num_heads, length, config.head_dim)
+        query, key, value = torch.randn(3, *shape, device=DEVICE, dtype=DTYPE)
+        total += measure_graph(partial(F.scaled_dot_product_attention, query, key, value))
+    return total
+
+
+def measure_floor(config: QwenVisionConfig, grids: list[Grid]) -> float:
+    frames = [h * w for t, h, w in grids for _ in range(t)]
+    num_patches, num_full = sum(frames), config.depth
+    floor = measure_products(config, num_patches)
+    if config.window_size is not None:
+        window = config.window_size**2 * config.merge_unit
+        windows = [window] * (num_patches // window) + [num_patches % window] * (num_patches % window > 0)
+        num_full = len(config.full_attention_layers)
+        floor += (config.depth - num_full) * measure_attention(config, windows)
+    return floor + num_full * measure_attention(config, frames)
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model_dir", nargs="?", type=Path)
+    parser.add_argument("--rounds", type=int, default=10)
+    args = parser.parse_args()
+    tower = load_tower(args.model_dir)
+    for name, grids in BATCHES.items():
+        num_patches = sum(t * h * w for t, h, w in grids)
+        patches = torch.randn(num_patches, tower.config.patch_dim, device=DEVICE, dtype=DTYPE)
+        whole, host = measure(partial(tower, patches, grids), args.rounds)
+        figure = {
+            "batch": name,
+            "patches": num_patches,
+            "ms": round(whole, 2),
+            "host_ms": round(host, 2),
+            "floor_ms": round(measure_floor(tower.config, grids), 2),
+        }
+        print(json.dumps(figure), flush=True)
+
+
+if __name__ == "__main__":
+    main()
