@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 import triton
 
-from seesay.llm.ops.interface import RowLayout
+from seesay.device import upload
+from seesay.llm.ops.interface import DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention_kernels import combine_kernel, decode_kernel, prefill_kernel
 
 TARGET_PROGRAMS = 528
@@ -23,6 +24,9 @@ LONG_PREFILL_TOKENS = 1 << 12
 """New tokens per row from which prefill takes larger tiles: shorter rows lose more at their ends than they gain."""
 MIN_SPLIT_TOKENS = 64
 """Fewest tokens of a split."""
+GRAPH_SPLITS = 16
+"""Splits that a CUDA graph for few rows has at least: one row may be much longer than the others. Those that a row does
+not need cost next to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,8 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Splits:
-    """Each decode row's context in splits of `tokens`; the partial results of `count` splits, if there are several."""
+    """Each decode row's context in up to `count` splits of `tokens` or more, and their partial results, if there are
+    several."""
 
     tokens: int
     count: int
@@ -48,24 +53,32 @@ class _Splits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
     """A step's rows: on the device cu_seqlens_q int32 [B + 1], kv_lens int32 [B], block_table int32 [B, M]; on the
-    host what the grids need. `splits` is filled by the first layer of each kind."""
+    host what the grids need, of rows that only the device knows whether they are even. `splits` is filled by the first
+    layer of each kind."""
 
-    cu_seqlens_q: torch.Tensor
+    cu_seqlens_q: torch.Tensor | None
     kv_lens: torch.Tensor
     block_table: torch.Tensor
     num_decode: int
-    decode_lens_cpu: npt.NDArray[np.int64]
+    decode_lens_cpu: npt.NDArray[np.int64] | None
+    is_even: bool = False
     splits: dict[tuple[int, int, int | None], _Splits] = field(default_factory=dict)
 
 
-def make_plan(layout: RowLayout, device: torch.device) -> AttentionPlan:
-    """One copy to the device, which nobody waits for."""
+def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> AttentionPlan:
+    """One copy to the device, which nobody waits for; none for rows that are there."""
+    if isinstance(layout, DecodeRows):
+        return AttentionPlan(
+            cu_seqlens_q=None,
+            kv_lens=layout.kv_lens,
+            block_table=layout.block_table,
+            num_decode=len(layout.kv_lens),
+            decode_lens_cpu=None,
+            is_even=layout.is_even,
+        )
     num_rows = len(layout.kv_lens)
     packed = np.concatenate((layout.cu_seqlens_q, layout.kv_lens, layout.block_table.reshape(-1))).astype(np.int32)
-    host = torch.from_numpy(packed)
-    if device.type == "cuda":
-        host = host.pin_memory()
-    there = host.to(device, non_blocking=True)
+    [there] = upload([packed], device)
     return AttentionPlan(
         cu_seqlens_q=there[: num_rows + 1],
         kv_lens=there[num_rows + 1 : 2 * num_rows + 1],
@@ -109,7 +122,6 @@ def _decode(
     group = num_heads // num_kv_heads
     tile = _decode_tile(query.dtype, head_dim, group)
     splits = _plan_splits(plan, num_heads, num_kv_heads, head_dim, window, tile.keys)
-    is_whole = splits.count == 1
     decode_kernel[(plan.num_decode, num_kv_heads, splits.count)](
         query,
         cache,
@@ -134,43 +146,65 @@ def _decode(
         BLOCK_D=_padded_dim(head_dim),
         HAS_WINDOW=window is not None,
         HAS_CAP=soft_cap is not None,
-        IS_WHOLE=is_whole,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-    if not is_whole:
+    if splits.count > 1:
         combine_kernel[(plan.num_decode, num_heads)](
             splits.partials,
             splits.weights,
+            plan.kv_lens,
             out,
             splits.count,
+            splits.tokens,
+            window or 0,
             NUM_HEADS=num_heads,
             DIM=head_dim,
+            BLOCK_N=tile.keys,
             BLOCK_S=16,
             BLOCK_D=_padded_dim(head_dim),
+            HAS_WINDOW=window is not None,
         )
 
 
 def _plan_splits(
     plan: AttentionPlan, num_heads: int, num_kv_heads: int, head_dim: int, window: int | None, keys: int
 ) -> _Splits:
-    """Splits of equal length, so that long rows among short ones get more of them."""
+    """The splits of all decode rows in layers of one kind."""
     kind = (num_heads, head_dim, window)
     splits = plan.splits.get(kind)
     if splits is not None:
         return splits
-    lens = plan.decode_lens_cpu if window is None else np.minimum(plan.decode_lens_cpu, window)
+    if plan.decode_lens_cpu is None:
+        tokens, count = _divide_unknown(plan.num_decode * num_kv_heads, plan.is_even, keys)
+    else:
+        tokens, count = _divide_known(plan.decode_lens_cpu, num_kv_heads, window, keys)
+    shape = (plan.num_decode, num_heads, count) if count > 1 else (0,)
+    partials = torch.empty((*shape, head_dim), dtype=torch.float32, device=plan.kv_lens.device)
+    weights = torch.empty((*shape, 2), dtype=torch.float32, device=plan.kv_lens.device)
+    splits = plan.splits[kind] = _Splits(tokens=tokens, count=count, partials=partials, weights=weights)
+    return splits
+
+
+def _divide_known(lens: npt.NDArray[np.int64], num_kv_heads: int, window: int | None, keys: int) -> tuple[int, int]:
+    """(tokens, number) of splits for rows of these lengths: of equal length, so that long rows among short ones get
+    more of them."""
+    lens = lens if window is None else np.minimum(lens, window)
     share = -(-int(lens.sum()) * num_kv_heads // TARGET_PROGRAMS)
     tokens = -(-max(share, MIN_SPLIT_TOKENS) // keys) * keys
     longest = int(lens.max()) + (0 if window is None else keys)
     count = -(-longest // tokens)
     if count > 1 and len(lens) * num_kv_heads >= TARGET_PROGRAMS and longest <= 2 * int(lens.mean()):
-        tokens, count = -(-longest // keys) * keys, 1
-    shape = (len(lens), num_heads, count) if count > 1 else (0,)
-    partials = torch.empty((*shape, head_dim), dtype=torch.float32, device=plan.kv_lens.device)
-    weights = torch.empty((*shape, 2), dtype=torch.float32, device=plan.kv_lens.device)
-    splits = plan.splits[kind] = _Splits(tokens=tokens, count=count, partials=partials, weights=weights)
-    return splits
+        return -(-longest // keys) * keys, 1
+    return tokens, count
+
+
+def _divide_unknown(num_programs: int, is_even: bool, keys: int) -> tuple[int, int]:
+    """(least tokens, number) of splits for rows of any length; `num_programs` is that of undivided rows."""
+    if is_even and num_programs >= TARGET_PROGRAMS:
+        return keys, 1
+    tokens = MIN_SPLIT_TOKENS * min(16, max(1, num_programs // 32))
+    return -(-tokens // keys) * keys, max(-(-TARGET_PROGRAMS // num_programs), GRAPH_SPLITS)
 
 
 def _prefill(
@@ -183,6 +217,7 @@ def _prefill(
     window: int | None,
     soft_cap: float | None,
 ) -> None:
+    assert plan.cu_seqlens_q is not None
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads, num_rows, num_decode = cache.shape[3], len(plan.kv_lens), plan.num_decode
     group = num_heads // num_kv_heads

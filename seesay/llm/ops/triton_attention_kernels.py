@@ -90,7 +90,18 @@ def _add_tile(
     return new_top, total, output
 
 
-@triton.jit(do_not_specialize=["table_stride", "split_tokens"])
+@triton.jit
+def _divide(kv_len, window, num_splits, least_tokens, BLOCK_N: tl.constexpr, HAS_WINDOW: tl.constexpr):
+    """How a row's context is divided: (where it begins, tokens of a split, splits that hold any)."""
+    begin = kv_len * 0
+    if HAS_WINDOW:
+        begin = tl.maximum(kv_len - window, 0) // BLOCK_N * BLOCK_N
+    share = (kv_len - begin + num_splits - 1) // num_splits
+    tokens = tl.maximum((share + BLOCK_N - 1) // BLOCK_N * BLOCK_N, least_tokens)
+    return begin, tokens, (kv_len - begin + tokens - 1) // tokens
+
+
+@triton.jit(do_not_specialize=["table_stride", "least_tokens"])
 def decode_kernel(
     query_ptr,
     cache_ptr,
@@ -102,7 +113,7 @@ def decode_kernel(
     token_stride,
     head_stride,
     table_stride,
-    split_tokens,
+    least_tokens,
     scale,
     window,
     soft_cap,
@@ -115,27 +126,27 @@ def decode_kernel(
     BLOCK_D: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
-    IS_WHOLE: tl.constexpr,
 ):
     """Program (b, g, s) takes split s of row b's context for the query heads of key-value head g.
 
-    Writes the output when IS_WHOLE, else the split's own output [B, H, S, D] and (maximum, sum) [B, H, S, 2]. A split
-    behind the row's end has the sum 0.
+    A row is divided into as many of the S splits as hold `least_tokens` each. The only split of a row writes the
+    output, one of several its own output [B, H, S, D] and (maximum, sum) [B, H, S, 2].
     """
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
+    kv_len = tl.load(lens_ptr + row)
+    begin, tokens, num_used = _divide(kv_len, window, tl.num_programs(2), least_tokens, BLOCK_N, HAS_WINDOW)
+    if split >= num_used:
+        return
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
     members = tl.arange(0, BLOCK_M)
     heads = kv_head * GROUP + members
     dims = tl.arange(0, BLOCK_D)
     is_head = members < GROUP
     is_inside = is_head[:, None] & (dims < DIM)[None, :]
-    kv_len = tl.load(lens_ptr + row)
-    start = split * split_tokens
-    if HAS_WINDOW:
-        start += tl.maximum(kv_len - window, 0) // BLOCK_N * BLOCK_N
-    stop = tl.minimum(start + split_tokens, kv_len)
+    start = begin + split * tokens
+    stop = tl.minimum(start + tokens, kv_len)
     full = stop // BLOCK_N * BLOCK_N
     if HAS_WINDOW:
         full = tl.minimum(start, stop)
@@ -158,7 +169,7 @@ def decode_kernel(
             soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
         )  # fmt: skip
     output = output / tl.where(total == 0.0, 1.0, total)[:, None]
-    if IS_WHOLE:
+    if num_used == 1:
         places = out_ptr + (row * NUM_HEADS + heads)[:, None] * DIM + dims[None, :]
         tl.store(places, output.to(out_ptr.dtype.element_ty), mask=is_inside)
     else:
@@ -168,26 +179,35 @@ def decode_kernel(
         tl.store(weights_ptr + rows * 2 + 1, total, mask=is_head)
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit(do_not_specialize=["num_splits", "least_tokens"])
 def combine_kernel(
     partials_ptr,
     weights_ptr,
+    lens_ptr,
     out_ptr,
     num_splits,
+    least_tokens,
+    window,
     NUM_HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
 ):
-    """Program (b, h) adds up the splits of one head of one row, each weighted by its sum."""
+    """Program (b, h) adds up the splits of one head of one row, each weighted by its sum, where there are several."""
+    kv_len = tl.load(lens_ptr + tl.program_id(0))
+    _, _, num_used = _divide(kv_len, window, num_splits, least_tokens, BLOCK_N, HAS_WINDOW)
+    if num_used == 1:
+        return
     row = tl.program_id(0).to(tl.int64) * NUM_HEADS + tl.program_id(1)
     dims = tl.arange(0, BLOCK_D)
     top = float("-inf")
     total = 0.0
     output = tl.zeros([BLOCK_D], tl.float32)
-    for first in range(0, num_splits, BLOCK_S):
+    for first in range(0, num_used, BLOCK_S):
         splits = first + tl.arange(0, BLOCK_S)
-        is_split = splits < num_splits
+        is_split = splits < num_used
         places = row * num_splits + splits
         tops = tl.load(weights_ptr + places * 2, mask=is_split, other=float("-inf"))
         totals = tl.load(weights_ptr + places * 2 + 1, mask=is_split, other=0.0)
