@@ -180,16 +180,20 @@ class GraphRecorder:
             run()
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            # `torch.cuda.graph` would wait for all streams and give cached memory back, for which others would wait.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
                 result = run()
+            finally:
+                graph.capture_end()
         return graph.replay, result
 
 
-def stream_id(device: torch.device) -> int:
-    """A number that tells the current stream from others; 0 on the CPU."""
+def current_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """The stream on which work of `device` is queued here; None on the CPU."""
     import torch
 
-    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def record_done(stream: torch.cuda.Stream | None) -> Callable[[], None]:

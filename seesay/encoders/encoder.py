@@ -20,3 +20,7 @@ class Encoder(Protocol):
         same order, one [R_i, hidden] tensor per item on the language model's device, R_i being the item's slots.
         Items do not influence each other's rows."""
         ...
+
+    def disable_graphs(self) -> None:
+        """Never record CUDA graphs."""
+        ...

@@ -6,9 +6,9 @@ Architecture: arXiv 2409.12191 section 2.1 and arXiv 2502.13923 section 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from seesay.device import stream_id, upload
+from seesay.device import current_stream, upload
+from seesay.encoders.graphs import GraphedTower
 from seesay.encoders.layers import (
     GatedMlp,
     Mlp,
@@ -141,9 +142,11 @@ def make_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.d
 
 
 @lru_cache(maxsize=16)
-def _make_kept_layout(grids: tuple[Grid, ...], config: QwenVisionConfig, device: torch.device, _: int) -> PackedLayout:
-    """`make_layout` for the stream of the last argument, on which alone the layout is used: when it is dropped, its
-    memory goes to later work of that stream."""
+def _make_kept_layout(
+    grids: tuple[Grid, ...], config: QwenVisionConfig, device: torch.device, _stream: torch.cuda.Stream | None
+) -> PackedLayout:
+    """`make_layout` for the one stream on which the layout is used: when it is dropped, its memory goes to later work
+    of that stream."""
     return make_layout(grids, config, device)
 
 
@@ -248,8 +251,15 @@ class QwenVisionTower(nn.Module):
         self.merger = _Merger(config)
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
-        device = patches.device
-        layout = _make_kept_layout(tuple((t, h, w) for t, h, w in grids), self.config, device, stream_id(device))
+        return self.plan(tuple((t, h, w) for t, h, w in grids))(patches)
+
+    def plan(self, grids: tuple[Grid, ...]) -> Callable[[Tensor], Tensor]:
+        """What computes patches of items with these grids on the current stream."""
+        device = self.patch_embed.weight.device
+        layout = _make_kept_layout(grids, self.config, device, current_stream(device))
+        return partial(self._compute, layout)
+
+    def _compute(self, layout: PackedLayout, patches: Tensor) -> Tensor:
         x = self.patch_embed(patches)
         if layout.order is not None:
             x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
@@ -268,6 +278,7 @@ class QwenEncoder:
 
     def __init__(self, tower: QwenVisionTower, normalizer: PixelNormalizer) -> None:
         self.tower = tower
+        self._graphed = GraphedTower(tower.plan)
         self._normalizer = normalizer
         self.hidden_size = tower.config.out_hidden_size
         self.dtype = tower.patch_embed.weight.dtype
@@ -284,11 +295,13 @@ class QwenEncoder:
             start += len(part)
         return patches.flatten(1)
 
+    def disable_graphs(self) -> None:
+        self._graphed.records_graphs = False
+
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Rows [R_i, hidden_size] for every item, from one call of the tower."""
-        patches = self.load_pixels(*features).to(self.dtype)
-        grids = [item["grid"] for item in features]
-        rows = self.tower(patches, grids)
+        grids = tuple((t, h, w) for t, h, w in (item["grid"] for item in features))
+        rows = self._graphed(self.load_pixels(*features), grids, self.dtype)
         unit = self.tower.config.merge_unit
-        return list(rows.split([t * h * w // unit for t, h, w in grids]))
+        return list(torch.split(rows, [t * h * w // unit for t, h, w in grids]))

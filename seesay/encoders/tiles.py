@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seesay.device import upload
+from seesay.encoders.graphs import GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
 
 
@@ -23,6 +24,7 @@ class TileEncoder:
         self.hidden_size = hidden_size
         parameter = next(model.parameters())
         self.dtype, self.device = parameter.dtype, parameter.device
+        self._graphed = GraphedTower(self._plan)
         self._normalizer = normalizer
         self._patch_size = patch_size
 
@@ -31,9 +33,15 @@ class TileEncoder:
         pixels = upload([item["pixels"] for item in features], self.device)
         return self._normalizer(torch.cat(pixels), channel_dim=3)
 
+    def _plan(self, _num_tiles: int) -> nn.Module:
+        return self.model
+
+    def disable_graphs(self) -> None:
+        self._graphed.records_graphs = False
+
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Rows [tiles · R, hidden_size] for every item, from one call of the tower."""
-        tiles = self.load_pixels(*features).to(self.dtype)
-        rows = self.model(cut_patches(tiles, self._patch_size))
-        return [part.flatten(0, 1) for part in rows.split([len(item["pixels"]) for item in features])]
+        patches = cut_patches(self.load_pixels(*features), self._patch_size)
+        rows = self._graphed(patches, len(patches), self.dtype)
+        return [part.flatten(0, 1) for part in torch.split(rows, [len(item["pixels"]) for item in features])]

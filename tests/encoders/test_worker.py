@@ -36,6 +36,9 @@ class FakeEncoder:
         self.batches: list[list[int]] = []
         self.fail = fail
 
+    def disable_graphs(self) -> None:
+        pass
+
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
         batch = [f["number"] for f in features]
         self.batches.append(batch)

@@ -1,0 +1,92 @@
+"""Calls of a tower repeated as CUDA graphs where shapes repeat: the host then starts a call instead of hundreds of
+kernels, and leaves the interpreter to other threads."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from seesay.device import GraphRecorder, current_stream
+
+if TYPE_CHECKING:
+    from torch.cuda import Stream
+
+K = TypeVar("K", bound=Hashable)
+
+CALLS_BEFORE = 2
+"""A shape is recorded when it has come as often before: recording takes as long as a few calls."""
+MAX_GRAPHS = 16
+MAX_ROWS = 16384
+"""Larger inputs keep the GPU busy for longer than the host takes, and their graphs would hold much memory."""
+MAX_COUNTED_SHAPES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """`compute` holds what the graph reads besides its input."""
+
+    compute: Callable[[Tensor], Tensor]
+    replay: Callable[[], None]
+    input: Tensor
+    output: Tensor
+
+
+class GraphedTower(Generic[K]):
+    """Computes vectors x [… P, size] by `plan(shape)(x)`, where `shape` says all that the launched kernels depend on, P
+    included.
+
+    Graphs are recorded for the one stream that is the current one at the first call, unless that is the default stream;
+    `records_graphs` may be set to False to have none.
+    """
+
+    def __init__(self, plan: Callable[[K], Callable[[Tensor], Tensor]]) -> None:
+        self.records_graphs = True
+        self._plan = plan
+        self._stream: Stream | None = None
+        self._recorder: GraphRecorder | None = None
+        self._counts: Counter[K] = Counter()
+        self._graphs: OrderedDict[K, _Graph] = OrderedDict()  # the least recently used first
+
+    @property
+    def num_graphs(self) -> int:
+        return len(self._graphs)
+
+    def __call__(self, x: Tensor, shape: K, dtype: torch.dtype) -> Tensor:
+        """The result for x as `dtype`, in memory that is the caller's."""
+        graph = self._find_graph(x, shape, dtype) if self._may_record(x) else None
+        if graph is None:
+            return self._plan(shape)(x.to(dtype))
+        graph.input.copy_(x)
+        graph.replay()
+        return graph.output.clone()
+
+    def _may_record(self, x: Tensor) -> bool:
+        stream = current_stream(x.device)
+        if stream is None or not self.records_graphs or x.shape[:-1].numel() > MAX_ROWS or not stream.cuda_stream:
+            return False
+        if self._recorder is None:
+            self._stream, self._recorder = stream, GraphRecorder(stream)
+        return stream == self._stream
+
+    def _find_graph(self, x: Tensor, shape: K, dtype: torch.dtype) -> _Graph | None:
+        """The graph of a shape, which is recorded when it is time to; None before."""
+        if shape in self._graphs:
+            self._graphs.move_to_end(shape)
+            return self._graphs[shape]
+        if self._counts[shape] < CALLS_BEFORE:
+            if len(self._counts) == MAX_COUNTED_SHAPES:
+                self._counts.clear()
+            self._counts[shape] += 1
+            return None
+        if len(self._graphs) == MAX_GRAPHS:
+            self._graphs.popitem(last=False)
+        assert self._recorder is not None
+        compute, place = self._plan(shape), x.to(dtype, copy=True)
+        replay, output = self._recorder.record(lambda: compute(place))
+        self._graphs[shape] = _Graph(compute, replay, place, output)
+        return self._graphs[shape]

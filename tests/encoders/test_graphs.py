@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from seesay.encoders import graphs
+from seesay.encoders.graphs import GraphedTower
+
+
+class Tower:
+    """Adds the shape's number to x. `plans` and `calls` count what the host did."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def plan(self, number: int) -> Callable[[Tensor], Tensor]:
+        table = torch.full((1,), float(number), device=None if not torch.cuda.is_available() else "cuda")
+
+        def compute(x: Tensor) -> Tensor:
+            self.calls.append(number)
+            return x + table.to(x.dtype)
+
+        return compute
+
+
+def test_on_the_cpu_nothing_is_recorded() -> None:
+    tower = Tower()
+    graphed = GraphedTower(lambda number: lambda x: x + number)
+    for _ in range(graphs.CALLS_BEFORE + 2):
+        assert graphed(torch.ones(3, 2), 4, torch.float64).tolist() == [[5.0, 5.0]] * 3
+    assert not graphed.num_graphs and not tower.calls
+
+
+@pytest.fixture
+def stream() -> Iterator[torch.cuda.Stream]:
+    stream = torch.cuda.Stream()
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        yield stream
+
+
+@pytest.mark.gpu
+def test_shapes_that_come_again_are_recorded_and_computed_the_same(stream: torch.cuda.Stream) -> None:
+    tower = Tower()
+    graphed = GraphedTower(tower.plan)
+    for _ in range(graphs.CALLS_BEFORE):
+        graphed(torch.ones(3, 2, device="cuda"), 4, torch.bfloat16)
+    assert not graphed.num_graphs
+    graphed(torch.ones(3, 2, device="cuda"), 4, torch.bfloat16)
+    assert graphed.num_graphs == 1
+    tower.calls.clear()
+    garbage = [torch.full((3, 2), float("nan"), device="cuda") for _ in range(50)]
+    results = [graphed(torch.full((3, 2), float(n), device="cuda"), 4, torch.bfloat16) for n in range(5)]
+    assert [result.unique().tolist() for result in results] == [[n + 4.0] for n in range(5)]
+    assert results[0].dtype == torch.bfloat16 and not tower.calls
+    assert graphed(torch.ones(2, 2, device="cuda"), 5, torch.bfloat16).tolist() == [[6.0] * 2] * 2
+    assert tower.calls == [5] and len(garbage) == 50
+
+
+@pytest.mark.gpu
+def test_the_graphs_kept_are_those_used_last(stream: torch.cuda.Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
+    tower = Tower()
+    graphed = GraphedTower(tower.plan)
+    x = torch.ones(3, 2, device="cuda")
+    for number in (1, 2, 1, 3):
+        for _ in range(graphs.CALLS_BEFORE + 1):
+            assert graphed(x, number, torch.float32).unique().tolist() == [1 + number]
+    assert graphed.num_graphs == 2
+    tower.calls.clear()
+    for number in (1, 3):
+        assert graphed(x, number, torch.float32).unique().tolist() == [1 + number]
+    assert not tower.calls
+    assert graphed(x, 2, torch.float32).unique().tolist() == [3.0]
+    assert tower.calls
+
+
+@pytest.mark.gpu
+def test_no_graphs_when_disabled_too_large_or_elsewhere(
+    stream: torch.cuda.Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.ones(3, 2, device="cuda")
+    disabled, large, plain = (GraphedTower(Tower().plan) for _ in range(3))
+    disabled.records_graphs = False
+    for _ in range(graphs.CALLS_BEFORE + 2):
+        disabled(x, 1, torch.float32)
+        with torch.cuda.stream(torch.cuda.default_stream()):
+            plain(x, 1, torch.float32)
+    monkeypatch.setattr(graphs, "MAX_ROWS", 2)
+    for _ in range(graphs.CALLS_BEFORE + 2):
+        large(x, 1, torch.float32)
+    assert not disabled.num_graphs and not plain.num_graphs and not large.num_graphs
+
+
+@pytest.mark.gpu
+def test_a_graph_is_recorded_while_other_streams_work(stream: torch.cuda.Stream) -> None:
+    graphed = GraphedTower(Tower().plan)
+    x = torch.ones(3, 2, device="cuda")
+    busy = torch.cuda.Event()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(4_000_000_000)
+        busy.record()
+    for _ in range(graphs.CALLS_BEFORE + 2):
+        graphed(x, 1, torch.float32)
+    stream.synchronize()
+    assert graphed.num_graphs and not busy.query()
+    torch.cuda.synchronize()
