@@ -1,0 +1,201 @@
+"""Latency and throughput of the offline pipeline by the steps by which the peers' figures were measured.
+
+    python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0] [--trace FOLDER]
+
+*start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
+request with one picture, and per token after it. *text*, *image*, *shared*: all requests given at once, until the last
+answer is complete. `--scale` takes that share of the requests.
+
+With `--trace` nothing but this is done: for 1 to 256 text answers at once, a window of steps in which all of them are
+one token each is profiled. *gaps* tells the share of the window in which the GPU computed or copied, and the longest
+time in which it did neither; the trace of each window (for Perfetto or chrome://tracing) stays in the folder.
+
+Prints a line `RESULT {JSON}` per figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import workload
+from workload import Request
+
+if TYPE_CHECKING:
+    from seesay import Pipeline
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+TRACED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TRACED_STEPS, UNTRACED_STEPS = 40, 12
+LONG_ANSWER_TOKENS = 4000
+
+
+def report(**figures: Any) -> None:
+    print("RESULT " + json.dumps({"engine": "seesay", **figures}), flush=True)
+
+
+def open_pipeline(model: str, **options: Any) -> Pipeline:
+    """The pipeline as all figures are measured, importing seesay first; `options` are more of `EngineConfig`'s."""
+    from seesay import PytorchEngineConfig, pipeline
+
+    return pipeline(model, PytorchEngineConfig(**{"session_len": 16384, "max_batch_size": 256, **options}))
+
+
+def run(pipe: Pipeline, requests: Sequence[Request]) -> tuple[int, int]:
+    """Answer all requests; (prompt tokens, answer tokens). Raises `RuntimeError` when one of them failed."""
+    from seesay import GenerationConfig
+
+    configs = [
+        GenerationConfig(do_sample=False, max_new_tokens=n, min_new_tokens=n, ignore_eos=True) for _, _, n in requests
+    ]
+    answers = pipe([(text, images) if images else text for text, images, _ in requests], gen_config=configs)
+    for answer in answers:
+        if answer.finish_reason == "error":
+            raise RuntimeError(answer.text[:500])
+    return sum(answer.input_token_len for answer in answers), sum(answer.generate_token_len for answer in answers)
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+def measure_single(pipe: Pipeline, side_px: int) -> dict[str, Any]:
+    """One request at a time; every picture is new."""
+
+    def times_of(num_output_tokens: int, seeds: Iterable[int]) -> Callable[[], object]:
+        work = iter(
+            [
+                workload.image_requests(1, side_px=side_px, num_output_tokens=num_output_tokens, seed=seed)
+                for seed in seeds
+            ]
+        )
+        return lambda: run(pipe, next(work))
+
+    first_s = workload.median_time_s(times_of(1, range(20, 26)), 5, 1)
+    whole_s = workload.median_time_s(times_of(129, range(40, 44)), 3, 1)
+    return {"ttft_ms": round(1e3 * first_s, 1), "tpot_ms": round(1e3 * (whole_s - first_s) / 128, 2)}
+
+
+def measure_queue(pipe: Pipeline, requests: Sequence[Request]) -> dict[str, Any]:
+    """All requests at once."""
+    started_s = time.perf_counter()
+    num_in, num_out = run(pipe, requests)
+    seconds = time.perf_counter() - started_s
+    return {
+        "requests": len(requests),
+        "seconds": round(seconds, 2),
+        "req_per_s": round(len(requests) / seconds, 2),
+        "in_tok_per_s": round(num_in / seconds),
+        "out_tok_per_s": round(num_out / seconds),
+    }
+
+
+def measure(pipe: Pipeline, names: Sequence[str], scale: float, side_px: int) -> None:
+    """Warm up, then print the figures of `names`; one that fails is reported, and the next is measured."""
+
+    def share(num: int) -> int:
+        return max(1, int(num * scale))
+
+    figures: dict[str, Callable[[], dict[str, Any]]] = {
+        "single": lambda: measure_single(pipe, side_px),
+        "text": lambda: measure_queue(pipe, workload.text_requests(share(512))),
+        "image": lambda: measure_queue(pipe, workload.image_requests(share(256), side_px=side_px)),
+        "shared": lambda: measure_queue(pipe, workload.shared_image_requests(share(16), side_px=side_px)),
+    }
+    run(pipe, workload.text_requests(8, 100, 16, seed=9))
+    run(pipe, workload.image_requests(4, side_px=side_px, num_output_tokens=16, seed=10))
+    for name in names:
+        try:
+            report(what=name, **figures[name]())
+        except Exception as error:
+            report(what=name, error=repr(error)[:400])
+
+
+# --- gaps ------------------------------------------------------------------------------------------------------------
+
+
+def summarize_gaps(events: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """How busy the GPU was from the first to the last of the kernels, copies and fills among a trace's events."""
+    categories = ("kernel", "gpu_memcpy", "gpu_memset")
+    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") in categories)
+    busy_us = longest_us = 0.0
+    start_us, end_us = spans[0][0], spans[0][0]
+    for first_us, last_us in spans:
+        longest_us = max(longest_us, first_us - end_us)
+        busy_us += max(0.0, last_us - max(first_us, end_us))
+        end_us = max(end_us, last_us)
+    return {"busy_share": round(busy_us / (end_us - start_us), 4), "longest_gap_us": round(longest_us, 1)}
+
+
+def trace_decode(pipe: Pipeline, batch_size: int, path: Path) -> dict[str, float]:
+    """Profile `TRACED_STEPS` steps in which `batch_size` answers grow by one token each; the trace goes to `path`."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from seesay import GenerationConfig
+    from seesay.batch import Batch
+    from seesay.vl.messages import parse_prompts
+
+    prompts = [request.text for request in workload.text_requests(batch_size, 60, seed=100 + batch_size)]
+    requests, _ = parse_prompts(prompts, GenerationConfig(max_new_tokens=LONG_ANSWER_TOKENS, ignore_eos=True))
+    batch = Batch(pipe.engine, requests, streams=False)
+    answering = threading.Thread(target=lambda: list(batch.deltas()))
+
+    def num_steps() -> int:
+        return dict(pipe.engine.stats().step_sizes).get(batch_size, 0)
+
+    def wait_for_steps(num: int) -> None:
+        goal = num_steps() + num
+        while num_steps() < goal:
+            if not answering.is_alive():
+                raise RuntimeError("the answers ended before the window did")
+            time.sleep(1e-3)
+
+    answering.start()
+    try:
+        wait_for_steps(UNTRACED_STEPS)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            started_s = time.perf_counter()
+            wait_for_steps(TRACED_STEPS)
+            seconds = time.perf_counter() - started_s
+    finally:
+        batch.abort()
+        answering.join()
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    return {"step_ms": round(1e3 * seconds / TRACED_STEPS, 2), **summarize_gaps(events)}
+
+
+def trace(pipe: Pipeline, folder: Path) -> None:
+    """Print how busy the GPU is while answers grow, for each batch size."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trace_decode(pipe, 1, folder / "warm_up.json")  # the first window waits for the profiler to start
+    for batch_size in TRACED_BATCHES:
+        report(what="gaps", batch=batch_size, **trace_decode(pipe, batch_size, folder / f"decode_{batch_size}.json"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--only", default="single,text,image,shared")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
+    parser.add_argument("--trace", type=Path, metavar="FOLDER")
+    args = parser.parse_args()
+    started_s = time.perf_counter()
+    pipe = open_pipeline(args.model)
+    report(what="start", seconds=round(time.perf_counter() - started_s, 1))
+    if args.trace is None:
+        measure(pipe, args.only.split(","), args.scale, args.side_px)
+    else:
+        trace(pipe, args.trace)
+    pipe.close()
+
+
+if __name__ == "__main__":
+    main()

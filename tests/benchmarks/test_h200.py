@@ -1,0 +1,33 @@
+"""The offline figures, for a moment on the CPU; and what is made of a profile."""
+
+from __future__ import annotations
+
+from benchmark_runs import run_benchmark
+from h200 import summarize_gaps
+
+
+def test_all_figures_are_printed() -> None:
+    start, single, *queues = run_benchmark("h200.py", "seesay-demo", "--scale", "0.005", "--side-px", "56")
+    assert start["what"] == "start" and start["seconds"] > 0
+    assert single["what"] == "single" and single["ttft_ms"] > 0 and single["tpot_ms"] > 0
+    assert [(figures["what"], figures["requests"]) for figures in queues] == [("text", 2), ("image", 1), ("shared", 8)]
+    for figures, num_output_tokens in zip(queues, (256, 128, 64)):
+        num_tokens = figures["requests"] * num_output_tokens
+        assert abs(figures["out_tok_per_s"] * figures["seconds"] / num_tokens - 1) < 0.1
+        assert figures["engine"] == "seesay" and figures["in_tok_per_s"] > 0
+
+
+def test_a_profile_is_busy_where_kernels_and_copies_are() -> None:
+    def event(cat: str, ts: float, dur: float) -> dict[str, object]:
+        return {"ph": "X", "cat": cat, "ts": ts, "dur": dur}
+
+    events = [
+        {"ph": "M", "name": "process_name"},
+        event("gpu_memcpy", 160.0, 40.0),  # ends the window; 10 idle before it
+        event("kernel", 100.0, 20.0),
+        event("kernel", 110.0, 30.0),  # beside the one before
+        event("kernel", 115.0, 5.0),  # inside
+        event("cuda_runtime", 90.0, 500.0),  # the host's time is not the GPU's
+        event("gpu_memset", 145.0, 5.0),  # 5 idle before it
+    ]
+    assert summarize_gaps(events) == {"busy_share": 0.85, "longest_gap_us": 10.0}
