@@ -223,7 +223,10 @@ class AsyncEngine:
     def _build_encoder(self) -> Encoder | None:
         if not self.family.modalities or self.config.disable_vision_encoder:
             return None
-        return self.family.build_encoder(self.resolved.device, self.resolved.dtype)
+        encoder = self.family.build_encoder(self.resolved.device, self.resolved.dtype)
+        if self.config.eager_mode:
+            encoder.disable_graphs()
+        return encoder
 
     def _build_runner(self, backbone: Backbone, encoder: Encoder | None) -> tuple[ModelRunner, Scheduler]:
         """Load the decoder, and size the KV cache after the largest prefill and the largest encode were tried."""
