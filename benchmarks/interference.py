@@ -1,0 +1,125 @@
+"""How much running text answers suffer while pictures arrive, by the steps by which the peers were measured.
+
+    python benchmarks/interference.py MODEL_DIR [--scale 1.0] [--side-px 1024] [--lead-s 1.5]
+
+16 text answers of 800 tokens stream. After 1.5 s, 32 different 1024x1024 pictures arrive, 20 a second, each with a
+short question and 8 tokens to answer. Prints one line `RESULT {JSON}`: the longest gap between two deliveries of any
+text stream from its tenth token on, the same before the pictures, the mean pace during the pictures as a share of the
+pace before, and the median time to the first token of the requests with pictures. `--scale` takes that share of the
+texts and the pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import workload
+from h200 import open_pipeline, report
+from workload import Request
+
+if TYPE_CHECKING:
+    from seesay import Pipeline
+
+IMAGES_PER_S = 20
+UNCOUNTED_TOKENS = 10
+
+
+@dataclass
+class Marks:
+    """When pieces of answers arrived, by `time.perf_counter`."""
+
+    texts: list[list[float]]
+    first_images_at: float = 0.0
+    images_done_at: float = 0.0
+    first_token_s: list[float] = field(default_factory=list)
+
+
+def stream(pipe: Pipeline, request: Request, on_piece: Callable[[float], object]) -> None:
+    from seesay import GenerationConfig
+
+    text, images, num_output_tokens = request
+    config = GenerationConfig(do_sample=False, max_new_tokens=num_output_tokens, ignore_eos=True)
+    for piece in pipe.stream_infer((text, images) if images else text, gen_config=config):
+        if piece.finish_reason == "error":
+            raise RuntimeError(piece.text[:500])
+        on_piece(time.perf_counter())
+
+
+def stream_all(pipe: Pipeline, texts: Sequence[Request], images: Sequence[Request], lead_s: float) -> Marks:
+    """Stream the texts, after `lead_s` the pictures at their pace, each in a thread of its own; wait for all."""
+    marks = Marks(texts=[[] for _ in texts])
+
+    def stream_image(request: Request) -> None:
+        started_s, arrived = time.perf_counter(), list[float]()
+        stream(pipe, request, arrived.append)
+        marks.first_token_s.append(arrived[0] - started_s)
+        marks.images_done_at = max(marks.images_done_at, time.perf_counter())
+
+    threads = [
+        threading.Thread(target=stream, args=(pipe, request, arrived.append))
+        for request, arrived in zip(texts, marks.texts)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(lead_s)
+    marks.first_images_at = time.perf_counter()
+    for index, request in enumerate(images):
+        time.sleep(max(0.0, marks.first_images_at + index / IMAGES_PER_S - time.perf_counter()))
+        threads.append(threading.Thread(target=stream_image, args=(request,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    return marks
+
+
+def summarize(marks: Marks) -> dict[str, Any]:
+    """A gap belongs to the time before the pictures when it ends there, to the pictures when it begins while one of
+    them is being answered."""
+    before, during = list[float](), list[float]()
+    for arrived in marks.texts:
+        for earlier, later in pairwise(arrived[UNCOUNTED_TOKENS:]):
+            if later < marks.first_images_at:
+                before.append(later - earlier)
+            elif earlier < marks.images_done_at:
+                during.append(later - earlier)
+    return {
+        "longest_gap_ms": round(1e3 * max(during), 1),
+        "longest_gap_before_ms": round(1e3 * max(before), 1),
+        "pace_share": round(statistics.mean(before) / statistics.mean(during), 2),
+        "image_ttft_ms_median": round(1e3 * statistics.median(marks.first_token_s), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
+    parser.add_argument("--lead-s", type=float, default=1.5, help="time that the texts have to themselves")
+    args = parser.parse_args()
+
+    def share(num: int) -> int:
+        return max(1, int(num * args.scale))
+
+    def make_work(num_tokens: int, num_images: int, seed: int) -> tuple[list[Request], list[Request]]:
+        texts = workload.text_requests(share(16), 60, num_tokens, seed=seed)
+        images = workload.image_requests(
+            share(num_images), side_px=args.side_px, num_output_tokens=8, num_words=10, seed=seed + 1
+        )
+        return texts, images
+
+    work, warm_up = make_work(800, 32, seed=5), make_work(40, 4, seed=7)
+    with open_pipeline(args.model) as pipe:
+        stream_all(pipe, *warm_up, args.lead_s)
+        report(what="interference", **summarize(stream_all(pipe, *work, args.lead_s)))
+
+
+if __name__ == "__main__":
+    main()

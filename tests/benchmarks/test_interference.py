@@ -1,0 +1,33 @@
+"""Texts and pictures beside each other, for a moment on the CPU; and what is made of their moments."""
+
+from __future__ import annotations
+
+from benchmark_runs import run_benchmark
+from interference import UNCOUNTED_TOKENS, Marks, summarize
+
+
+def test_the_figures_are_printed() -> None:
+    options = ("--scale", "0.25", "--side-px", "56", "--lead-s", "0.3")
+    [figures] = run_benchmark("interference.py", "seesay-demo", *options)
+    assert figures["what"] == "interference" and figures["engine"] == "seesay"
+    assert figures["longest_gap_ms"] > 0 and figures["longest_gap_before_ms"] > 0
+    assert figures["pace_share"] > 0 and figures["image_ttft_ms_median"] > 0
+
+
+def test_gaps_count_before_and_beside_the_pictures() -> None:
+    uncounted = [0.05 * index for index in range(UNCOUNTED_TOKENS)]
+    before = [1.0, 1.01, 1.03]
+    beside = [1.07, 1.09, 1.19, 3.0]  # the first gap spans the first picture, the last one ends after the last picture
+    after = [9.0]
+    marks = Marks(
+        texts=[[*uncounted, *before, *beside, *after]],
+        first_images_at=1.05,
+        images_done_at=2.0,
+        first_token_s=[0.3, 0.1, 0.2],
+    )
+    assert summarize(marks) == {
+        "longest_gap_ms": 1810.0,
+        "longest_gap_before_ms": 20.0,
+        "pace_share": round(0.015 / ((0.04 + 0.02 + 0.1 + 1.81) / 4), 2),
+        "image_ttft_ms_median": 200.0,
+    }
