@@ -218,6 +218,7 @@ def attend_windows(
         BLOCK=block,
         NUM_BLOCKS=num_blocks,
         num_warps=4,
+        num_stages=1,
     )
     return out
 
