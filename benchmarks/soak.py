@@ -1,0 +1,160 @@
+"""Host and GPU memory over thousands of requests with pictures, which should stay where they are.
+
+    python benchmarks/soak.py MODEL [--requests 5000] [--clients 32] [--max-side-px 1024]
+
+Every client asks about one picture after another. Sizes and shapes differ, most are small and some are large; one in
+five is a picture that was shown before, so that every cache fills, evicts and hits. Memory is read fifty times, each
+time when nothing is being answered. The first fifth of the requests warms up; after it every reading counts.
+
+Prints a line `RESULT {JSON}` per kind of memory, in MB: at the first reading that counts, at the last, and the slope of
+a line through all of them, per 1,000 requests; then what was answered. Ends with status 1 when an answer is missing,
+when KV blocks are still in use, or when a slope is above `--max-growth-mb`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from h200 import open_pipeline, report
+from workload import make_picture, make_text
+
+if TYPE_CHECKING:
+    from seesay import Pipeline
+
+NUM_READINGS = 50
+WARM_UP_SHARE, SEEN_SHARE = 0.2, 0.2
+NUM_REMEMBERED = 500
+"""A picture is shown again within this many requests."""
+NUM_ANSWER_TOKENS = 16
+
+Shape = tuple[int, int, int]
+"""Width and height in pixels, and the picture's seed."""
+
+
+def make_shapes(num: int, max_side_px: int, seed: int) -> Iterator[Shape]:
+    """Pictures in the order in which they are shown. The longer side's distribution favours small ones."""
+    rng = random.Random(seed)
+    shown: list[Shape] = []
+    for index in range(num):
+        if shown and rng.random() < SEEN_SHARE:
+            yield rng.choice(shown[-NUM_REMEMBERED:])
+            continue
+        longer = int(56 + (max_side_px - 56) * rng.random() ** 2.5)
+        shorter = max(28, int(longer * rng.uniform(0.4, 1.0)))
+        shown.append((*rng.sample((longer, shorter), 2), seed * 1_000_003 + index))
+        yield shown[-1]
+
+
+def ask(pipe: Pipeline, shape: Shape) -> bool:
+    """Whether the picture was answered in full."""
+    from seesay import GenerationConfig
+
+    width_px, height_px, seed = shape
+    file = io.BytesIO()
+    make_picture(width_px, height_px, seed).save(file, "JPEG", quality=90)
+    config = GenerationConfig(max_new_tokens=NUM_ANSWER_TOKENS, ignore_eos=True)
+    answer = pipe((make_text(8, random.Random(seed)), file.getvalue()), gen_config=config)
+    return answer.finish_reason == "length" and answer.generate_token_len == NUM_ANSWER_TOKENS
+
+
+def host_mb() -> float:
+    """Resident memory of this process."""
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match.group(1)) / 1024
+
+
+def memory_readers() -> dict[str, Callable[[], float]]:
+    """What can be read here, in MB: the host's; of a GPU what is taken in all, and what torch's tensors take."""
+    import torch
+
+    readers: dict[str, Callable[[], float]] = {"host": host_mb}
+    if torch.cuda.is_available():
+        free, total = 0, 1
+        readers["gpu"] = lambda: (torch.cuda.mem_get_info()[total] - torch.cuda.mem_get_info()[free]) / 2**20
+        readers["gpu_tensors"] = lambda: torch.cuda.memory_allocated() / 2**20
+    return readers
+
+
+def growth(num_requests: Sequence[int], readings_mb: Sequence[float]) -> dict[str, float]:
+    """First, last, and the slope of the least-squares line per 1,000 requests."""
+    slope = float(np.polyfit(num_requests, readings_mb, 1)[0])
+    return {
+        "first_mb": round(readings_mb[0], 1),
+        "last_mb": round(readings_mb[-1], 1),
+        "growth_mb_per_1000": round(1000 * slope, 2),
+    }
+
+
+def find_faults(*, num_missing: int, num_blocks: int, slopes_mb: Sequence[float], max_mb: float) -> list[str]:
+    """What makes the soak fail, in words."""
+    faults = {
+        f"{num_missing} answers are missing": num_missing > 0,
+        f"{num_blocks} KV blocks are still in use": num_blocks > 0,
+        f"memory grows by more than {max_mb} MB per 1,000 requests": max(slopes_mb) > max_mb,
+    }
+    return [fault for fault, is_there in faults.items() if is_there]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--clients", type=int, default=32, help="requests at the same time")
+    parser.add_argument("--max-side-px", type=int, default=1024, help="the longest side of the largest pictures")
+    parser.add_argument("--max-growth-mb", type=float, default=20.0, help="per 1,000 requests")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+
+    shapes = list(make_shapes(args.requests, args.max_side_px, args.seed))
+    step = max(1, args.requests // NUM_READINGS)
+    num_answered, counts = 0, list[int]()
+    with open_pipeline(args.model) as pipe, ThreadPoolExecutor(args.clients) as clients:
+        readers = memory_readers()
+        readings_mb: dict[str, list[float]] = {name: [] for name in readers}
+        started_s = time.perf_counter()
+        for first in range(0, args.requests, step):
+            num_answered += sum(clients.map(lambda shape: ask(pipe, shape), shapes[first : first + step]))
+            if first >= WARM_UP_SHARE * args.requests:
+                counts.append(min(first + step, args.requests))
+                for name, read in readers.items():
+                    readings_mb[name].append(read())
+        seconds = time.perf_counter() - started_s
+        stats = pipe.engine.stats()
+    slopes_mb = []
+    for name, values_mb in readings_mb.items():
+        figures = growth(counts, values_mb)
+        slopes_mb.append(figures["growth_mb_per_1000"])
+        report(what="soak", memory=name, **figures)
+    faults = find_faults(
+        num_missing=args.requests - num_answered,
+        num_blocks=stats.num_used_kv_blocks,
+        slopes_mb=slopes_mb,
+        max_mb=args.max_growth_mb,
+    )
+    report(
+        what="soak_requests",
+        requests=args.requests,
+        answered=num_answered,
+        req_per_s=round(args.requests / seconds, 1),
+        seen_before=args.requests - len(set(shapes)),
+        encoded=stats.total_encoder_items,
+        embedding_mb=round(stats.embedding_bytes / 2**20, 1),
+        feature_mb=round(stats.feature_bytes / 2**20, 1),
+        faults=faults,
+    )
+    sys.exit(int(bool(faults)))
+
+
+if __name__ == "__main__":
+    main()

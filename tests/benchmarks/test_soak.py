@@ -1,0 +1,40 @@
+"""The soak, for a moment on the CPU; which pictures it shows, and how it tells growth."""
+
+from __future__ import annotations
+
+from benchmark_runs import run_benchmark
+from soak import find_faults, growth, make_shapes
+
+
+def test_a_short_soak_loses_nothing() -> None:
+    options = ("--requests", "60", "--clients", "4", "--max-side-px", "140", "--max-growth-mb", "100000")
+    host, *others, summary = run_benchmark("soak.py", "seesay-demo", *options)
+    assert host["memory"] == "host" and 0 < host["first_mb"] < 100_000
+    assert all(figures["what"] == "soak" for figures in others)
+    assert summary["answered"] == summary["requests"] == 60
+    assert summary["seen_before"] > 0 and summary["encoded"] == 60 - summary["seen_before"]
+    assert summary["faults"] == []
+
+
+def test_what_is_lost_or_grows_is_a_fault() -> None:
+    assert not find_faults(num_missing=0, num_blocks=0, slopes_mb=[-3.0, 20.0], max_mb=20.0)
+    faults = find_faults(num_missing=2, num_blocks=1, slopes_mb=[1.0, 20.1], max_mb=20.0)
+    assert [fault.split()[0] for fault in faults] == ["2", "1", "memory"]
+
+
+def test_pictures_differ_in_size_and_some_come_again() -> None:
+    shapes = list(make_shapes(2000, 1024, 1))
+    assert shapes == list(make_shapes(2000, 1024, 1)) and shapes != list(make_shapes(2000, 1024, 2))
+    assert 300 < len(shapes) - len(set(shapes)) < 500
+    longer = sorted(max(width, height) for width, height, _ in shapes)
+    assert longer[0] < 80 and longer[len(longer) // 2] < 400 and longer[-1] > 1000
+    assert any(width < height for width, height, _ in shapes) and any(width > height for width, height, _ in shapes)
+
+
+def test_growth_is_a_slope_per_thousand_requests() -> None:
+    assert growth([1000, 2000, 3000], [50.0, 52.0, 54.0]) == {
+        "first_mb": 50.0,
+        "last_mb": 54.0,
+        "growth_mb_per_1000": 2.0,
+    }
+    assert abs(growth([1, 2, 3, 4], [7.0, 8.0, 7.0, 8.0])["growth_mb_per_1000"]) < 500
