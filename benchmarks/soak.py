@@ -51,19 +51,21 @@ def make_shapes(num: int, max_side_px: int, seed: int) -> Iterator[Shape]:
             continue
         longer = int(56 + (max_side_px - 56) * rng.random() ** 2.5)
         shorter = max(28, int(longer * rng.uniform(0.4, 1.0)))
-        shown.append((*rng.sample((longer, shorter), 2), seed * 1_000_003 + index))
+        width_px, height_px = rng.sample((longer, shorter), 2)
+        shown.append((width_px, height_px, seed * 1_000_003 + index))
         yield shown[-1]
 
 
 def ask(pipe: Pipeline, shape: Shape) -> bool:
     """Whether the picture was answered in full."""
-    from seesay import GenerationConfig
+    from seesay import GenerationConfig, Response
 
     width_px, height_px, seed = shape
     file = io.BytesIO()
     make_picture(width_px, height_px, seed).save(file, "JPEG", quality=90)
     config = GenerationConfig(max_new_tokens=NUM_ANSWER_TOKENS, ignore_eos=True)
     answer = pipe((make_text(8, random.Random(seed)), file.getvalue()), gen_config=config)
+    assert isinstance(answer, Response)
     return answer.finish_reason == "length" and answer.generate_token_len == NUM_ANSWER_TOKENS
 
 

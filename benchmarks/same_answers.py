@@ -1,0 +1,105 @@
+"""Whether everything that makes answers fast leaves them as they are.
+
+    python benchmarks/same_answers.py [--scenes 200] [--device-type auto] [--dtype bfloat16]
+
+The built-in checkpoint answers scenes of all tasks greedily, one at a time, with nothing that could matter: no CUDA
+graphs, no step ahead, no chunks, no caches. Then it answers all of them at once and in chunks, with all of that on, and
+once more from its caches. Where an answer differs, the margin is how much likelier, in nats, the plain answer's token
+was than the other's at the first place where they part; rounding alone turns only margins close to zero.
+
+Prints one line `RESULT {JSON}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from h200 import report
+
+from seesay import EngineConfig, GenerationConfig, Response, VisionConfig, pipeline
+from seesay.demo.evaluate import MAX_NEW_TOKENS, messages_for
+from seesay.demo.scenes import FIRST_EVALUATION_SEED, TASKS, Example, make_example
+
+NUM_ALTERNATIVES = 10
+CHUNK_TOKENS = 48
+"""Pictures of the scenes have more tokens than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The scene's index, the place of the first other token, and the margin there: infinite when the other answer's
+    token was not even among `NUM_ALTERNATIVES`, or when one answer is the beginning of the other."""
+
+    scene: int
+    position: int
+    margin: float
+
+
+def make_scenes(num: int) -> list[Example]:
+    """Scenes of all tasks in turn."""
+    return [make_example(TASKS[k % len(TASKS)], FIRST_EVALUATION_SEED + 888_000 + k) for k in range(num)]
+
+
+def ask_plainly(scenes: Sequence[Example], **options: Any) -> list[Response]:
+    """One at a time; with log-probabilities."""
+    config = EngineConfig(
+        max_batch_size=1, eager_mode=True, async_scheduling=False, enable_prefix_caching=False, **options
+    )
+    vision_config = VisionConfig(max_batch_size=1, embedding_cache_bytes=0, feature_cache_bytes=0)
+    gen_config = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS, logprobs=NUM_ALTERNATIVES)
+    with pipeline(backend_config=config, vision_config=vision_config) as pipe:
+        return [pipe(messages_for(scene), gen_config=gen_config) for scene in scenes]
+
+
+def ask_fast(scenes: Sequence[Example], **options: Any) -> list[list[Response]]:
+    """All at once, in chunks, ahead: at first, and from the caches."""
+    config = EngineConfig(max_batch_size=64, max_prefill_token_num=CHUNK_TOKENS, block_size=16, **options)
+    gen_config = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS)
+    with pipeline(backend_config=config) as pipe:
+        return [pipe([messages_for(scene) for scene in scenes], gen_config=gen_config) for _ in range(2)]
+
+
+def compare(plain: Sequence[Response], fast: Sequence[Response]) -> list[Difference]:
+    differences = []
+    for scene, (expected, answer) in enumerate(zip(plain, fast, strict=True)):
+        if answer.token_ids == expected.token_ids and answer.finish_reason == expected.finish_reason:
+            continue
+        pairs = zip(expected.token_ids, answer.token_ids)
+        position = next((k for k, (theirs, other) in enumerate(pairs) if theirs != other), -1)
+        margin = float("inf")
+        if position >= 0:
+            assert expected.logprobs is not None
+            logprobs = expected.logprobs[position]
+            margin = logprobs[expected.token_ids[position]] - logprobs.get(answer.token_ids[position], -margin)
+        differences.append(Difference(scene, position, margin))
+    return differences
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenes", type=int, default=200)
+    parser.add_argument("--device-type", default="auto")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    args = parser.parse_args()
+    scenes = make_scenes(args.scenes)
+    options = {"device_type": args.device_type, "dtype": args.dtype}
+    plain = ask_plainly(scenes, **options)
+    for name, fast in zip(("computed", "cached"), ask_fast(scenes, **options)):
+        differences = compare(plain, fast)
+        report(
+            what="same_answers",
+            caches=name,
+            dtype=args.dtype,
+            answers=len(scenes),
+            answer_tokens=sum(len(answer.token_ids) for answer in plain),
+            different=len(differences),
+            margins=sorted(round(difference.margin, 4) for difference in differences),
+            cached_tokens=sum(answer.usage.cached_tokens for answer in fast if answer.usage is not None),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Answers do not depend on what makes them fast: batches, chunks, steps ahead, caches, CUDA graphs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from same_answers import Difference, ask_fast, ask_plainly, compare, make_scenes
+
+from seesay import Response
+
+NUM_SCENES = 40
+BF16_MARGIN = 0.05
+"""Nats by which rounding to bfloat16 may make another token the likeliest."""
+
+
+def test_on_the_cpu_answers_are_equal() -> None:
+    scenes = make_scenes(NUM_SCENES)
+    options = {"device_type": "cpu", "dtype": "float32"}
+    plain = ask_plainly(scenes, **options)
+    assert len({tuple(answer.token_ids) for answer in plain}) > NUM_SCENES / 3, "answers all alike prove nothing"
+    for is_ahead in (True, False):
+        computed, cached = ask_fast(scenes, async_scheduling=is_ahead, **options)
+        assert compare(plain, computed) == compare(plain, cached) == []
+        num_prompt, num_cached = (
+            sum(getattr(answer.usage, name) for answer in cached) for name in ("prompt_tokens", "cached_tokens")
+        )
+        assert num_cached > num_prompt / 2, "nothing came from the cache"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
+def test_on_a_gpu_answers_are_equal(dtype: str) -> None:
+    scenes = make_scenes(200)
+    options = {"device_type": "cuda", "dtype": dtype}
+    plain = ask_plainly(scenes, **options)
+    for fast in ask_fast(scenes, **options):
+        differences = compare(plain, fast)
+        assert all(difference.margin < BF16_MARGIN for difference in differences), differences
+        assert dtype == "bfloat16" or not differences
+
+
+def test_differences_say_how_near_the_other_token_was() -> None:
+    def answer(*token_ids: int, reason: str = "stop") -> Response:
+        logprobs = [{token_id: -0.5, 100: -0.7} for token_id in token_ids]
+        return Response("", token_ids=list(token_ids), logprobs=logprobs, finish_reason=reason)  # type: ignore[arg-type]
+
+    plain = [answer(1, 2, 3), answer(1, 2, 3), answer(1, 2), answer(4), answer(5)]
+    fast = [answer(1, 2, 3), answer(1, 100, 9), answer(1, 2, 3), answer(7), answer(5, reason="length")]
+    near, longer, far, other_end = compare(plain, fast)
+    assert (near.scene, near.position) == (1, 1) and math.isclose(near.margin, 0.2)
+    assert longer == Difference(2, -1, math.inf)
+    assert far == Difference(3, 0, math.inf)
+    assert other_end == Difference(4, -1, math.inf)
