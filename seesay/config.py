@@ -46,6 +46,8 @@ class EngineConfig:
     max_batch_size: most sequences in one step; None is 256 on a GPU, 32 on the CPU.
     cache_max_entry_count: share (0, 1] of the memory left free by weights and activations that the KV cache takes.
     block_size: tokens in a KV block.
+    num_cpu_blocks: KV blocks in host memory (pinned, for a GPU) that keep what prefix caching finds no room for on the
+        device; 0 keeps none.
     num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks.
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt beginnings, pictures included.
@@ -93,7 +95,14 @@ class EngineConfig:
             "must be in (0, 1]",
         )
         _require(1 <= self.block_size <= 1024, "block_size", self.block_size, "must be in [1, 1024]")
-        _require(self.num_gpu_blocks >= 0, "num_gpu_blocks", self.num_gpu_blocks, "must be at least 0")
+        for name in ("num_cpu_blocks", "num_gpu_blocks"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0")
+        _require(
+            self.enable_prefix_caching or not self.num_cpu_blocks,
+            "num_cpu_blocks",
+            self.num_cpu_blocks,
+            "must be 0 without enable_prefix_caching, which alone can find blocks again",
+        )
         _require(
             self.max_prefill_token_num >= 1, "max_prefill_token_num", self.max_prefill_token_num, "must be at least 1"
         )
@@ -102,7 +111,6 @@ class EngineConfig:
             {
                 "tp": (1,),
                 "prefill_interval": (16,),
-                "num_cpu_blocks": (0,),
                 "adapters": (None, {}),
                 "quant_policy": (0,),
             },

@@ -133,6 +133,30 @@ def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[tor
     return [there[span].view(tensor.dtype).view(tensor.shape) for span, tensor in zip(spans, tensors, strict=True)]
 
 
+class StreamPoint:
+    """A point in the work queued on one stream for which others wait, without the host. On the CPU, where all work is
+    done when it is queued, nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        self._event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def record(self) -> None:
+        """Let the point be behind what is queued on the current stream now."""
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> None:
+        """Let what is queued on the current stream from now on begin after the point. One never recorded is past."""
+        if self._event is not None:
+            self._event.wait()
+
+    @property
+    def is_past(self) -> bool:
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+
 class HostCopy:
     """Copies of tensors on their way to the host: queued on the current stream, waited for when they are wanted.
 

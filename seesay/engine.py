@@ -259,8 +259,14 @@ class AsyncEngine:
             max_batch_size=resolved.max_batch_size,
             session_len=resolved.session_len,
             reserved_bytes=reserved,
+            num_host_slots=config.num_cpu_blocks,
         )
-        pool = BlockPool(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+        pool = BlockPool(
+            num_blocks,
+            config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+            num_host_slots=config.num_cpu_blocks,
+        )
         logger.info("KV cache: %d blocks of %d tokens on %s", num_blocks, config.block_size, resolved.device)
         if num_blocks * config.block_size < resolved.session_len:
             self.resolved = resolved = replace(resolved, session_len=num_blocks * config.block_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -194,11 +194,23 @@ class EncodeJob:
     item_index: int
 
 
+class BlockCopy(NamedTuple):
+    """A copy between a KV block of the device and a slot of the host's cache."""
+
+    block_id: int
+    slot: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """What the scheduler decided for one step. Holds no tensors, so the same plan goes to every rank."""
+    """What the scheduler decided for one step. Holds no tensors, so the same plan goes to every rank.
+
+    Before the rows are computed, the blocks of `saves` are copied to the host, then those of `loads` from it.
+    """
 
     rows: tuple[Row, ...] = ()
+    saves: tuple[BlockCopy, ...] = ()
+    loads: tuple[BlockCopy, ...] = ()
     encode_jobs: tuple[EncodeJob, ...] = ()
     preempted_ids: tuple[int, ...] = ()
 
@@ -299,7 +311,8 @@ class EngineStats:
 
     num_preparing: requests in front of the engine loop (template, media, tokens). num_waiting, num_running: sequences
     in it. num_encode_queued: media that wait for the tower. KV blocks are used, cached (free, but their content can be
-    found again) or free. Prefix tokens are those of the prompts that were looked up and those that were found. A hit
+    found again) or free; those of the host hold what the device's cache had no room for, and loads from it took a
+    block back. Prefix tokens are those of the prompts that were looked up and those that were found. A hit
     of the embedding store found the embedding there or being made; one of the feature cache saved preprocessing.
     step_sizes, encode_sizes: (size, count) pairs, ascending: how many steps had how many rows, and how many calls of
     the tower had how many items.
@@ -312,6 +325,9 @@ class EngineStats:
     num_kv_blocks: int = 0
     num_used_kv_blocks: int = 0
     num_cached_kv_blocks: int = 0
+    num_host_kv_blocks: int = 0
+    num_used_host_kv_blocks: int = 0
+    total_host_kv_loads: int = 0
     total_prefix_queried_tokens: int = 0
     total_prefix_hit_tokens: int = 0
     total_preemptions: int = 0

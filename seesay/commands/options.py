@@ -85,6 +85,13 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="share of free memory for the KV cache (default: 0.8)",
     )
     group.add_argument(
+        "--num-cpu-blocks",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="KV blocks in host memory for what the cache has no room for (default: 0)",
+    )
+    group.add_argument(
         "--cache-block-seq-len", type=whole(1), default=64, metavar="TOKENS", help="tokens in a KV block (default: 64)"
     )
     group.add_argument(
@@ -143,6 +150,7 @@ def make_engine_config(arguments: argparse.Namespace) -> EngineConfig:
         max_batch_size=arguments.max_batch_size,
         cache_max_entry_count=arguments.cache_max_entry_count,
         block_size=arguments.cache_block_seq_len,
+        num_cpu_blocks=arguments.num_cpu_blocks,
         adapters=_adapters(arguments.adapters),
         max_prefill_token_num=arguments.max_prefill_token_num,
         enable_prefix_caching=arguments.enable_prefix_caching,

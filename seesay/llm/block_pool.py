@@ -2,7 +2,8 @@
 
 Each block is in one of three states: *used* (its reference count says by how many sequences), *cached* (by nobody, but
 its content is known and can be found again) or *free*. Cached blocks are taken for new content when no free one is
-left, least recently used first. Every operation costs O(1) per block.
+left, least recently used first; where there are host slots, their content is saved there and can still be found.
+Every operation costs O(1) per block.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from seesay.llm.host_slots import HostSlots
+
 if TYPE_CHECKING:
     from seesay.llm.prefix import BlockKey
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens. Without prefix caching no content is remembered."""
+    """`num_blocks` blocks of `block_size` tokens. Without prefix caching no content is remembered.
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
+    A *place* is where a content is found: a block, or, from `num_blocks` on, a slot of the host.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True, num_host_slots: int = 0
+    ) -> None:
         assert num_blocks >= 1 and block_size >= 1
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -28,6 +36,7 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack: low numbers are used first
         self._cached: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._by_hash: dict[bytes, int] = {}
+        self.host = HostSlots(num_host_slots)
 
     @property
     def num_available(self) -> int:
@@ -50,7 +59,7 @@ class BlockPool:
         return num_blocks <= self.num_available
 
     def allocate(self, num_blocks: int) -> tuple[int, ...]:
-        """Take blocks for new content; cached ones lose theirs. The caller holds one reference to each."""
+        """Take blocks for new content; what cached ones had goes to the host. The caller holds a reference to each."""
         assert self.can_allocate(num_blocks), f"{num_blocks} blocks asked for, {self.num_available} available"
         block_ids = tuple(self._take() for _ in range(num_blocks))
         for block_id in block_ids:
@@ -65,32 +74,47 @@ class BlockPool:
         assert key is not None
         del self._by_hash[key.hash]
         self._keys[block_id] = None
+        self.host.save(block_id, key)
         return block_id
 
     def find(self, keys: Iterable[BlockKey]) -> tuple[int, ...]:
-        """Blocks that hold the contents of the longest findable beginning of `keys`. Takes no reference."""
+        """Places that hold the contents of the longest findable beginning of `keys`. Takes no reference."""
         found = []
         for key in keys:
-            block_id = self._by_hash.get(key.hash)
-            if block_id is None:
+            place = self._find(key)
+            if place is None:
                 break
-            stored = self._keys[block_id]
-            assert stored is not None
-            if stored.content != key.content:
-                break
-            found.append(block_id)
+            found.append(place)
         return tuple(found)
 
-    def count_cached(self, block_ids: Iterable[int]) -> int:
-        """How many of these would be taken out of the available blocks by `acquire`."""
-        return sum(self._ref_counts[block_id] == 0 for block_id in block_ids)
+    def _find(self, key: BlockKey) -> int | None:
+        block_id = self._by_hash.get(key.hash)
+        if block_id is None:
+            slot = self.host.find(key)
+            return None if slot is None else self.num_blocks + slot
+        stored = self._keys[block_id]
+        assert stored is not None
+        return block_id if stored.content == key.content else None
 
-    def acquire(self, block_ids: Iterable[int]) -> None:
-        """Take one more reference to each of these blocks, which `find` gave."""
-        for block_id in block_ids:
-            if self._ref_counts[block_id] == 0:
-                del self._cached[block_id]
-            self._ref_counts[block_id] += 1
+    def count_cached(self, places: Iterable[int]) -> int:
+        """How many of the available blocks `acquire` would take for these places."""
+        return sum(place >= self.num_blocks or self._ref_counts[place] == 0 for place in places)
+
+    def acquire(self, places: Sequence[int]) -> tuple[int, ...]:
+        """Take one more reference to each of these places, which `find` gave. Returns their blocks: what is on the host
+        gets blocks of its own, which others find at once and which are filled when the planned copies are made."""
+        slots = [place - self.num_blocks for place in places if place >= self.num_blocks]
+        self.host.hold(slots)
+        for place in places:
+            if place < self.num_blocks:
+                if self._ref_counts[place] == 0:
+                    del self._cached[place]
+                self._ref_counts[place] += 1
+        loaded = dict(zip(slots, self.allocate(len(slots))))
+        for slot, block_id in loaded.items():
+            self.host.load(slot, block_id)
+            self.register(block_id, self.host.key_of(slot))
+        return tuple(place if place < self.num_blocks else loaded[place - self.num_blocks] for place in places)
 
     def register(self, block_id: int, key: BlockKey) -> None:
         """Remember that a used block's content, now computed, is that of `key`. Where another block has it already,
@@ -129,6 +153,7 @@ class BlockPool:
         assert all(self._keys[block_id] is not None for block_id in cached)
         named = {key.hash: block_id for block_id, key in enumerate(self._keys) if key is not None}
         assert named == self._by_hash
+        self.host.check_integrity()
         if tables is not None:
             held = Counter(block_id for table in tables for block_id in table)
             assert held == Counter({b: count for b, count in enumerate(self._ref_counts) if count}), held

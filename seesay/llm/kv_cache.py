@@ -14,7 +14,8 @@ CPU_MEMORY_SHARE = 0.25
 class KVCache:
     """Keys and values of all cached tokens.
 
-    `layers[i]` is [num_blocks, block_size, 2, num_kv_heads, head_dim], keys before values.
+    `layers[i]` is [num_blocks, block_size, 2, num_kv_heads, head_dim], keys before values. `blocks[b]` is what all
+    layers have of block b, [num_layers, block_size, 2, num_kv_heads, head_dim].
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class KVCache:
         shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
         self._pool = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = self._pool.unbind(0)
+        self.blocks = self._pool.transpose(0, 1)
 
     def clear(self, block_ids: list[int]) -> None:
         """Zero blocks that a sequence begins to fill: a NaN that an earlier owner left in the slots behind its last

@@ -19,6 +19,7 @@ import torch
 from seesay.device import HostCopy, cpu_threads, make_stream, measure_memory, measure_peak, on_stream, traced
 from seesay.errors import RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
+from seesay.llm.host_cache import HostCache, staging_bytes
 from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.models.spec import DecoderConfig
@@ -125,6 +126,7 @@ class ModelRunner:
         self.block_size = block_size
         self._sampler = sampler or Sampler()
         self._cache: KVCache | None = None
+        self._host_cache: HostCache | None = None
         self._num_blocks = 0
         self._graphs: DecodeGraphs | None = None
         self._stream = make_stream(decoder.device, is_urgent=True)
@@ -207,24 +209,28 @@ class ModelRunner:
         max_batch_size: int,
         session_len: int,
         reserved_bytes: int = 0,
+        num_host_slots: int = 0,
     ) -> int:
         """Allocate the KV cache and return its number of blocks.
 
         `num_blocks` 0 takes `share` of the memory that is free now less `reserved_bytes` (what `profile` and the
-        encoder's own trial returned).
+        encoder's own trial returned). `num_host_slots` blocks more are kept in host memory.
         """
         config, device = self.decoder.config, self.decoder.device
+        block_bytes = bytes_per_block(config, block_size=self.block_size, dtype=self.decoder.dtype)
         if num_blocks == 0:
             num_blocks = plan_num_blocks(
                 memory=measure_memory(device),
-                reserved_bytes=reserved_bytes,
+                reserved_bytes=reserved_bytes + (staging_bytes(block_bytes) if num_host_slots else 0),
                 share=share,
-                block_bytes=bytes_per_block(config, block_size=self.block_size, dtype=self.decoder.dtype),
+                block_bytes=block_bytes,
                 num_blocks_of_full_batch=max_batch_size * -(-session_len // self.block_size),
                 is_cpu=device.type == "cpu",
             )
         self._cache = self._make_cache(num_blocks + (device.type == "cuda"))  # one is scratch, for graphs
         self._num_blocks = num_blocks
+        if num_host_slots:
+            self._host_cache = HostCache(self._cache.blocks, num_host_slots)
         return num_blocks
 
     def record_graphs(self, *, max_batch_size: int, session_len: int) -> None:
@@ -279,6 +285,8 @@ class ModelRunner:
 
     def _launch(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> LaunchedStep:
         assert self._cache is not None, "allocate_cache comes before launch"
+        if self._host_cache is not None:  # first of all: the copies are made even if no row can be computed
+            self._host_cache.copy(plan.saves, plan.loads)
         config, block_size = self.decoder.config, self.block_size
         step = check_rows(
             plan,

@@ -73,6 +73,9 @@ class SchedulerStats:
     num_used_blocks: int
     num_cached_blocks: int
     num_free_blocks: int
+    num_host_slots: int
+    num_used_host_slots: int
+    total_host_loads: int
     num_embedding_rows: int
     total_prefix_queried_tokens: int
     total_prefix_hit_tokens: int
@@ -235,7 +238,11 @@ class Scheduler:
             jobs += more_jobs
             if not self._unblock(admissible) or preempted:
                 break
-        return StepPlan(rows=tuple(rows), encode_jobs=tuple(jobs), preempted_ids=tuple(preempted))
+        saves, loads = self._pool.host.take_copies()
+        assert rows or not (saves or loads), "blocks are taken for rows alone"
+        return StepPlan(
+            rows=tuple(rows), saves=saves, loads=loads, encode_jobs=tuple(jobs), preempted_ids=tuple(preempted)
+        )
 
     def _plan_running(self, rows: list[Row], preempted: list[int]) -> tuple[int, int]:
         """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
@@ -393,8 +400,7 @@ class Scheduler:
     def _admit(self, seq: Sequence, cached: tuple[int, ...]) -> None:
         """Make a waiting sequence run, its first blocks taken from the prefix cache."""
         start = len(cached) * self._pool.block_size
-        self._pool.acquire(cached)
-        seq.block_ids = cached
+        seq.block_ids = self._pool.acquire(cached)
         seq.num_computed = seq.num_scheduled = start
         seq.num_registered_blocks = len(cached)
         self._announce(seq, len(cached))
@@ -416,7 +422,7 @@ class Scheduler:
         return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, block_ids=seq.block_ids, samples=samples)
 
     def _find_cached(self, seq: Sequence) -> tuple[int, ...]:
-        """The blocks of the prefix cache that begin this sequence. At least one token is left to compute: the one
+        """The places of the prefix cache where this sequence begins. At least one token is left to compute: the one
         whose output gives the next token."""
         if not self._pool.enable_prefix_caching or seq.params.needs_prompt_outputs:
             return ()
@@ -506,6 +512,9 @@ class Scheduler:
             num_used_blocks=pool.num_used,
             num_cached_blocks=pool.num_cached,
             num_free_blocks=pool.num_available - pool.num_cached,
+            num_host_slots=pool.host.num_slots,
+            num_used_host_slots=pool.host.num_used,
+            total_host_loads=pool.host.total_loads,
             num_embedding_rows=self._needs.num_rows,
             total_prefix_queried_tokens=self._total_prefix_queried_tokens,
             total_prefix_hit_tokens=self._total_prefix_hit_tokens,

@@ -124,6 +124,8 @@ class _EngineCollector(Collector):
             ("kv_blocks", "blocks of the KV cache", stats.num_kv_blocks),
             ("kv_blocks_used", "blocks that sequences hold", stats.num_used_kv_blocks),
             ("kv_blocks_cached", "free blocks whose content can be found again", stats.num_cached_kv_blocks),
+            ("kv_host_blocks", "blocks of the host's KV cache", stats.num_host_kv_blocks),
+            ("kv_host_blocks_used", "blocks of it that hold something", stats.num_used_host_kv_blocks),
             ("kv_usage_ratio", "share of the KV cache in use", _ratio(stats.num_used_kv_blocks, stats.num_kv_blocks)),
             ("embedding_cache_bytes", "size of the embeddings kept", stats.embedding_bytes),
             ("feature_cache_bytes", "size of the preprocessed media kept", stats.feature_bytes),
@@ -133,6 +135,7 @@ class _EngineCollector(Collector):
             ("preemptions", "sequences put back into the queue", stats.total_preemptions),
             ("prefix_queried_tokens", "prompt tokens looked up in the prefix cache", stats.total_prefix_queried_tokens),
             ("prefix_hit_tokens", "prompt tokens found there", stats.total_prefix_hit_tokens),
+            ("kv_host_loads", "KV blocks that came back from the host", stats.total_host_kv_loads),
             ("encoder_items", "pictures and clips encoded", stats.total_encoder_items),
             ("encoder_restarts", "vision workers that died and were started again", stats.total_encoder_restarts),
         ):

@@ -66,6 +66,7 @@ def test_every_option_arrives(tmp_path: Path):
         disable_vision_encoder=True, trust_remote_code=True, hf_overrides={"a": 1},
     )  # fmt: skip
     assert options.make_vision_config(arguments).max_batch_size == 16
+    assert options.make_engine_config(parse("chat", "--num-cpu-blocks", "17")).num_cpu_blocks == 17
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_every_option_arrives(tmp_path: Path):
         ("chat --quant-policy 8", "quant_policy=8 is not supported"),
         ("chat --adapters a=b", "adapters="),
         ("chat --cache-max-entry-count 2", "cache_max_entry_count=2.0"),
+        ("chat --num-cpu-blocks 2 --no-enable-prefix-caching", "num_cpu_blocks=2: must be 0 without"),
         ("chat --hf-overrides {", "--hf-overrides: not JSON"),
         ("chat --hf-overrides 3", "--hf-overrides: must be a JSON object"),
         ("chat --chat-template no.json", "no.json"),

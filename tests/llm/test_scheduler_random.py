@@ -2,7 +2,8 @@
 
 Plans are committed at once, or each after the next one was made. A fake runner keeps what each KV slot contains: a
 fingerprint of the whole prefix up to its token, with embeddings. It reads the prefix through the row's block table, as
-attention would, so a block shared or reused wrongly changes what is read; and it samples from the fingerprint, so that
+attention would, so a block shared or reused wrongly changes what is read, and so does one that was saved to the host or
+loaded from there at a wrong time; and it samples from the fingerprint, so that
 each answer must equal that of the sequence computed alone.
 """
 
@@ -12,6 +13,7 @@ import random
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -85,6 +87,7 @@ class FakeEngine:
         self.scheduler = Scheduler(config, pool)
         self.pool = pool
         self.kv = [0] * (pool.num_blocks * pool.block_size)
+        self.host = [[0] * pool.block_size for _ in range(pool.host.num_slots)]
         self.pins: dict[bytes, set[tuple[int, int]]] = {}
         self.encoding: list[bytes] = []
         self.embeddings: set[bytes] = set()
@@ -154,8 +157,12 @@ class FakeEngine:
         self.collect()
 
     def run(self, plan: StepPlan) -> dict[int, list[int]]:
-        """Compute the rows in order, each from what its block table says."""
+        """Copy what is to be saved and loaded, and compute the rows in order, each from what its block table says."""
         size = self.pool.block_size
+        for block_id, slot in plan.saves:
+            self.host[slot] = self.kv[block_id * size : (block_id + 1) * size]
+        for block_id, slot in plan.loads:
+            self.kv[block_id * size : (block_id + 1) * size] = self.host[slot]
         sampled = {}
         for row in plan.rows:
             seq = self.alive[row.seq_id]
@@ -229,6 +236,7 @@ pieces = st.lists(st.tuples(st.integers(1, 8), st.integers(-1, 4)), min_size=1, 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(3, 24),
+        num_host_slots=st.sampled_from([0, 0, 1, 4, 16, 64]),
         block_size=st.integers(1, 5),
         caching=st.booleans(),
         batch=st.integers(1, 5),
@@ -240,6 +248,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def start(
         self,
         num_blocks: int,
+        num_host_slots: int,
         block_size: int,
         caching: bool,
         batch: int,
@@ -255,7 +264,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             session_len=40,
             max_encode_ahead_tokens=ahead,
         )
-        self.engine = FakeEngine(config, BlockPool(num_blocks, block_size, caching), is_ahead=is_ahead)
+        pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
+        self.engine = FakeEngine(config, pool, is_ahead=is_ahead)
         self.num_added = 0
 
     @rule(
@@ -320,11 +330,11 @@ TestSchedulerMachine.settings = settings(
 )
 
 
-def serve_at_random(seed: int) -> list[StepPlan]:
-    """A long run of one random load; returns its plans."""
+def serve_at_random(seed: int, *, num_host_slots: int = 0, is_ahead: bool = False) -> FakeEngine:
+    """A long run of one random load."""
     rng = random.Random(seed)
     config = SchedulerConfig(max_batch_size=6, max_prefill_token_num=16, session_len=40, max_encode_ahead_tokens=20)
-    engine = FakeEngine(config, BlockPool(rng.randint(12, 40), 3))
+    engine = FakeEngine(config, BlockPool(rng.randint(12, 40), 3, True, num_host_slots), is_ahead=is_ahead)
     for seq_id in range(150):
         picked = [(rng.randint(1, 6), rng.randint(-1, 4)) for _ in range(rng.randint(1, 3))]
         params = SamplingParams(eos_token_ids=(EOS,), max_new_tokens=rng.randint(1, 12))
@@ -334,12 +344,23 @@ def serve_at_random(seed: int) -> list[StepPlan]:
             if engine.encoding and rng.random() < 0.5:
                 engine.encode(rng.randint(0, 9), fails=rng.random() < 0.1)
     engine.drain()
-    return engine.plans
+    return engine
 
 
 def test_the_same_load_gives_the_same_plans() -> None:
     for seed in range(3):
-        assert serve_at_random(seed) == serve_at_random(seed)
+        assert serve_at_random(seed).plans == serve_at_random(seed).plans
+
+
+@pytest.mark.parametrize("is_ahead", (False, True))
+def test_what_the_host_keeps_is_not_computed_again(is_ahead: bool) -> None:
+    num_loads, num_tokens = [], []
+    for num_host_slots in (0, 20, 1000):
+        engines = [serve_at_random(seed, num_host_slots=num_host_slots, is_ahead=is_ahead) for seed in range(4)]
+        num_loads.append(sum(engine.scheduler.stats().total_host_loads for engine in engines))
+        num_tokens.append(sum(plan.num_tokens for engine in engines for plan in engine.plans))
+    assert 0 == num_loads[0] < num_loads[1] < num_loads[2], num_loads
+    assert num_tokens[0] > num_tokens[2], num_tokens
 
 
 def test_a_crowd_on_a_tiny_pool_all_get_their_answers() -> None:

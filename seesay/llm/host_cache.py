@@ -1,0 +1,128 @@
+"""KV blocks in host memory, and their copies from and to the device's cache. Knows nothing about what they contain.
+
+Copies are queued, and come out as if each had been made at once: what is queued later may overwrite a saved block, and
+finds a loaded one. Between host and device they run on streams of their own, through staging buffers on the device, so
+that the current stream computes meanwhile. It waits for what it loads, and for a buffer when all are full.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import torch
+
+from seesay.device import StreamPoint, make_stream, measure_memory, on_stream, traced
+from seesay.errors import ConfigError
+from seesay.values import BlockCopy
+
+_SLAB_BYTES = 1 << 30
+"""Host memory is pinned in pieces of this size: torch rounds each up to a power of two."""
+
+_BUFFER_BYTES, _BUFFER_BLOCKS = 16 << 20, 64
+"""Most that a staging buffer has: a fraction of a millisecond of copying, several blocks of a 7B model. It has one."""
+
+_NUM_BUFFERS = 4
+"""Staging buffers in each direction."""
+
+
+def staging_bytes(block_bytes: int) -> int:
+    """Bytes of the device's memory that a `HostCache` takes."""
+    return 2 * _NUM_BUFFERS * _buffer_blocks(block_bytes) * block_bytes
+
+
+def _buffer_blocks(block_bytes: int) -> int:
+    return max(1, min(_BUFFER_BYTES // block_bytes, _BUFFER_BLOCKS))
+
+
+class HostCache:
+    """`num_slots` slots for blocks of `blocks` [num_blocks, …], which are on the device. Raises `ConfigError` where the
+    host has not enough memory."""
+
+    def __init__(self, blocks: torch.Tensor, num_slots: int) -> None:
+        device = blocks.device
+        self._blocks = blocks
+        self._slots = _allocate_slots(blocks, num_slots)
+        self._save_buffers, self._load_buffers = _Buffers(blocks), _Buffers(blocks)
+        self._save_stream = make_stream(device, is_urgent=False)
+        self._load_stream = make_stream(device, is_urgent=False)
+        self._saving: deque[tuple[StreamPoint, set[int]]] = deque()  # slots that may be being written to, until when
+
+    def copy(self, saves: Sequence[BlockCopy], loads: Sequence[BlockCopy]) -> None:
+        """Save blocks into slots, then load blocks from slots; among each, no block and no slot occurs twice."""
+        with traced("copy KV blocks", self._blocks.device):
+            self._save(saves)
+            self._load(loads)
+
+    def _save(self, copies: Sequence[BlockCopy]) -> None:
+        while self._saving and self._saving[0][0].is_past:
+            self._saving.popleft()
+        for buffer, part in self._save_buffers.fill(copies):
+            buffer.is_empty.wait()
+            for place, copy in zip(buffer.blocks, part):
+                place.copy_(self._blocks[copy.block_id])
+            buffer.is_full.record()
+            with on_stream(self._save_stream):
+                buffer.is_full.wait()
+                for place, copy in zip(buffer.blocks, part):
+                    self._slots[copy.slot].copy_(place, non_blocking=True)
+                buffer.is_empty.record()
+                is_saved = StreamPoint(self._blocks.device)
+                is_saved.record()
+            self._saving.append((is_saved, {copy.slot for copy in part}))
+
+    # A slot that is read from is never written to before: the save stream waits for the current one, which has waited
+    # for all earlier loads. That it is not read from before it is written to, has to be said.
+    def _load(self, copies: Sequence[BlockCopy]) -> None:
+        for buffer, part in self._load_buffers.fill(copies):
+            with on_stream(self._load_stream):
+                buffer.is_empty.wait()
+                for is_saved, slots in self._saving:
+                    if not slots.isdisjoint(copy.slot for copy in part):
+                        is_saved.wait()
+                for place, copy in zip(buffer.blocks, part):
+                    place.copy_(self._slots[copy.slot], non_blocking=True)
+                buffer.is_full.record()
+            buffer.is_full.wait()
+            for place, copy in zip(buffer.blocks, part):
+                self._blocks[copy.block_id].copy_(place)
+            buffer.is_empty.record()
+
+
+class _Buffers:
+    """Staging buffers that are used in turn."""
+
+    def __init__(self, blocks: torch.Tensor) -> None:
+        self._size = _buffer_blocks(blocks[0].nbytes)
+        self._buffers = [_Buffer(blocks, self._size) for _ in range(_NUM_BUFFERS)]
+        self._turn = count()
+
+    def fill(self, copies: Sequence[BlockCopy]) -> Iterator[tuple[_Buffer, Sequence[BlockCopy]]]:
+        """The buffers that take these copies, each with its part of them."""
+        for start in range(0, len(copies), self._size):
+            yield self._buffers[next(self._turn) % _NUM_BUFFERS], copies[start : start + self._size]
+
+
+class _Buffer:
+    """`size` blocks like those of `blocks`, each contiguous, on their device."""
+
+    def __init__(self, blocks: torch.Tensor, size: int) -> None:
+        self.blocks = torch.empty((size, *blocks.shape[1:]), dtype=blocks.dtype, device=blocks.device).unbind(0)
+        self.is_full, self.is_empty = StreamPoint(blocks.device), StreamPoint(blocks.device)
+
+
+def _allocate_slots(blocks: torch.Tensor, num_slots: int) -> list[torch.Tensor]:
+    """Blocks in host memory, pinned when those of `blocks` are on a GPU."""
+    shape, block_bytes = blocks.shape[1:], blocks[0].nbytes
+    free = measure_memory(torch.device("cpu")).free_bytes
+    if num_slots * block_bytes > free:
+        raise ConfigError(
+            f"num_cpu_blocks={num_slots}: {num_slots} KV blocks of {block_bytes} bytes take "
+            f"{num_slots * block_bytes / 2**30:.1f} GiB, but the host has {free / 2**30:.1f} GiB free"
+        )
+    slots: list[torch.Tensor] = []
+    while len(slots) < num_slots:
+        size = min(max(1, _SLAB_BYTES // block_bytes), num_slots - len(slots))
+        slots += torch.empty((size, *shape), dtype=blocks.dtype, pin_memory=blocks.is_cuda).unbind(0)
+    return slots
