@@ -2,10 +2,10 @@
 
     python benchmarks/start.py [MODEL] [--rounds 5] [--side-px 1024]
 
-*import*: seconds of importing seesay's pipeline in a new interpreter, and whether that imported torch. *help*: seconds of `seesay
---help`, the interpreter's start included. With a MODEL, in a new interpreter: seconds from the import of seesay to a
-pipeline that answers, then milliseconds of the first request with text and of the first with a picture beside those of
-the second ones, which nothing delays.
+*import*: seconds of importing seesay's pipeline in a new interpreter, and whether that imported torch. *help*: seconds
+of `seesay --help`, the interpreter's start included. *model*: seconds from the import of seesay to a pipeline that
+answers; *first_text* and *first_image*: milliseconds of the first request with text and of the first with a picture,
+beside those of the second ones, which nothing delays.
 
 Prints a line `RESULT {JSON}` per figure; medians of the rounds, and of a model one start.
 """
