@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     import torch
 
@@ -118,19 +120,29 @@ def mark_used(tensor: torch.Tensor) -> None:
 
 def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
     """Tensors on `device` with the contents of `arrays`: on a GPU one copy for all of them, for which nobody waits; on
-    the CPU the arrays themselves."""
+    the CPU the arrays themselves, which must be writable there."""
     import torch
 
-    tensors = [torch.from_numpy(array) for array in arrays]
     if device.type == "cpu":
-        return tensors
-    offsets = [0, *accumulate(-(-tensor.nbytes // 8) * 8 for tensor in tensors)]
+        return [torch.from_numpy(array) for array in arrays]
+    offsets = [0, *accumulate(-(-array.nbytes // 8) * 8 for array in arrays)]
     host = torch.empty(offsets[-1], dtype=torch.uint8, pin_memory=True)
-    spans = [slice(start, start + tensor.nbytes) for start, tensor in zip(offsets, tensors)]
-    for span, tensor in zip(spans, tensors, strict=True):
-        host[span].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    spans = [slice(start, start + array.nbytes) for start, array in zip(offsets, arrays)]
+    here = host.numpy()
+    for span, array in zip(spans, arrays, strict=True):
+        here[span].view(array.dtype).reshape(array.shape)[...] = array
     there = host.to(device, non_blocking=True)
-    return [there[span].view(tensor.dtype).view(tensor.shape) for span, tensor in zip(spans, tensors, strict=True)]
+    return [
+        there[span].view(_torch_type(array.dtype)).view(array.shape) for span, array in zip(spans, arrays, strict=True)
+    ]
+
+
+@cache
+def _torch_type(kind: np.dtype[Any]) -> torch.dtype:
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.empty(0, kind)).dtype
 
 
 class StreamPoint:
