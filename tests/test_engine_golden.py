@@ -115,6 +115,27 @@ def test_preempted_in_the_middle(case: Case) -> None:
             assert engine.loop.stats().total_preemptions > 0, "the cache was meant to be too small"
 
 
+@pytest.mark.parametrize("is_ahead", (False, True))
+def test_kept_on_the_host(case: Case, is_ahead: bool) -> None:
+    """With a cache that holds hardly one of them, everything is found again: by the preempted and by those who ask a
+    second time."""
+    longest = max(len(expected.input_ids) for expected in case.expected) + NEW_TOKENS
+    options = {"num_gpu_blocks": -(-longest // 4) + 2, "num_cpu_blocks": 500, "async_scheduling": is_ahead}
+    with build(case, block_size=4, **options) as engine:
+        for is_known in (False, True):
+            outputs = ask(engine, make_requests(case))
+            check(case, outputs)
+            for output in outputs:
+                assert output.usage is not None
+                cacheable = (output.usage.prompt_tokens - 1) // 4 * 4
+                assert not is_known or output.usage.cached_tokens == cacheable > 0
+        stats = engine.stats()
+        assert stats.total_preemptions > 0 and stats.total_host_kv_loads > 0
+        once = sum(output.usage.prompt_tokens + 2 * NEW_TOKENS for output in outputs if output.usage)
+        partial_blocks = 4 * (len(outputs) + stats.total_preemptions)
+        assert stats.total_step_tokens <= once + partial_blocks, "something was computed again"
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_typed_image_token_moves_nothing(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     """The literal spelling of the family's marker in a user's text stays text: the picture stays where it is."""

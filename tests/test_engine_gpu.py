@@ -42,6 +42,25 @@ def test_float32_answers_equal_transformers(name: str, tiny_checkpoint: Callable
                 assert [list(output.token_ids) for output in outputs] == expected, options
 
 
+@pytest.mark.parametrize("name", ("llama", "qwen2_5_vl"))
+def test_kept_on_the_host(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """A cache that holds hardly one of the prompts, and room for all of them on the host."""
+    path = tiny_checkpoint(name)
+    expected = run_transformers(path, name, new_tokens=NEW_TOKENS, device="cuda")
+    num_blocks = max(len(e.input_ids) + NEW_TOKENS for e in expected) // 16 + 2
+    config = EngineConfig(
+        device_type="cuda", dtype="float32", block_size=16, num_gpu_blocks=num_blocks, num_cpu_blocks=100
+    )
+    with AsyncEngine(str(path), backend_config=config) as engine:
+        for is_known in (False, True):
+            outputs = ask(engine, make_requests(name))
+            assert [list(output.token_ids) for output in outputs] == [e.answer for e in expected]
+            for output in outputs:
+                assert output.usage is not None
+                assert not is_known or output.usage.cached_tokens == (output.usage.prompt_tokens - 1) // 16 * 16
+        assert engine.stats().total_host_kv_loads > 0
+
+
 @pytest.mark.parametrize("name", (*BACKBONES, *FAMILIES))
 def test_bfloat16_logits_are_as_good_as_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     path = tiny_checkpoint(name)
