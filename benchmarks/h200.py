@@ -1,14 +1,16 @@
 """Latency and throughput of the offline pipeline by the steps by which the peers' figures were measured.
 
-    python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0] [--trace FOLDER]
+    python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0]
+    python benchmarks/h200.py MODEL_DIR --trace FOLDER [--only single,text,image,shared] [--scale 1.0]
 
 *start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
 request with one picture, and per token after it. *text*, *image*, *shared*: all requests given at once, until the last
 answer is complete. `--scale` takes that share of the requests.
 
-With `--trace` nothing but this is done: for 1 to 256 text answers at once, a window of steps in which all of them are
-one token each is profiled. *gaps* tells the share of the window in which the GPU computed or copied, and the longest
-time in which it did neither; the trace of each window (for Perfetto or chrome://tracing) stays in the folder.
+With `--trace` a profile is taken instead. *gaps*: for 1 to 256 text answers at once, of a window of steps in which each
+grows by one token: the share of the window in which the GPU computed or copied, and the longest time in which it did
+neither. *where*, for what `--only` names: the same of the whole workload, and how many milliseconds each stream and
+the costliest kernels took. The traces (for Perfetto or chrome://tracing) stay in the folder.
 
 Prints a line `RESULT {JSON}` per figure.
 """
@@ -20,7 +22,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +39,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 TRACED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TRACED_STEPS, UNTRACED_STEPS = 40, 12
 LONG_ANSWER_TOKENS = 4000
+NUM_KERNELS, NAME_LENGTH = 16, 60
 
 
 def report(**figures: Any) -> None:
@@ -96,20 +101,27 @@ def measure_queue(pipe: Pipeline, requests: Sequence[Request]) -> dict[str, Any]
     }
 
 
-def measure(pipe: Pipeline, names: Sequence[str], scale: float, side_px: int) -> None:
-    """Warm up, then print the figures of `names`; one that fails is reported, and the next is measured."""
+def make_figures(pipe: Pipeline, scale: float, side_px: int) -> dict[str, Callable[[], dict[str, Any]]]:
+    """What measures each workload."""
 
     def share(num: int) -> int:
         return max(1, int(num * scale))
 
-    figures: dict[str, Callable[[], dict[str, Any]]] = {
+    return {
         "single": lambda: measure_single(pipe, side_px),
         "text": lambda: measure_queue(pipe, workload.text_requests(share(512))),
         "image": lambda: measure_queue(pipe, workload.image_requests(share(256), side_px=side_px)),
         "shared": lambda: measure_queue(pipe, workload.shared_image_requests(share(16), side_px=side_px)),
     }
+
+
+def warm_up(pipe: Pipeline, side_px: int) -> None:
     run(pipe, workload.text_requests(8, 100, 16, seed=9))
     run(pipe, workload.image_requests(4, side_px=side_px, num_output_tokens=16, seed=10))
+
+
+def measure_each(figures: Mapping[str, Callable[[], dict[str, Any]]], names: Iterable[str]) -> None:
+    """Print the figures of each name; where one fails, that is said, and the next is measured."""
     for name in names:
         try:
             report(what=name, **figures[name]())
@@ -117,26 +129,53 @@ def measure(pipe: Pipeline, names: Sequence[str], scale: float, side_px: int) ->
             report(what=name, error=repr(error)[:400])
 
 
-# --- gaps ------------------------------------------------------------------------------------------------------------
+# --- traces ----------------------------------------------------------------------------------------------------------
 
 
-def summarize_gaps(events: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """How busy the GPU was from the first to the last of the kernels, copies and fills among a trace's events."""
-    categories = ("kernel", "gpu_memcpy", "gpu_memset")
-    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") in categories)
+def on_gpu(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The kernels, copies and fills of a trace, in the order in which they began."""
+    events = (event for event in trace["traceEvents"] if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+    return sorted(events, key=lambda event: float(event["ts"]))
+
+
+def summarize_gaps(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How busy the GPU was from the first event to the end of the last."""
+    started_us = ended_us = events[0]["ts"]
     busy_us = longest_us = 0.0
-    start_us, end_us = spans[0][0], spans[0][0]
-    for first_us, last_us in spans:
-        longest_us = max(longest_us, first_us - end_us)
-        busy_us += max(0.0, last_us - max(first_us, end_us))
-        end_us = max(end_us, last_us)
-    return {"busy_share": round(busy_us / (end_us - start_us), 4), "longest_gap_us": round(longest_us, 1)}
+    for event in events:
+        first_us, last_us = event["ts"], event["ts"] + event["dur"]
+        longest_us = max(longest_us, first_us - ended_us)
+        busy_us += max(0.0, last_us - max(first_us, ended_us))
+        ended_us = max(ended_us, last_us)
+    return {"busy_share": round(busy_us / (ended_us - started_us), 4), "longest_gap_us": round(longest_us, 1)}
+
+
+def summarize_time(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Milliseconds by stream and by what ran, the largest first. A stream's work may run beside another's."""
+    streams, names = Counter[str](), Counter[str]()
+    for event in events:
+        streams[str(event["args"]["stream"])] += event["dur"] / 1e3
+        names[event["name"][:NAME_LENGTH]] += event["dur"] / 1e3
+    return {
+        "streams_ms": {stream: round(ms, 1) for stream, ms in streams.most_common()},
+        "kernels_ms": {name: round(ms, 1) for name, ms in names.most_common(NUM_KERNELS)},
+    }
+
+
+@contextmanager
+def profiled(path: Path) -> Iterator[dict[str, Any]]:
+    """Profile the GPU during the block. The trace goes to `path`, and into what was given after the block."""
+    from torch.profiler import ProfilerActivity, profile
+
+    trace: dict[str, Any] = {}
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        yield trace
+    profiler.export_chrome_trace(str(path))
+    trace.update(json.loads(path.read_text()))
 
 
 def trace_decode(pipe: Pipeline, batch_size: int, path: Path) -> dict[str, float]:
     """Profile `TRACED_STEPS` steps in which `batch_size` answers grow by one token each; the trace goes to `path`."""
-    from torch.profiler import ProfilerActivity, profile
-
     from seesay import GenerationConfig
     from seesay.batch import Batch
     from seesay.vl.messages import parse_prompts
@@ -159,30 +198,38 @@ def trace_decode(pipe: Pipeline, batch_size: int, path: Path) -> dict[str, float
     answering.start()
     try:
         wait_for_steps(UNTRACED_STEPS)
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        with profiled(path) as trace:
             started_s = time.perf_counter()
             wait_for_steps(TRACED_STEPS)
             seconds = time.perf_counter() - started_s
     finally:
         batch.abort()
         answering.join()
-    profiler.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
-    return {"step_ms": round(1e3 * seconds / TRACED_STEPS, 2), **summarize_gaps(events)}
+    return {"step_ms": round(1e3 * seconds / TRACED_STEPS, 2), **summarize_gaps(on_gpu(trace))}
 
 
-def trace(pipe: Pipeline, folder: Path) -> None:
-    """Print how busy the GPU is while answers grow, for each batch size."""
+def trace_workload(measure: Callable[[], object], path: Path) -> dict[str, Any]:
+    """Profile all that a workload does."""
+    with profiled(path) as trace:
+        measure()
+    events = on_gpu(trace)
+    return {**summarize_gaps(events), **summarize_time(events)}
+
+
+def trace_all(pipe: Pipeline, folder: Path, figures: Mapping[str, Callable[[], object]]) -> None:
+    """Print how busy the GPU is while answers grow, for each batch size, and during the workloads."""
     folder.mkdir(parents=True, exist_ok=True)
     trace_decode(pipe, 1, folder / "warm_up.json")  # the first window waits for the profiler to start
     for batch_size in TRACED_BATCHES:
         report(what="gaps", batch=batch_size, **trace_decode(pipe, batch_size, folder / f"decode_{batch_size}.json"))
+    for name, measure in figures.items():
+        report(what="where", workload=name, **trace_workload(measure, folder / f"{name}.json"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--only", default="single,text,image,shared")
+    parser.add_argument("--only", help="names of workloads, with commas; without --trace all of them")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
@@ -190,10 +237,13 @@ def main() -> None:
     started_s = time.perf_counter()
     pipe = open_pipeline(args.model)
     report(what="start", seconds=round(time.perf_counter() - started_s, 1))
+    figures = make_figures(pipe, args.scale, args.side_px)
+    names = list(figures) if args.only is None else args.only.split(",")
+    warm_up(pipe, args.side_px)
     if args.trace is None:
-        measure(pipe, args.only.split(","), args.scale, args.side_px)
+        measure_each(figures, names)
     else:
-        trace(pipe, args.trace)
+        trace_all(pipe, args.trace, {name: figures[name] for name in names if args.only is not None})
     pipe.close()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmark_runs import run_benchmark
-from h200 import summarize_gaps
+from h200 import on_gpu, summarize_gaps, summarize_time
 
 
 def test_all_figures_are_printed() -> None:
@@ -17,17 +19,28 @@ def test_all_figures_are_printed() -> None:
         assert figures["engine"] == "seesay" and figures["in_tok_per_s"] > 0
 
 
-def test_a_profile_is_busy_where_kernels_and_copies_are() -> None:
-    def event(cat: str, ts: float, dur: float) -> dict[str, object]:
-        return {"ph": "X", "cat": cat, "ts": ts, "dur": dur}
+def event(cat: str, ts: float, dur: float, stream: int = 7) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": cat, "ts": ts, "dur": dur, "args": {"stream": stream}}
 
-    events = [
-        {"ph": "M", "name": "process_name"},
-        event("gpu_memcpy", 160.0, 40.0),  # ends the window; 10 idle before it
-        event("kernel", 100.0, 20.0),
-        event("kernel", 110.0, 30.0),  # beside the one before
-        event("kernel", 115.0, 5.0),  # inside
-        event("cuda_runtime", 90.0, 500.0),  # the host's time is not the GPU's
-        event("gpu_memset", 145.0, 5.0),  # 5 idle before it
-    ]
-    assert summarize_gaps(events) == {"busy_share": 0.85, "longest_gap_us": 10.0}
+
+EVENTS = [
+    {"ph": "M", "name": "process_name"},
+    event("gpu_memcpy", 160.0, 40.0),  # ends the window; 10 idle before it
+    event("kernel", 100.0, 20.0),
+    event("kernel", 110.0, 30.0, stream=8),  # beside the one before
+    event("kernel", 115.0, 5.0),  # inside
+    event("cuda_runtime", 90.0, 500.0),  # the host's time is not the GPU's
+    event("gpu_memset", 145.0, 5.0),  # 5 idle before it
+]
+
+
+def test_a_profile_is_busy_where_kernels_and_copies_are() -> None:
+    assert summarize_gaps(on_gpu({"traceEvents": EVENTS})) == {"busy_share": 0.85, "longest_gap_us": 10.0}
+
+
+def test_a_profile_tells_what_took_the_time() -> None:
+    long = [{**event, "dur": 1e3 * event["dur"]} for event in on_gpu({"traceEvents": EVENTS})]
+    assert summarize_time(long) == {
+        "streams_ms": {"7": 70.0, "8": 30.0},
+        "kernels_ms": {"kernel": 55.0, "gpu_memcpy": 40.0, "gpu_memset": 5.0},
+    }
