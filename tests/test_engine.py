@@ -446,6 +446,37 @@ def test_failing_step_ends_the_row_at_fault_only(
     assert long.error.code is (ErrorCode.OUT_OF_MEMORY if isinstance(error, MemoryError) else ErrorCode.INTERNAL)
 
 
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_failing_steps_lose_nothing_between_device_and_host(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, is_ahead: bool
+) -> None:
+    """Steps of several rows fail half-way and are computed again row by row: their copies have been made, once."""
+    path, options = str(tiny_checkpoint("llama")), {"device_type": "cpu", "block_size": 4}
+    requests = parse([f"{word} " * 6 for word in ("game", "frame", "the", "in")], max_new_tokens=12, ignore_eos=True)
+    with AsyncEngine(path, backend_config=EngineConfig(**options)) as engine:
+        expected = [output.token_ids for output in ask(engine, requests)]
+    config = EngineConfig(**options, num_gpu_blocks=24, num_cpu_blocks=100, async_scheduling=is_ahead)
+    with AsyncEngine(path, backend_config=config) as engine:
+        runner = engine.loop._runner
+        launch, forward, plans, failed = runner.launch, runner.decoder.forward, [], []
+
+        def watch(plan: Any, *others: Any) -> Any:
+            plans.append(plan)
+            return launch(plan, *others)
+
+        def fail_with_several(inputs: Any, caches: Any) -> Any:
+            if len(plans[-1].rows) > 1 and len(plans) % 3 == 0:
+                failed.append(plans[-1])
+                raise RuntimeError("a bug")
+            return forward(inputs, caches)
+
+        monkeypatch.setattr(runner, "launch", watch)
+        monkeypatch.setattr(runner.decoder, "forward", fail_with_several)
+        for _ in range(3):
+            assert [output.token_ids for output in ask(engine, requests)] == expected
+        assert any(plan.saves for plan in failed) and any(plan.loads for plan in failed)
+
+
 def test_abort_ends_with_one_final_delta(vision_engine: AsyncEngine) -> None:
     arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
     requests = parse(["a", ("b", make_picture(40, 30, 70)), "c"], max_new_tokens=1500, ignore_eos=True)
