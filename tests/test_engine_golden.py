@@ -131,6 +131,7 @@ def test_kept_on_the_host(case: Case, is_ahead: bool) -> None:
                 assert not is_known or output.usage.cached_tokens == cacheable > 0
         stats = engine.stats()
         assert stats.total_preemptions > 0 and stats.total_host_kv_loads > 0
+        assert 0 < stats.num_used_host_kv_blocks <= stats.num_host_kv_blocks == 500
         once = sum(output.usage.prompt_tokens + 2 * NEW_TOKENS for output in outputs if output.usage)
         partial_blocks = 4 * (len(outputs) + stats.total_preemptions)
         assert stats.total_step_tokens <= once + partial_blocks, "something was computed again"

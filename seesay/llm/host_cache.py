@@ -72,8 +72,9 @@ class HostCache:
                 is_saved.record()
             self._saving.append((is_saved, {copy.slot for copy in part}))
 
-    # A slot that is read from is never written to before: the save stream waits for the current one, which has waited
-    # for all earlier loads. That it is not read from before it is written to, has to be said.
+    # Nothing is saved into a slot that is still being loaded from: the save stream waits for the current one, and that
+    # has waited for all earlier loads. The load stream waits for nobody but the saves into its own slots, so that what
+    # a step loads is on its way while the step before is being computed.
     def _load(self, copies: Sequence[BlockCopy]) -> None:
         for buffer, part in self._load_buffers.fill(copies):
             with on_stream(self._load_stream):
