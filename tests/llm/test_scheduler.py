@@ -55,6 +55,7 @@ def make_scheduler(
     ahead: int = 1000,
     caching: bool = True,
     mixed: int | None = None,
+    host: int = 0,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_batch_size=batch,
@@ -63,7 +64,7 @@ def make_scheduler(
         session_len=session_len,
         max_encode_ahead_tokens=ahead,
     )
-    scheduler = Scheduler(config, BlockPool(blocks, block_size, caching))
+    scheduler = Scheduler(config, BlockPool(blocks, block_size, caching, host))
     for seq in sequences:
         scheduler.add(seq)
     return scheduler
@@ -319,6 +320,21 @@ def test_a_preempted_sequence_finds_its_blocks_again() -> None:
         step(scheduler)
     assert rows(step(scheduler)) == [(2, 12, 5)], "three of its four full blocks were not needed by the other"
     assert young.num_cached_tokens == 0, "that was no hit of the prompt"
+
+
+def test_what_a_preempted_sequence_lost_comes_back_from_the_host() -> None:
+    old, young = make_sequence(1, 8, max_new_tokens=5), make_sequence(2, 16, max_new_tokens=5)
+    scheduler = make_scheduler([old, young], blocks=6, host=2)
+    last = step(scheduler).rows[1].block_ids[-1]
+    plan = step(scheduler)
+    assert (plan.preempted_ids, plan.saves, plan.loads) == ((2,), ((last, 0),), ())
+    while not old.is_finished:
+        assert not step(scheduler).loads
+    plan = step(scheduler)
+    assert rows(plan) == [(2, 16, 1)], "nothing but the token that was sampled"
+    assert plan.loads == ((plan.rows[0].block_ids[3], 0),)
+    stats = scheduler.stats()
+    assert (stats.num_host_slots, stats.num_used_host_slots, stats.total_host_loads) == (2, 2, 1)
 
 
 # --- prefix cache ---------------------------------------------------------------------------------------------------
