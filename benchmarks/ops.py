@@ -76,14 +76,9 @@ def token_figures(num_tokens: int) -> list[Figure]:
         ),
         Figure(name="silu_and_mul", run=lambda o, i: o.silu_and_mul(wide[i % count]), num_bytes=6.0 * t * WIDE),
         Figure(
-            name="rotate",
-            run=lambda o, i: o.rotate(qkv[i % count][:, :num_qk], cos, sin),
-            num_bytes=4.0 * t * num_qk * DIM + 4.0 * t * DIM,
-        ),
-        Figure(
-            name="write_kv",
-            run=lambda o, i: o.write_kv(cache, rows, qkv[i % count][:, HEADS:].view(t, 2, KV_HEADS, DIM)),
-            num_bytes=2 * pair_bytes,
+            name="rotate_and_write",
+            run=lambda o, i: o.rotate_and_write(qkv[i % count], cos, sin, cache, rows),
+            num_bytes=4.0 * t * num_qk * DIM + 4.0 * t * DIM + 1.5 * pair_bytes,
         ),
         Figure(
             name="splice", run=lambda o, i: o.splice(residual[i % count], rows, x[i % count]), num_bytes=2 * row_bytes

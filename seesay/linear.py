@@ -8,7 +8,8 @@ On the CPU oneDNN's kernels with a weight packed once run two to seven times as 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,16 @@ def make_linear_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Linea
         return F.linear(x, weight, bias)
 
     return run
+
+
+def make_vector_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor] | None:
+    """`seesay.kernels.gemv.gemv` with this weight and bias, which is what a single row is fastest with; None where it
+    does not run."""
+    if weight.device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from seesay.kernels.gemv import gemv
+
+    return partial(gemv, weight=weight, bias=bias)
 
 
 def _try_packed_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel | None:

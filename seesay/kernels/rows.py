@@ -57,38 +57,90 @@ def norm_kernel(
 
 
 @triton.jit
-def rotate_kernel(
-    x_ptr,
+def rotate_and_write_kernel(
+    qkv_ptr,
     cos_ptr,
     sin_ptr,
+    cache_ptr,
+    slots_ptr,
+    query_norm_ptr,
+    key_norm_ptr,
     token_stride,
-    head_stride,
     cos_stride,
     cos_step,
     sin_stride,
     sin_step,
+    eps,
     NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
     HALF: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
-    """Program (t, p) turns heads p · HEADS … of token t by tables of 2 · HALF components, sin's first half negated."""
+    """Program (t, p) takes heads p · HEADS … of token t: queries and keys are turned in place by tables of 2 · HALF
+    components, sin's first half negated; keys and values go to the token's slot of the cache, too."""
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     pairs = tl.arange(0, BLOCK)
     is_pair = pairs < HALF
+    is_head = heads < NUM_HEADS + 2 * NUM_KV_HEADS
+    is_turned = heads < NUM_HEADS + NUM_KV_HEADS
+    is_query = heads < NUM_HEADS
     first_cos = tl.load(cos_ptr + token * cos_stride + pairs * cos_step, mask=is_pair, other=0.0).to(tl.float32)
     first_sin = tl.load(sin_ptr + token * sin_stride + pairs * sin_step, mask=is_pair, other=0.0).to(tl.float32)
     last_cos = tl.load(cos_ptr + token * cos_stride + (pairs + HALF) * cos_step, mask=is_pair, other=0.0)
     last_sin = tl.load(sin_ptr + token * sin_stride + (pairs + HALF) * sin_step, mask=is_pair, other=0.0)
-    is_inside = (heads < NUM_HEADS)[:, None] & is_pair[None, :]
-    places = x_ptr + token * token_stride + heads[:, None] * head_stride + pairs[None, :]
+    is_inside = is_head[:, None] & is_pair[None, :]
+    places = qkv_ptr + token * token_stride + heads[:, None] * DIM + pairs[None, :]
     first = tl.load(places, mask=is_inside, other=0.0).to(tl.float32)
     last = tl.load(places + HALF, mask=is_inside, other=0.0).to(tl.float32)
+    others = 2 * HALF + tl.arange(0, BLOCK_REST)
+    is_other = is_head[:, None] & (others < DIM)[None, :]
+    rest_places = qkv_ptr + token * token_stride + heads[:, None] * DIM + others[None, :]
+    rest = tl.zeros([HEADS, BLOCK_REST], tl.float32)
+    if 2 * HALF < DIM:
+        rest = tl.load(rest_places, mask=is_other, other=0.0).to(tl.float32)
+    if HAS_NORM:
+        squares = tl.sum(first * first, axis=1) + tl.sum(last * last, axis=1) + tl.sum(rest * rest, axis=1)
+        scale = 1.0 / tl.sqrt(squares / DIM + eps)[:, None]
+        first = _normed(first, scale, query_norm_ptr, key_norm_ptr, pairs, is_pair, is_query, is_turned, qkv_ptr)
+        last = _normed(last, scale, query_norm_ptr, key_norm_ptr, pairs + HALF, is_pair, is_query, is_turned, qkv_ptr)
+        if 2 * HALF < DIM:
+            rest = _normed(
+                rest, scale, query_norm_ptr, key_norm_ptr, others, others < DIM, is_query, is_turned, qkv_ptr
+            )
     turned_first = first * first_cos[None, :] + last * first_sin[None, :]
     turned_last = last * last_cos.to(tl.float32)[None, :] + first * last_sin.to(tl.float32)[None, :]
-    tl.store(places, turned_first.to(x_ptr.dtype.element_ty), mask=is_inside)
-    tl.store(places + HALF, turned_last.to(x_ptr.dtype.element_ty), mask=is_inside)
+    turned_first = tl.where(is_turned[:, None], turned_first, first)
+    turned_last = tl.where(is_turned[:, None], turned_last, last)
+    is_changed = is_inside & is_turned[:, None]
+    tl.store(places, turned_first.to(qkv_ptr.dtype.element_ty), mask=is_changed)
+    tl.store(places + HALF, turned_last.to(qkv_ptr.dtype.element_ty), mask=is_changed)
+    slot = tl.load(slots_ptr + token).to(tl.int64)
+    targets = cache_ptr + slot * (2 * NUM_KV_HEADS * DIM) + (heads - NUM_HEADS)[:, None] * DIM
+    is_kept = (heads >= NUM_HEADS)[:, None]
+    tl.store(targets + pairs[None, :], turned_first.to(cache_ptr.dtype.element_ty), mask=is_inside & is_kept)
+    tl.store(targets + HALF + pairs[None, :], turned_last.to(cache_ptr.dtype.element_ty), mask=is_inside & is_kept)
+    if 2 * HALF < DIM:
+        if HAS_NORM:
+            tl.store(rest_places, rest.to(qkv_ptr.dtype.element_ty), mask=is_other & is_turned[:, None])
+        tl.store(targets + others[None, :], rest.to(cache_ptr.dtype.element_ty), mask=is_other & is_kept)
+
+
+@triton.jit
+def _normed(x, scale, query_norm_ptr, key_norm_ptr, columns, is_column, is_query, is_turned, like_ptr):
+    """x · scale · the weight of queries or keys, rounded as a kernel of its own would write it; values stay."""
+    query_weight = tl.load(query_norm_ptr + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
+    key_weight = tl.load(key_norm_ptr + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
+    normed = x * scale * tl.where(is_query[:, None], query_weight, key_weight)
+    return tl.where(is_turned[:, None], normed.to(like_ptr.dtype.element_ty).to(tl.float32), x)
 
 
 @triton.jit
@@ -151,27 +203,46 @@ def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, e
     return out
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    num_tokens, num_heads, _ = x.shape
-    half = cos.shape[-1] // 2
-    if not x.numel() or not half:
+def rotate_and_write(
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    norms: tuple[torch.Tensor, torch.Tensor, float] | None,
+) -> None:
+    """See `Ops.rotate_and_write`."""
+    num_tokens, num_all, dim = qkv.shape
+    num_kv_heads, half = cache.shape[3], cos.shape[-1] // 2
+    if not qkv.numel():
         return
-    assert x.stride(-1) == 1
-    heads = min(HEADS_PER_PROGRAM, _power_of_2_from(num_heads))
-    rotate_kernel[(num_tokens, -(-num_heads // heads))](
-        x,
+    assert qkv.stride(1) == dim and qkv.stride(2) == 1 and cache.is_contiguous() and half
+    heads = min(HEADS_PER_PROGRAM, _power_of_2_from(num_all))
+    is_dependent = qkv.is_cuda
+    rotate_and_write_kernel[(num_tokens, -(-num_all // heads))](
+        qkv,
         cos,
         sin,
-        x.stride(0),
-        x.stride(1),
+        cache,
+        slots,
+        qkv if norms is None else norms[0],
+        qkv if norms is None else norms[1],
+        qkv.stride(0),
         cos.stride(0),
         cos.stride(-1),
         sin.stride(0),
         sin.stride(-1),
-        NUM_HEADS=num_heads,
+        0.0 if norms is None else norms[2],
+        NUM_HEADS=num_all - 2 * num_kv_heads,
+        NUM_KV_HEADS=num_kv_heads,
+        DIM=dim,
         HALF=half,
         HEADS=heads,
         BLOCK=_power_of_2_from(half),
+        BLOCK_REST=_power_of_2_from(max(1, dim - 2 * half)),
+        HAS_NORM=norms is not None,
+        IS_DEPENDENT=is_dependent,
+        launch_pdl=is_dependent,
     )
 
 

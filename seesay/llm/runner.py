@@ -303,8 +303,8 @@ class ModelRunner:
         is_plain = all(map(_wants_token_only, step.members))
         if self._graphs is not None and is_plain and self._graphs.takes(step):
             output = self._graphs.run(step, self._previous)
-            draws = self._draw(output.logits, step, greedy=(output.best, output.token_ids))
-            return LaunchedStep(step=step, draws=draws, outputs={}, done=None)
+            greedy = output.best, output.token_ids
+            return LaunchedStep(step=step, draws=self._draw(output.logits, step, greedy=greedy), outputs={}, done=None)
         inputs, last_tokens = make_model_input(
             step, self._previous, config=config, block_size=block_size, device=self.decoder.device
         )

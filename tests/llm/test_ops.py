@@ -45,19 +45,29 @@ def test_rms_norm_and_its_sum(device):
 
 
 @pytest.mark.parametrize("rotated", [DIM, 4])
-def test_rotate_turns_pairs_and_leaves_the_rest(device, rotated):
-    wide = torch.randn(5, 7, DIM, device=device)
-    x, before = wide[:, 1:4], wide.clone()
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_rotate_turns_pairs_and_writes_keys_and_values(device, rotated, is_normed):
+    qkv = torch.randn(5, 3 + 2 * KV_HEADS, DIM, device=device)
+    cache = torch.zeros(3, BLOCK, 2, KV_HEADS, DIM, device=device)
+    slots = torch.tensor([9, 2, 11, 0, 4], device=device)
     angles = torch.rand(5, 1, rotated // 2, device=device) * 6
     cos = torch.cat((angles.cos(), angles.cos()), -1)
     sin = torch.cat((-angles.sin(), angles.sin()), -1)
-    expected = before.clone()
-    half = rotated // 2
-    a, b = before[:, 1:4, :half], before[:, 1:4, half:rotated]
-    expected[:, 1:4, :half] = a * angles.cos() - b * angles.sin()
-    expected[:, 1:4, half:rotated] = b * angles.cos() + a * angles.sin()
-    pick_ops(device).rotate(x, cos, sin)
-    torch.testing.assert_close(wide, expected)
+    weights = torch.rand(2, DIM, device=device) + 0.5
+    before, turned = qkv.clone(), 3 + KV_HEADS
+    if is_normed:
+        scale = (before[:, :turned].pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()
+        before[:, :3] *= scale[:, :3] * weights[0]
+        before[:, 3:turned] *= scale[:, 3:] * weights[1]
+    expected, half = before.clone(), rotated // 2
+    a, b = before[:, :turned, :half], before[:, :turned, half:rotated]
+    expected[:, :turned, :half] = a * angles.cos() - b * angles.sin()
+    expected[:, :turned, half:rotated] = b * angles.cos() + a * angles.sin()
+    norms = (weights[0], weights[1], 1e-6) if is_normed else None
+    pick_ops(device).rotate_and_write(qkv, cos, sin, cache, slots, norms)
+    torch.testing.assert_close(qkv, expected)
+    torch.testing.assert_close(cache.flatten(0, 1)[slots], expected[:, 3:].view(5, 2, KV_HEADS, DIM))
+    assert cache.count_nonzero() == 5 * 2 * KV_HEADS * DIM
 
 
 def test_silu_and_mul(device):
@@ -70,15 +80,6 @@ def test_splice_writes_rows(device):
     hidden, rows = torch.zeros(6, 3, device=device), torch.tensor([4, 1], device=device)
     pick_ops(device).splice(hidden, rows, torch.arange(6.0, device=device).view(2, 3))
     assert hidden[4].tolist() == [0, 1, 2] and hidden[1].tolist() == [3, 4, 5] and hidden.count_nonzero() == 5
-
-
-def test_write_kv_by_slot(device):
-    cache = torch.zeros(3, BLOCK, 2, KV_HEADS, DIM, device=device)
-    pairs = torch.randn(2, 2, KV_HEADS, DIM, device=device)
-    pick_ops(device).write_kv(cache, torch.tensor([9, 2], device=device), pairs)
-    torch.testing.assert_close(cache[2, 1], pairs[0])
-    torch.testing.assert_close(cache[0, 2], pairs[1])
-    assert cache.count_nonzero() == pairs.numel()
 
 
 def attend_plainly(query, keys, values, *, scale, window, soft_cap):
@@ -115,7 +116,7 @@ def run_attention(device, rows, *, window, soft_cap, poison=False):
         table[index, count:] = own[-1]
         pairs = torch.randn(length, 2, KV_HEADS, DIM, device=device)
         slots = own[np.arange(length) // BLOCK] * BLOCK + np.arange(length) % BLOCK
-        ops.write_kv(cache, torch.from_numpy(slots).to(device), pairs)
+        cache.flatten(0, 1)[torch.from_numpy(slots).to(device)] = pairs
         query = torch.randn(num_new, HEADS, DIM, device=device)
         queries.append(query)
         options = {"scale": 0.4, "window": window, "soft_cap": soft_cap}

@@ -78,11 +78,15 @@ def test_norm_of_heads_inside_wider_tokens(ops, dtype):
 
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("num_tokens", "heads", "dim", "rotated"), [(5, 3, 8, 8), (4, 18, 80, 32), (1, 32, 128, 128)])
+@pytest.mark.parametrize(
+    ("num_tokens", "heads", "kv_heads", "dim", "rotated"),
+    [(5, 1, 1, 8, 8), (4, 14, 2, 80, 32), (1, 28, 4, 128, 128), (2, 4, 4, 96, 96)],
+)
 @pytest.mark.parametrize("by_component", [False, True])
-def test_rotate(ops, dtype, num_tokens, heads, dim, rotated, by_component):
-    wide = random(num_tokens, heads + 2, dim, dtype=dtype)
-    before, half = wide.double(), rotated // 2
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_rotate_and_write(ops, dtype, num_tokens, heads, kv_heads, dim, rotated, by_component, is_normed):
+    qkv = random(num_tokens, heads + 2 * kv_heads, dim, dtype=dtype)
+    before, half, turned = qkv.double(), rotated // 2, heads + kv_heads
     # Multimodal tables differ by component and come transposed in memory.
     angles = (
         random(half, num_tokens, dtype=torch.float32).t() * 3
@@ -91,12 +95,20 @@ def test_rotate(ops, dtype, num_tokens, heads, dim, rotated, by_component):
     )
     cos = torch.cat((angles.cos().t(), angles.cos().t())).t()[:, None].to(dtype)
     sin = torch.cat((-angles.sin().t(), angles.sin().t())).t()[:, None].to(dtype)
+    weights = random(2, dim, dtype=dtype, seed=3)
+    if is_normed:
+        before[:, :heads] = norm_exactly(qkv[:, :heads], weights[0])
+        before[:, heads:turned] = norm_exactly(qkv[:, heads:turned], weights[1])
     expected, c, s = before.clone(), cos[..., :half].double(), sin[..., half:].double()
-    first, last = before[:, 1:-1, :half], before[:, 1:-1, half:rotated]
-    expected[:, 1:-1, :half] = first * c - last * s
-    expected[:, 1:-1, half:rotated] = last * c + first * s
-    ops.rotate(wide[:, 1:-1], cos, sin)
-    assert_close(wide, expected)
+    first, last = before[:, :turned, :half], before[:, :turned, half:rotated]
+    expected[:, :turned, :half] = first * c - last * s
+    expected[:, :turned, half:rotated] = last * c + first * s
+    cache = torch.zeros(5, 3, 2, kv_heads, dim, dtype=dtype, device=DEVICE)
+    slots = torch.tensor([14, 0, 7, 3, 9], device=DEVICE)[:num_tokens]
+    ops.rotate_and_write(qkv, cos, sin, cache, slots, (weights[0], weights[1], 1e-6) if is_normed else None)
+    assert_close(qkv, expected)
+    assert torch.equal(cache.flatten(0, 1)[slots], qkv[:, heads:].view(num_tokens, 2, kv_heads, dim))
+    assert cache.count_nonzero() == qkv[:, heads:].count_nonzero()
 
 
 @runs_here
@@ -110,12 +122,7 @@ def test_silu_and_mul(ops, dtype, num_tokens, size):
 
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_writes_by_row(ops, dtype):
-    cache = torch.zeros(5, 3, 2, 2, 80, dtype=dtype, device=DEVICE)
-    qkv = random(4, 9, 80, dtype=dtype)
-    pairs, slots = qkv[:, 5:].view(4, 2, 2, 80), torch.tensor([14, 0, 7, 3], device=DEVICE)
-    ops.write_kv(cache, slots, pairs)
-    assert torch.equal(cache.flatten(0, 1)[slots], pairs) and cache.count_nonzero() == pairs.count_nonzero()
+def test_splice(ops, dtype):
     hidden, embeddings = torch.zeros(6, 40, dtype=dtype, device=DEVICE), random(2, 40, dtype=torch.float32)
     ops.splice(hidden, torch.tensor([4, 1], device=DEVICE), embeddings)
     assert_close(hidden[[4, 1]], embeddings.double())

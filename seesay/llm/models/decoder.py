@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
-from seesay.linear import LinearKernel, make_linear_kernel
+from seesay.linear import LinearKernel, make_linear_kernel, make_vector_kernel
 from seesay.llm.layers.linear import Linear, make_linear
 from seesay.llm.layers.parameter import Parameter, load_parameters, plain_parameter
 from seesay.llm.models.rotary import Rotary
@@ -96,22 +96,34 @@ class _Layer:
         x = ops.add_rms_norm(self._attend(x, cache, step), residual, self._mlp_norm.data, self._eps)
         return self._down(ops.silu_and_mul(self._gate_up(x)))
 
+    def run_vector(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
+        """As `run` for a single token, whose residual stream x [1, hidden] is changed in place: norms, the activation
+        and the sums ride along with the products. Only where linear layers have vector kernels."""
+        qkv, out, gate_up, down = (linear.vector for linear in self.linears)
+        assert qkv is not None and out is not None and gate_up is not None and down is not None
+        mixed = qkv(x, norm=(self._input_norm.data, self._eps)).view(1, -1, self._head_dim)
+        out(self._attend_to(mixed, cache, step), add_to=x)
+        down(gate_up(x, norm=(self._mlp_norm.data, self._eps), is_gated=True), add_to=x)
+
     def _attend(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
-        ops, num_heads = self._ops, self._num_heads
         qkv = self._qkv(x).view(x.shape[0], -1, self._head_dim)
-        num_qk = num_heads + self._num_kv_heads
-        qk = qkv[:, :num_qk]
+        return self._out(self._attend_to(qkv, cache, step))
+
+    def _attend_to(self, qkv: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
+        """Attention output [T, H · D] of queries, keys and values [T, H + 2 G, D]."""
+        norms = None
         if self._qk_norms:
-            q_norm, k_norm = self._qk_norms
-            qk[:, :num_heads] = ops.rms_norm(qk[:, :num_heads], q_norm.data, self._eps)
-            qk[:, num_heads:] = ops.rms_norm(qk[:, num_heads:], k_norm.data, self._eps)
-        ops.rotate(qk, step.cos, step.sin)
-        query = qkv[:, :num_heads]
-        ops.write_kv(cache, step.slots, qkv[:, num_heads:].view(x.shape[0], 2, -1, self._head_dim))
-        output = ops.attend(
-            query, cache, step.attention, scale=self._scale, window=self._window, soft_cap=self._soft_cap
+            norms = self._qk_norms[0].data, self._qk_norms[1].data, self._eps
+        self._ops.rotate_and_write(qkv, step.cos, step.sin, cache, step.slots, norms)
+        output = self._ops.attend(
+            qkv[:, : self._num_heads],
+            cache,
+            step.attention,
+            scale=self._scale,
+            window=self._window,
+            soft_cap=self._soft_cap,
         )
-        return self._out(output.reshape(x.shape[0], -1))
+        return output.reshape(len(qkv), -1)
 
 
 def _qkv_sources(config: DecoderConfig, name: str) -> list[tuple[str, int]]:
@@ -142,6 +154,7 @@ class Decoder:
         if not config.tied_embeddings:
             self._head = plain_parameter("lm_head.weight", config.vocab_size, config.hidden_size)
         self._to_logits: LinearKernel
+        self._vector_to_logits: Callable[..., torch.Tensor] | None
         self._rotary = Rotary(config.rotary, device=device, dtype=dtype)
         self._windows = frozenset(config.windows)
 
@@ -174,6 +187,7 @@ class Decoder:
             for linear in layer.linears:
                 linear.finish()
         self._to_logits = make_linear_kernel(self._head.data, None)
+        self._vector_to_logits = make_vector_kernel(self._head.data, None)
         if self._head is not self._embed:
             del self._head.data
 
@@ -196,6 +210,10 @@ class Decoder:
         cos, sin = self._rotary.tables(inputs.positions, inputs.is_long)
         plan = ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         step = _Step(cos, sin, inputs.slot_mapping, plan)
+        if len(residual) == 1 and self._vector_to_logits is not None:
+            for layer, cache in zip(self._layers, caches, strict=True):
+                layer.run_vector(residual, cache, step)
+            return ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
         delta = None
         for layer, cache in zip(self._layers, caches, strict=True):
             delta = layer.run(delta, residual, cache, step)
@@ -204,6 +222,9 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""
-        logits = self._to_logits(hidden)
+        to_logits = self._to_logits
+        if len(hidden) == 1 and self._vector_to_logits is not None:
+            to_logits = self._vector_to_logits
+        logits = to_logits(hidden)
         cap = self.config.logit_soft_cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

@@ -61,17 +61,25 @@ class Ops(Protocol):
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Add x to `residual` in place and return the norm of the sum."""
 
-    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """Rotate the first R of the D components of x [T, H, D] in place (Su et al. 2021, halves paired).
-
-        cos and sin are [T, 1, R]; the first half of sin is negated already.
-        """
-
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         """silu(first half) · second half of the last axis."""
 
-    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
-        """Write keys and values [T, 2, G, D] to `slots` int64 [T] of a cache [num_blocks, block_size, 2, G, D]."""
+    def rotate_and_write(
+        self,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        cache: torch.Tensor,
+        slots: torch.Tensor,
+        norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+    ) -> None:
+        """Rotate queries and keys in place, and write keys and values to the cache.
+
+        qkv [T, H + 2 G, D] holds queries, keys and values. The first R of the D components are rotated (Su et al. 2021,
+        halves paired) by cos and sin [T, 1, R], the first half of sin being negated already. slots int64 [T] of a cache
+        [num_blocks, block_size, 2, G, D]. norms: (weight of queries [D], of keys [D], eps) of an RMS norm before the
+        rotation.
+        """
 
     def plan_attention(
         self,

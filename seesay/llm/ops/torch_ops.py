@@ -78,6 +78,7 @@ class TorchOps:
         return rms_norm(residual.add_(x), weight, eps)
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """Rotate the first R of the D components of x [T, H, D] in place by cos and sin [T, 1, R]."""
         dim = cos.shape[-1]
         rotated = x if dim == x.shape[-1] else x[..., :dim]
         torch.addcmul(rotated * cos, rotated.roll(dim // 2, -1), sin, out=rotated)
@@ -87,7 +88,27 @@ class TorchOps:
         return F.silu(gate).mul_(up)
 
     def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
+        """Write keys and values [T, 2, G, D] to `slots` of the cache."""
         cache.flatten(0, 1).index_copy_(0, slots, pairs)
+
+    def rotate_and_write(
+        self,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        cache: torch.Tensor,
+        slots: torch.Tensor,
+        norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+    ) -> None:
+        num_kv_heads = cache.shape[3]
+        num_heads = qkv.shape[1] - 2 * num_kv_heads
+        qk = qkv[:, : num_heads + num_kv_heads]
+        if norms is not None:
+            query_weight, key_weight, eps = norms
+            qk[:, :num_heads] = self.rms_norm(qk[:, :num_heads], query_weight, eps)
+            qk[:, num_heads:] = self.rms_norm(qk[:, num_heads:], key_weight, eps)
+        self.rotate(qk, cos, sin)
+        self.write_kv(cache, slots, qkv[:, num_heads:].view(qkv.shape[0], 2, num_kv_heads, -1))
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         hidden.index_copy_(0, rows, embeddings.to(hidden.dtype))

@@ -146,8 +146,10 @@ def _decode(
         BLOCK_D=_padded_dim(head_dim),
         HAS_WINDOW=window is not None,
         HAS_CAP=soft_cap is not None,
+        IS_DEPENDENT=query.is_cuda,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        launch_pdl=query.is_cuda,
     )
     if splits.count > 1:
         combine_kernel[(plan.num_decode, num_heads)](
@@ -164,6 +166,8 @@ def _decode(
             BLOCK_S=16,
             BLOCK_D=_padded_dim(head_dim),
             HAS_WINDOW=window is not None,
+            IS_DEPENDENT=query.is_cuda,
+            launch_pdl=query.is_cuda,
         )
 
 

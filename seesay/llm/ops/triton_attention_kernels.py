@@ -126,12 +126,16 @@ def decode_kernel(
     BLOCK_D: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
     """Program (b, g, s) takes split s of row b's context for the query heads of key-value head g.
 
     A row is divided into as many of the S splits as hold `least_tokens` each. The only split of a row writes the
     output, one of several its own output [B, H, S, D] and (maximum, sum) [B, H, S, 2].
     """
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -194,8 +198,12 @@ def combine_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
     """Program (b, h) adds up the splits of one head of one row, each weighted by its sum, where there are several."""
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     kv_len = tl.load(lens_ptr + tl.program_id(0))
     _, _, num_used = _divide(kv_len, window, num_splits, least_tokens, BLOCK_N, HAS_WINDOW)
     if num_used == 1:

@@ -27,14 +27,19 @@ class TritonOps:
         assert x.dim() == residual.dim() == 2 and x.stride(1) == residual.stride(1) == 1
         return row_kernels.norm(x, residual, weight, eps)
 
-    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        row_kernels.rotate(x, cos, sin)
-
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         return row_kernels.silu_and_mul(x)
 
-    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
-        row_kernels.scatter(cache.view(-1, 2 * cache.shape[3] * cache.shape[4]), slots, pairs.flatten(1))
+    def rotate_and_write(
+        self,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        cache: torch.Tensor,
+        slots: torch.Tensor,
+        norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+    ) -> None:
+        row_kernels.rotate_and_write(qkv, cos, sin, cache, slots, norms)
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         row_kernels.scatter(hidden, rows, embeddings)
