@@ -223,6 +223,7 @@ class AsyncEngine:
     def _build_encoder(self) -> Encoder | None:
         if not self.family.modalities or self.config.disable_vision_encoder:
             return None
+        self.family.resizes_on_device = self.resolved.device.type == "cuda"
         encoder = self.family.build_encoder(self.resolved.device, self.resolved.dtype)
         if self.config.eager_mode:
             encoder.disable_graphs()

@@ -31,6 +31,7 @@ from seesay.encoders.layers import (
     group_neighbours,
     group_segments,
 )
+from seesay.encoders.pixels import PatchLoader
 
 Grid = tuple[int, int, int]
 _EPS = 1e-6
@@ -274,26 +275,20 @@ class QwenVisionTower(nn.Module):
 
 
 class QwenEncoder:
-    """The tower as an encoder. Features: `pixels` uint8 [P, patch_dim] and `grid` (t, h, w)."""
+    """The tower as an encoder. Features: those of `PatchLoader`, and `grid` (t, h, w)."""
 
     def __init__(self, tower: QwenVisionTower, normalizer: PixelNormalizer) -> None:
         self.tower = tower
         self._graphed = GraphedTower(tower.plan)
-        self._normalizer = normalizer
         self.hidden_size = tower.config.out_hidden_size
         self.dtype = tower.patch_embed.weight.dtype
         self.device = tower.patch_embed.weight.device
+        group = (tower.config.merge_size, tower.config.merge_size)
+        self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
-        """The items' normalized patch vectors, one item after another: float32 [P, patch_dim] on the tower's device."""
-        pixels = [torch.from_numpy(item["pixels"]).to(self.device) for item in features]
-        patches = torch.empty(sum(map(len, pixels)), 3, pixels[0].shape[1] // 3, device=self.device)
-        start = 0
-        for part in pixels:
-            out = patches[start : start + len(part)]
-            self._normalizer(part.view(out.shape), channel_dim=1, out=out)
-            start += len(part)
-        return patches.flatten(1)
+        """The items' normalized patch vectors, one item after another: [P, patch_dim], as the tower takes them."""
+        return self._loader(features)
 
     def disable_graphs(self) -> None:
         self._graphed.records_graphs = False

@@ -78,7 +78,8 @@ class PatchSettings:
 
 
 class DynamicResolutionFamily(Family):
-    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, `grid` (t, h, w) in patches and what else `measure`
+    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, or on a GPU `frames` uint8 [N, H, W, 3] with
+    `resample` and `patch` (Tp, P, P), of which it makes the same; `grid` (t, h, w) in patches and what else `measure`
     tells, and for a clip `seconds_per_grid`, the time between two steps of t."""
 
     modalities = (Modality.IMAGE, Modality.VIDEO)
@@ -138,19 +139,21 @@ class DynamicResolutionFamily(Family):
         import torch
 
         settings = self.settings[media.modality]
-        measures = self.measure(media.modality, media.size, options)
-        frames = resize(media.frames, measures["resized"], resample=settings.pixels.resample)
+        features: dict[str, Any] = {**self.measure(media.modality, media.size, options)}
+        if media.modality is Modality.VIDEO:
+            features["seconds_per_grid"] = _frame_interval_s(media) * settings.temporal_patch_size
+        if self.may_send_frames(media.size, settings.pixels.resample):
+            patch = (settings.temporal_patch_size, settings.patch_size, settings.patch_size)
+            return {**features, "frames": media.frames, "resample": settings.pixels.resample, "patch": patch}
+        frames = resize(media.frames, features["resized"], resample=settings.pixels.resample)
         patches, grid = qwen_patchify(
             torch.from_numpy(frames if frames.flags.writeable else frames.copy()).permute(0, 3, 1, 2),
             patch_size=settings.patch_size,
             temporal_patch_size=settings.temporal_patch_size,
             merge_size=settings.merge_size,
         )
-        assert grid == measures["grid"], (grid, measures)
-        features = {**measures, "pixels": patches.numpy()}
-        if media.modality is Modality.VIDEO:
-            features["seconds_per_grid"] = _frame_interval_s(media) * settings.temporal_patch_size
-        return features
+        assert grid == features["grid"], (grid, features)
+        return {**features, "pixels": patches.numpy()}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
         settings = self.settings[modality]

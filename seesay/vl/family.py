@@ -7,6 +7,7 @@ a device: torch is imported inside `build_encoder` only.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from seesay.encoders.encoder import Encoder
+    from seesay.processors.images import Resample
     from seesay.processors.tokenizer import Tokenizer
 
 Features = Mapping[str, Any]
@@ -33,6 +35,8 @@ MAX_UNITS = 1 << 22
 """Most patches of one picture or clip: beyond it nothing is worth counting."""
 MAX_PIXELS, MAX_TILES = 1 << 31, 1024
 """Largest values of options that ask for pixels and for tiles."""
+MAX_DEVICE_PIXELS = 1 << 24
+"""Larger pictures are resized on the host, so that they take no more of the device's memory than was planned for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,8 @@ class Family(ABC):
 
     options: names of the per-item options `preprocess` knows, by modality; their values are positive integers.
     decode_defaults: how a clip is sampled when the request does not say (`fps`, `num_frames`, …).
+    resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
+    that; set before the first `preprocess`.
     """
 
     architectures: ClassVar[tuple[str, ...]]
@@ -96,6 +102,7 @@ class Family(ABC):
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
     decode_defaults: ClassVar[Mapping[Modality, Mapping[str, Any]]] = {}
     weights: ClassVar[WeightMap]
+    resizes_on_device: bool = False
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         """Read the processor settings. Raises `CheckpointError` for a tensor that belongs to nobody."""
@@ -168,12 +175,19 @@ class Family(ABC):
         size = self.largest_size()
         if size is None:
             return None
-        frames = np.zeros((1, *size, 3), dtype=np.uint8)
+        # A GPU that resizes also holds the picture as it came.
+        times = max(1, math.isqrt(MAX_DEVICE_PIXELS // math.prod(size))) if self.resizes_on_device else 1
+        frames = np.zeros((1, times * size[0], times * size[1], 3), dtype=np.uint8)
         return self.preprocess(DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32)), {})
 
     def largest_size(self) -> tuple[int, int] | None:
         """(height, width) in pixels of the picture that costs most; None without a tower."""
         return None
+
+    def may_send_frames(self, size: MediaSize, resample: Resample) -> bool:
+        """Whether the tower's device is to resize frames of this size."""
+        # lanczos is Pillow's, on the host
+        return self.resizes_on_device and resample != "lanczos" and size.height * size.width <= MAX_DEVICE_PIXELS
 
     def backbone(self) -> Backbone:
         """The text decoder: its config and which tensors are its own."""

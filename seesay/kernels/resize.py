@@ -1,0 +1,295 @@
+"""Antialiased resizing of uint8 frames on a GPU, bit for bit as torch's `interpolate` does it on a CPU, and cutting the
+result into patch vectors.
+
+The CPU's way (aten/src/ATen/native/cpu/UpSampleKernel.cpp, after Pillow): weights as 16-bit integers of one precision,
+columns before rows, and between the two each value is rounded to 8 bits. `interpolate` on CUDA computes in float32.
+"""
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# ruff: noqa: N803, N806
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Filter = Literal["bilinear", "bicubic"]
+
+CHANNELS = 3
+LEVELS = 256
+"""Values of a channel."""
+COLUMN_BLOCK, ROW_BLOCK = 128, 8
+"""Columns and rows of pixels that one program makes in the first pass."""
+SPAN = 1024
+"""Values that one program makes in the second pass."""
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+class Taps(NamedTuple):
+    """How one axis is resized: place o becomes (half + Σ weights[t, o] · pixel[starts[o] + t]) >> precision, kept in 8
+    bits; half is that of 1 << precision. `starts` is int32 [out], `weights` int16 [taps, out], zero behind the last
+    place of the input."""
+
+    starts: Any
+    weights: Any
+    precision: int
+
+    @property
+    def half(self) -> int:
+        return (1 << self.precision) >> 1
+
+
+def _weigh_linear(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.maximum(1.0 - np.abs(x), 0.0)
+
+
+def _weigh_cubic(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Keys' filter with a = -1/2."""
+    a, x = -0.5, np.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+
+
+_FILTERS = {"bilinear": (1.0, _weigh_linear), "bicubic": (2.0, _weigh_cubic)}
+"""Reach in pixels, and weight by distance."""
+
+
+@lru_cache(maxsize=512)
+def make_taps(size: int, new_size: int, kind: Filter) -> Taps:
+    """NumPy arrays for an axis of `size` places that gets `new_size`. One that keeps its size is copied."""
+    if size == new_size:
+        return Taps(np.arange(size, dtype=np.int32), np.ones((1, size), dtype=np.int16), 0)
+    reach, weigh = _FILTERS[kind]
+    scale = size / new_size
+    stretch = max(scale, 1.0)
+    support = reach * stretch
+    num_taps = math.ceil(support) * 2 + 1
+    centers = scale * (np.arange(new_size) + 0.5)
+    starts = np.maximum((centers - support + 0.5).astype(np.int64), 0)
+    counts = np.minimum((centers + support + 0.5).astype(np.int64), size) - starts
+    counts = np.clip(counts, 0, num_taps)
+    taps = np.arange(num_taps)[:, None]
+    weights = np.where(taps < counts, weigh((taps + starts - centers + 0.5) * (1.0 / stretch)), 0.0)
+    # Added one by one, as the CPU does it: NumPy's own sum would round otherwise.
+    weights /= np.cumsum(weights, axis=0)[-1]
+    precision = 0
+    while precision < 22 and int(0.5 + weights.max() * (1 << (precision + 1))) < 1 << 15:
+        precision += 1
+    scaled = weights * (1 << precision)
+    rounded = np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int16)
+    return Taps(starts.astype(np.int32), np.ascontiguousarray(rounded[: counts.max()]), precision)
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _to_8_bits(total, precision):
+    return tl.minimum(tl.maximum(total >> precision, 0), 255)
+
+
+@triton.jit
+def columns_kernel(
+    frames_ptr,
+    starts_ptr,
+    weights_ptr,
+    out_ptr,
+    num_rows,
+    width,
+    new_width,
+    plane_size,
+    num_taps,
+    half,
+    precision,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Program (b, r): columns b · BLOCK … of rows r · ROWS …, from [num_rows, width, 3] to [3, num_rows, new_width]."""
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    is_column = columns < new_width
+    mask = (rows < num_rows)[:, None] & is_column[None, :]
+    starts = tl.load(starts_ptr + columns, mask=is_column, other=0)
+    red = tl.full((ROWS, BLOCK), 0, tl.int32) + half
+    green = red
+    blue = red
+    for tap in range(num_taps):
+        weight = tl.load(weights_ptr + tap * new_width + columns, mask=is_column, other=0).to(tl.int32)[None, :]
+        source = tl.minimum(starts + tap, width - 1)
+        pixels = frames_ptr + (rows[:, None] * width + source[None, :]) * 3
+        red += weight * tl.load(pixels, mask=mask, other=0).to(tl.int32)
+        green += weight * tl.load(pixels + 1, mask=mask, other=0).to(tl.int32)
+        blue += weight * tl.load(pixels + 2, mask=mask, other=0).to(tl.int32)
+    out = out_ptr + rows[:, None] * new_width + columns[None, :]
+    tl.store(out, _to_8_bits(red, precision).to(tl.uint8), mask=mask)
+    tl.store(out + plane_size, _to_8_bits(green, precision).to(tl.uint8), mask=mask)
+    tl.store(out + plane_size + plane_size, _to_8_bits(blue, precision).to(tl.uint8), mask=mask)
+
+
+@triton.jit
+def patches_kernel(
+    pixels_ptr,
+    starts_ptr,
+    weights_ptr,
+    table_ptr,
+    out_ptr,
+    frame_stride,
+    row_stride,
+    column_stride,
+    channel_stride,
+    num_frames,
+    height,
+    new_height,
+    groups_high,
+    groups_wide,
+    num_values,
+    num_taps,
+    half,
+    precision,
+    PATCH_H: tl.constexpr,
+    PATCH_W: tl.constexpr,
+    GROUP_H: tl.constexpr,
+    GROUP_W: tl.constexpr,
+    FRAMES: tl.constexpr,
+    COPIES: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    """Program i makes values i · SPAN … of the vectors, each of which it writes for COPIES equal frames of a patch."""
+    AREA: tl.constexpr = PATCH_H * PATCH_W
+    VALUES: tl.constexpr = 3 * FRAMES * AREA
+    first = tl.program_id(0).to(tl.int64) * SPAN
+    first_patch = first // VALUES
+    places = (first - first_patch * VALUES).to(tl.int32) + tl.arange(0, SPAN)
+    mask = first + tl.arange(0, SPAN) < num_values
+    patch = first_patch.to(tl.int32) + places // VALUES
+    place = places % VALUES
+    channel = place // (FRAMES * AREA)
+    frame_in_patch = place // AREA % FRAMES
+    y = place // PATCH_W % PATCH_H
+    x = place % PATCH_W
+
+    group = patch // (GROUP_H * GROUP_W)
+    in_group = patch % (GROUP_H * GROUP_W)
+    line = group // groups_wide
+    row = (line % groups_high * GROUP_H + in_group // GROUP_W) * PATCH_H + y
+    column = (group % groups_wide * GROUP_W + in_group % GROUP_W) * PATCH_W + x
+    frame = tl.minimum(line // groups_high * FRAMES + frame_in_patch, num_frames - 1)
+
+    pixels = pixels_ptr + frame.to(tl.int64) * frame_stride + channel.to(tl.int64) * channel_stride
+    pixels += column * column_stride
+    start = tl.load(starts_ptr + row, mask=mask, other=0)
+    total = tl.full((SPAN,), 0, tl.int32) + half
+    for tap in range(num_taps):
+        weight = tl.load(weights_ptr + tap * new_height + row, mask=mask, other=0).to(tl.int32)
+        source = tl.minimum(start + tap, height - 1).to(tl.int64)
+        total += weight * tl.load(pixels + source * row_stride, mask=mask, other=0).to(tl.int32)
+    value = tl.load(table_ptr + channel * 256 + _to_8_bits(total, precision), mask=mask)
+    out = out_ptr + patch.to(tl.int64) * (VALUES * COPIES)
+    out += (channel * (FRAMES * COPIES) + frame_in_patch) * AREA + place % AREA
+    for copy in tl.static_range(COPIES):
+        tl.store(out + copy * AREA, value, mask=mask)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchLayout:
+    """How frames are cut: patches of `patch` (height, width) pixels, of `num_frames` frames each; the patches of one
+    `group` (height, width) are neighbours. Groups, and patches in them, go row by row."""
+
+    patch: tuple[int, int]
+    group: tuple[int, int]
+    num_frames: int
+
+    @property
+    def vector_size(self) -> int:
+        return CHANNELS * self.num_frames * math.prod(self.patch)
+
+    def count_groups(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(rows, columns) of groups in frames of `size` (height, width), which they must fill."""
+        (rows, rest_h), (columns, rest_w) = (
+            divmod(length, patch * group) for length, patch, group in zip(size, self.patch, self.group, strict=True)
+        )
+        assert not rest_h and not rest_w, f"frames of {size} cannot be cut into {self}"
+        return rows, columns
+
+
+def resize_columns(frames: Tensor, taps: Taps) -> Tensor:
+    """Frames uint8 [N, H, W, 3] with other columns: [N, H, new W, 3], a view of memory [3, N, H, new W]."""
+    count, height, width, _ = frames.shape
+    new_width = len(taps.starts)
+    out = frames.new_empty(CHANNELS, count, height, new_width)
+    grid = (triton.cdiv(new_width, COLUMN_BLOCK), triton.cdiv(count * height, ROW_BLOCK))
+    columns_kernel[grid](
+        frames,
+        taps.starts,
+        taps.weights,
+        out,
+        count * height,
+        width,
+        new_width,
+        count * height * new_width,
+        len(taps.weights),
+        taps.half,
+        taps.precision,
+        ROWS=ROW_BLOCK,
+        BLOCK=COLUMN_BLOCK,
+        num_warps=4,
+    )
+    return out.permute(1, 2, 3, 0)
+
+
+def cut_patches(frames: Tensor, taps: Taps, table: Tensor, layout: PatchLayout, out: Tensor) -> None:
+    """Resize the rows of frames uint8 [N, H, W, 3], cut them into patch vectors laid out as (channel, frame, y, x), and
+    write table[channel, value] of each value into `out` [patches, layout.vector_size].
+
+    The last frame stands for those that are missing to a multiple of `layout.num_frames`. `table` is [3, 256] of the
+    type of `out`.
+    """
+    count, height, width, _ = frames.shape
+    new_height = len(taps.starts)
+    rows, columns = layout.count_groups((new_height, width))
+    distinct = 1 if count == 1 else layout.num_frames
+    num_values = out.numel() * distinct // layout.num_frames
+    steps = -(-count // layout.num_frames)
+    assert out.shape == (steps * rows * columns * math.prod(layout.group), layout.vector_size), (out.shape, layout)
+    assert out.is_contiguous() and table.is_contiguous() and table.dtype == out.dtype
+    patches_kernel[(triton.cdiv(num_values, SPAN),)](
+        frames,
+        taps.starts,
+        taps.weights,
+        table,
+        out,
+        *frames.stride(),
+        count,
+        height,
+        new_height,
+        rows,
+        columns,
+        num_values,
+        len(taps.weights),
+        taps.half,
+        taps.precision,
+        PATCH_H=layout.patch[0],
+        PATCH_W=layout.patch[1],
+        GROUP_H=layout.group[0],
+        GROUP_W=layout.group[1],
+        FRAMES=distinct,
+        COPIES=layout.num_frames // distinct,
+        SPAN=SPAN,
+        num_warps=4,
+    )

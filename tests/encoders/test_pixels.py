@@ -1,0 +1,94 @@
+"""Frames resized by the tower's device against pixels resized on the host: the same vectors. On a GPU the tests run as
+they are, elsewhere in Triton's interpreter: the last test runs this file once more in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from family_contract import IMAGE, VIDEO, draw_image, draw_media, load_family
+
+from seesay.encoders import pixels
+from seesay.encoders.layers import PixelNormalizer
+from seesay.encoders.pixels import PatchLoader
+from seesay.values import DecodedMedia
+from seesay.vl.family import Family
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+STATISTICS = {"mean": (0.481, 0.458, 0.408), "std": (0.269, 0.261, 0.276), "rescale_factor": 1 / 255}
+
+pytestmark = [pytest.mark.gpu] if ON_GPU else []
+runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+
+
+def preprocess(family: Family, media: list[DecodedMedia], *, on_device: bool) -> list[Any]:
+    family.resizes_on_device = on_device
+    return [family.preprocess(item, {}) for item in media]
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_frames_give_the_vectors_of_pixels(
+    tiny_checkpoint: Callable[[str], Path], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: pictures that are enlarged, shrunk, stretched along one side, and as they are; clips in parts."""
+    monkeypatch.setattr(pixels, "PIXELS_AT_ONCE", 5000)
+    family, _ = load_family(tiny_checkpoint("qwen2_5_vl"))
+    media = [
+        draw_image(33, 70),
+        draw_media(VIDEO, 5, 40, 60),
+        draw_image(90, 120),
+        draw_image(56, 56),
+        draw_image(8, 300),
+        draw_media(VIDEO, 4, 30, 30),
+    ]
+    sent, cut = (preprocess(family, media, on_device=on_device) for on_device in (True, False))
+    assert all("frames" in item and "pixels" not in item for item in sent)
+    for theirs, ours in zip(cut, sent, strict=True):
+        assert {name: theirs[name] for name in ours if name in theirs} == {k: v for k, v in ours.items() if k in theirs}
+        assert family.expand(IMAGE, ours).token_ids.tolist() == family.expand(IMAGE, theirs).token_ids.tolist()
+    merge = family.checkpoint.hf_config().vision_config.spatial_merge_size
+    load = PatchLoader(PixelNormalizer(**STATISTICS), group=(merge, merge), device=DEVICE, dtype=dtype)
+    both = load([sent[0], cut[1], *sent[2:]])
+    assert both.dtype == dtype and torch.equal(both, load(cut)) and torch.equal(load(sent), both)
+
+
+def test_the_largest_input_is_as_large_on_both_ways(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """On a GPU with the largest frame that it resizes."""
+    family, _ = load_family(tiny_checkpoint("qwen2_5_vl"))
+    on_host = family.largest_input()
+    family.resizes_on_device = True
+    on_device = family.largest_input()
+    assert on_host is not None and on_device is not None
+    assert on_host["grid"] == on_device["grid"]
+    assert 0.8 * (1 << 24) < on_device["frames"].size / 3 <= 1 << 24
+
+
+def test_larger_pictures_and_other_filters_are_resized_on_the_host(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, _ = load_family(tiny_checkpoint("qwen2_5_vl"))
+    family.resizes_on_device = True
+    monkeypatch.setattr("seesay.vl.family.MAX_DEVICE_PIXELS", 50 * 50)
+    assert "frames" in family.preprocess(draw_image(50, 50), {})
+    assert "pixels" in family.preprocess(draw_image(50, 51), {})
+    assert not family.may_send_frames(draw_image(9, 9).size, "lanczos")
+
+
+@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED or ON_GPU, reason="runs where the tests above cannot")
+def test_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
+    done = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
