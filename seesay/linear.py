@@ -37,11 +37,11 @@ def make_linear_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Linea
 
 
 def make_vector_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor] | None:
-    """`seesay.kernels.gemv.gemv` with this weight and bias, which is what a single row is fastest with; None where it
+    """`seesay.kernels.vector.gemv` with this weight and bias, which is what a single row is fastest with; None where it
     does not run."""
     if weight.device.type != "cuda" or find_spec("triton") is None:
         return None
-    from seesay.kernels.gemv import gemv
+    from seesay.kernels.vector import gemv
 
     return partial(gemv, weight=weight, bias=bias)
 
