@@ -23,13 +23,13 @@ _SLAB_BYTES = 1 << 30
 _BUFFER_BYTES, _BUFFER_BLOCKS = 16 << 20, 64
 """Most that a staging buffer has: a fraction of a millisecond of copying, several blocks of a 7B model. It has one."""
 
-_NUM_BUFFERS = 4
-"""Staging buffers in each direction."""
+_NUM_BUFFERS = 16
+"""Staging buffers: room for what a prefill step of a 7B model replaces, so that it does not wait for the host."""
 
 
 def staging_bytes(block_bytes: int) -> int:
     """Bytes of the device's memory that a `HostCache` takes."""
-    return 2 * _NUM_BUFFERS * _buffer_blocks(block_bytes) * block_bytes
+    return _NUM_BUFFERS * _buffer_blocks(block_bytes) * block_bytes
 
 
 def _buffer_blocks(block_bytes: int) -> int:
@@ -37,14 +37,14 @@ def _buffer_blocks(block_bytes: int) -> int:
 
 
 class HostCache:
-    """`num_slots` slots for blocks of `blocks` [num_blocks, …], which are on the device. Raises `ConfigError` where the
-    host has not enough memory."""
+    """`num_slots` slots for the blocks of a device's cache, `blocks` [num_blocks, num_layers, …]. Raises `ConfigError`
+    where the host has not enough memory."""
 
     def __init__(self, blocks: torch.Tensor, num_slots: int) -> None:
         device = blocks.device
-        self._blocks = blocks
-        self._slots = _allocate_slots(blocks, num_slots)
-        self._save_buffers, self._load_buffers = _Buffers(blocks), _Buffers(blocks)
+        self._blocks = blocks.flatten(2).view(torch.int64)  # wide elements: copies of narrow ones are slower
+        self._slots = _allocate_slots(self._blocks, num_slots)
+        self._buffers = _Buffers(self._blocks)
         self._save_stream = make_stream(device, is_urgent=False)
         self._load_stream = make_stream(device, is_urgent=False)
         self._saving: deque[tuple[StreamPoint, set[int]]] = deque()  # slots that may be being written to, until when
@@ -58,7 +58,7 @@ class HostCache:
     def _save(self, copies: Sequence[BlockCopy]) -> None:
         while self._saving and self._saving[0][0].is_past:
             self._saving.popleft()
-        for buffer, part in self._save_buffers.fill(copies):
+        for buffer, part in self._buffers.fill(copies):
             buffer.is_empty.wait()
             for place, copy in zip(buffer.blocks, part):
                 place.copy_(self._blocks[copy.block_id])
@@ -76,7 +76,7 @@ class HostCache:
     # has waited for all earlier loads. The load stream waits for nobody but the saves into its own slots, so that what
     # a step loads is on its way while the step before is being computed.
     def _load(self, copies: Sequence[BlockCopy]) -> None:
-        for buffer, part in self._load_buffers.fill(copies):
+        for buffer, part in self._buffers.fill(copies):
             with on_stream(self._load_stream):
                 buffer.is_empty.wait()
                 for is_saved, slots in self._saving:

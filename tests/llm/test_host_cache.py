@@ -78,5 +78,5 @@ def test_more_than_the_host_has_is_refused() -> None:
 
 
 def test_staging_is_bounded() -> None:
-    assert staging_bytes(3 << 20) <= 128 << 20
-    assert staging_bytes(100 << 20) == 800 << 20, "of blocks that large, a buffer has one"
+    assert staging_bytes(3 << 20) <= 256 << 20
+    assert staging_bytes(100 << 20) == 1600 << 20, "of blocks that large, a buffer has one"
