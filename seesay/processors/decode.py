@@ -15,7 +15,7 @@ import numpy.typing as npt
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.allowance import Allowance
 from seesay.processors.hashing import digest
-from seesay.processors.media import clip_size, image_of, image_size, take_clip, take_image, video_of
+from seesay.processors.media import clip_size, image_size, pixels_of, take_clip, take_image, video_of
 from seesay.processors.sampling import FrameSampling
 from seesay.processors.sources import describe
 from seesay.values import DecodedMedia, MediaSize, Modality
@@ -69,15 +69,16 @@ def open_media(modality: Modality, source: Any, options: Mapping[str, Any], allo
 
 
 def decode_media(opened: OpenedMedia, allowance: Allowance) -> DecodedMedia:
-    """The pixels: frames uint8 [1, H, W, 3] of a picture, [N, H, W, 3] of a clip. Raises `RequestError`."""
+    """The pixels: frames uint8 [1, H, W, 3] of a picture, [N, H, W, 3] of a clip, in memory that nobody else writes to.
+    Raises `RequestError`."""
     limits, content = allowance.limits, opened.content
     if opened.sampling is None:
-        pixels = np.array(image_of(content, limits, opened.name), dtype=np.uint8)
-        return _make_media(Modality.IMAGE, pixels[None], (), 0.0)
+        return _make_media(Modality.IMAGE, pixels_of(content, limits, opened.name)[None], (), 0.0)
     video = video_of(content, opened.sampling, limits, opened.name)
     if opened.size is None:
         allowance.spend_pixels(video.frames.size // 3)
-    return _make_media(Modality.VIDEO, video.frames, video.timestamps_s, video.frame_interval_s)
+    frames = video.frames.copy() if video is content else video.frames
+    return _make_media(Modality.VIDEO, frames, video.timestamps_s, video.frame_interval_s)
 
 
 def _make_media(

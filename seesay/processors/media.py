@@ -120,6 +120,7 @@ def image_size(content: ImageContent, limits: MediaLimits, name: str) -> MediaSi
     """Size of the picture that `image_of` makes, from its header. Raises `RequestError`."""
     if isinstance(content, np.ndarray):
         height, width = content.shape[:2]
+        picture.check_size((width, height), limits, name)
     else:
         height, width = picture.read_size(content, limits, name)
     return MediaSize(num_frames=1, height=height, width=width)
@@ -151,6 +152,13 @@ def image_of(content: ImageContent, limits: MediaLimits, name: str) -> Image.Ima
     return picture.decode_picture(content, limits, name)
 
 
+def pixels_of(content: ImageContent, limits: MediaLimits, name: str) -> npt.NDArray[np.uint8]:
+    """The picture's pixels, uint8 [H, W, 3], in memory of their own. Raises `RequestError`."""
+    if isinstance(content, np.ndarray):
+        return content.copy(order="C")
+    return picture.to_array(image_of(content, limits, name))
+
+
 def video_of(content: ClipContent, sampling: FrameSampling, limits: MediaLimits, name: str) -> Video:
     """The clip's sampled frames, decoded. `name` is what messages call it. Raises `RequestError`, or
     `MissingExtraError` without a package that reads videos."""
@@ -169,7 +177,7 @@ def _stack_frames(given: GivenFrames, sampling: FrameSampling, limits: MediaLimi
     pictures: list[Any] = []
     num_pixels = 0
     for index, frame in zip(given.indices, given.frames, strict=True):
-        array = frame if isinstance(frame, np.ndarray) else np.asarray(image_of(frame, limits, f"frame {index}"))
+        array = frame if isinstance(frame, np.ndarray) else pixels_of(frame, limits, f"frame {index}")
         if pictures and array.shape != pictures[0].shape:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA,

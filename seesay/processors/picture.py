@@ -24,6 +24,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
+_STRIP_PIXELS = 1 << 16
 _WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
 
 
@@ -35,7 +36,8 @@ def decode_picture(data: bytes, limits: MediaLimits, name: str) -> Image.Image:
 def read_size(data: bytes | Image.Image, limits: MediaLimits, name: str) -> tuple[int, int]:
     """(height, width) of the upright picture, from its header: no pixel is decoded. Raises `RequestError`."""
     image = data if isinstance(data, Image.Image) else _open(data, name)
-    width, height = _checked_size(image, limits, name)
+    check_size(image.size, limits, name)
+    width, height = image.size
     # A TIFF's size is upright already, and a PNG whose header does not tell would be decoded to find out.
     is_told = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
     is_turned = is_told and _orientation(image) in _SIDEWAYS
@@ -56,19 +58,18 @@ def _open(data: bytes, name: str) -> Image.Image:
         raise _broken(name, error) from None
 
 
-def _checked_size(image: Image.Image, limits: MediaLimits, name: str) -> tuple[int, int]:
-    """(width, height) as the header has them."""
-    width, height = image.size
+def check_size(size: tuple[int, int], limits: MediaLimits, name: str) -> None:
+    """Raises `RequestError` unless a picture may be of this size (width, height)."""
+    width, height = size
     if width * height > limits.max_pixels:
         raise _too_many_pixels(name, f"{width}x{height} pixels, more than {limits.max_pixels}")
     if not width or not height:
         raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} is {width}x{height} pixels: there is nothing to see")
-    return width, height
 
 
 def to_rgb(image: Image.Image, limits: MediaLimits, name: str) -> Image.Image:
     """`image` as RGB, upright, transparent parts white; itself where that is what it is. Raises `RequestError`."""
-    _checked_size(image, limits, name)
+    check_size(image.size, limits, name)
     try:
         image.load()
         transposition = _UPRIGHT.get(_orientation(image))
@@ -78,6 +79,18 @@ def to_rgb(image: Image.Image, limits: MediaLimits, name: str) -> Image.Image:
         raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {name}") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, … on damaged files
         raise _broken(name, error) from None
+
+
+def to_array(image: Image.Image) -> npt.NDArray[np.uint8]:
+    """The pixels of an RGB picture, uint8 [H, W, 3], in memory of their own."""
+    width, height = image.size
+    pixels = np.empty((height, width, 3), dtype=np.uint8)
+    # Strip by strip: Pillow would hold the whole picture twice on the way, in memory that is new each time.
+    num_rows = max(1, _STRIP_PIXELS // width)
+    for top in range(0, height, num_rows):
+        bottom = min(height, top + num_rows)
+        pixels[top:bottom] = np.asarray(image.crop((0, top, width, bottom)))
+    return pixels
 
 
 @cache

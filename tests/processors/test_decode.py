@@ -9,6 +9,7 @@ from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.allowance import Allowance
 from seesay.processors.decode import decode_media, open_media
+from seesay.processors.media import Video
 from seesay.values import Modality
 
 LIMITS = MediaLimits()
@@ -42,6 +43,19 @@ def test_digest_of_a_clip_covers_frames_and_times(clip_bytes, clip_frames):
     assert decode_video(clip_bytes, {"num_frames": 5}, LIMITS).digest != first.digest
     assert decode_video(first.frames, {}, LIMITS).digest != first.digest
     assert decode_video(clip_frames[:1], {}, LIMITS).digest != decode_image(clip_frames[0], LIMITS).digest
+
+
+def test_decoded_pixels_share_no_memory_with_what_was_given(picture, clip_frames):
+    """What the caller does to it later changes no picture that is on its way to the tower."""
+    frames = np.stack(clip_frames)
+    clip = Video(frames=frames, timestamps_s=tuple(map(float, range(len(frames)))), frame_interval_s=1.0)
+    for given, media in (
+        (picture, decode_image(picture, LIMITS)),
+        (frames, decode_video(frames, {}, LIMITS)),
+        (frames, decode_video(clip, {}, LIMITS)),
+    ):
+        assert not np.shares_memory(given, media.frames)
+        np.testing.assert_array_equal(media.frames.reshape(given.shape), given)
 
 
 def test_unknown_option_is_named():
