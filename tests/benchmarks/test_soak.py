@@ -7,7 +7,8 @@ from soak import find_faults, growth, make_shapes
 
 
 def test_a_short_soak_loses_nothing() -> None:
-    options = ("--requests", "60", "--clients", "4", "--max-side-px", "140", "--max-growth-mb", "100000")
+    options = ["--requests", "60", "--clients", "4", "--max-side-px", "140", "--kv-blocks", "256"]
+    options += ["--max-growth-mb", "100000"]
     host, *others, summary = run_benchmark("soak.py", "seesay-demo", *options)
     assert host["memory"] == "host" and 0 < host["first_mb"] < 100_000
     assert all(figures["what"] == "soak" for figures in others)
