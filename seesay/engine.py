@@ -158,6 +158,7 @@ class AsyncEngine:
             vision_config=vision_config,
             media_limits=self.media_limits,
             cache_salt=runner.cache_salt,
+            is_encoded=lambda item_hash: item_hash in self.loop.store,
         )
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
         self._threads = ThreadPoolExecutor(vision_config.thread_num, thread_name_prefix="seesay-prepare")
@@ -268,7 +269,8 @@ class AsyncEngine:
             enable_prefix_caching=config.enable_prefix_caching,
             num_host_slots=config.num_cpu_blocks,
         )
-        logger.info("KV cache: %d blocks of %d tokens on %s", num_blocks, config.block_size, resolved.device)
+        where = f"{num_blocks} blocks of {config.block_size} tokens on {resolved.device}"
+        logger.info("KV cache: %s, %d more in host memory", where, config.num_cpu_blocks)
         if num_blocks * config.block_size < resolved.session_len:
             self.resolved = resolved = replace(resolved, session_len=num_blocks * config.block_size)
             logger.warning("the KV cache holds %d tokens: session_len is lowered to that", resolved.session_len)

@@ -33,13 +33,14 @@ from seesay.values import (
 )
 from seesay.vl.family import Family
 from seesay.vl.media import FeatureCacheStats, MediaFront, OpenRequest, PreparedMedia
-from seesay.vl.prompt import TokenizedPrompt, build_input, render_raw, tokenize
+from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
 
 
 class RequestPreparer:
     """Prepares the requests of one model. `tokenizer` and `chat_template` may be replaced between requests.
 
-    takes_media: whether the vision encoder is there. cache_salt: see `ModelRunner.cache_salt`.
+    takes_media: whether the vision encoder is there. cache_salt: see `ModelRunner.cache_salt`. is_encoded(hash): is
+    the embedding of the item with this hash there, or being made?
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RequestPreparer:
         vision_config: VisionConfig,
         media_limits: MediaLimits,
         cache_salt: Callable[[int], bytes],
+        is_encoded: Callable[[bytes], bool],
     ) -> None:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
@@ -65,7 +67,12 @@ class RequestPreparer:
         self._takes_media = takes_media
         self._cache_salt = cache_salt
         self._eos_token_ids = _find_eos(checkpoint, tokenizer)
-        self._media = MediaFront(family, vision_config, media_limits)
+        self._media = MediaFront(
+            family,
+            vision_config,
+            media_limits,
+            is_encoded=lambda key: is_encoded(hash_item(key, checkpoint.revision_digest)),
+        )
 
     def close(self) -> None:
         self._media.close()

@@ -55,6 +55,11 @@ class EmbeddingStore:
         self._total_misses = 0
         self._total_evictions = 0
 
+    def __contains__(self, key: bytes) -> bool:
+        """Whether the embedding is there, or being made. Counts as no use of it."""
+        with self._lock:
+            return key in self._entries or key in self._in_flight
+
     def begin(self, key: bytes) -> Lookup:
         """Ask for an embedding. After ENCODE the caller owes a `put` or a `fail`."""
         with self._lock:

@@ -2,7 +2,8 @@
 
 Knows nothing about prompts or engines. Between the two steps the number of tokens is known and no pixel is decoded.
 Preprocessed features are kept in a cache that is addressed by content and limited in bytes, so a picture seen before is
-not resized again. Fetching has threads of its own: a slow server does not keep others' pictures from being decoded.
+not resized again; one that came encoded, and whose embedding is there, is not even decoded. Fetching has threads of its
+own: a slow server does not keep others' pictures from being decoded.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from seesay.processors.allowance import Allowance
 from seesay.processors.decode import DECODE_OPTIONS, OpenedMedia, decode_media, open_media
 from seesay.processors.hashing import digest
 from seesay.values import MediaPart, MediaSize, Modality
-from seesay.vl.family import Family
+from seesay.vl.family import Family, Features
+from seesay.vl.seen import FeaturesOnDemand, SeenContents, SeenMedia
 
 _FETCH_THREADS = 32
+_MAX_SEEN = 16384
 _PIXELS_AT_ONCE = 256 << 20
 T = TypeVar("T")
 
@@ -93,6 +96,10 @@ class FeatureCache:
                 total_misses=self._total_misses,
             )
 
+    def __contains__(self, key: bytes) -> bool:
+        with self._lock:
+            return key in self._entries
+
     def get(self, key: bytes) -> Mapping[str, Any] | None:
         with self._lock:
             entry = self._entries.get(key)
@@ -147,11 +154,23 @@ class PixelGate:
 
 
 class MediaFront:
-    """Loads the media of requests, several at a time. `close` ends its threads."""
+    """Loads the media of requests, several at a time. `close` ends its threads.
 
-    def __init__(self, family: Family, config: VisionConfig, limits: MediaLimits) -> None:
+    is_encoded(key): whether the embedding of the media with this key is there, or being made.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        config: VisionConfig,
+        limits: MediaLimits,
+        *,
+        is_encoded: Callable[[bytes], bool] = lambda _key: False,
+    ) -> None:
         self._family = family
         self._limits = limits
+        self._is_encoded = is_encoded
+        self._seen = SeenContents(_MAX_SEEN)
         self._cache = FeatureCache(config.feature_cache_bytes)
         self._gate = PixelGate(_PIXELS_AT_ONCE)
         self._decoders = ThreadPoolExecutor(config.thread_num, thread_name_prefix="seesay-media")
@@ -199,28 +218,64 @@ class MediaFront:
         return OpenItem(opened=opened, options=options, num_tokens=num_tokens)
 
     def _prepare_one(self, item: OpenItem, allowance: Allowance) -> PreparedMedia:
-        size = item.opened.size
-        with self._gate.passing(None if size is None else size.num_pixels):
-            return self._decode_one(item, allowance)
+        started = time.perf_counter()
+        content_key = self._hash_content(item)
+        seen = self._seen.get(content_key) if content_key is not None else None
+        features = self._recall(item, seen) if seen is not None else None
+        if seen is not None and features is not None:
+            if item.opened.size is None:
+                allowance.spend_pixels(seen.size.num_pixels)
+            return PreparedMedia(
+                modality=item.opened.modality,
+                features=features,
+                key=seen.key,
+                size=seen.size,
+                fetch_s=item.opened.fetch_s,
+                decode_s=time.perf_counter() - started,
+            )
+        prepared = self._decode_one(item, allowance)
+        if content_key is not None:
+            self._seen.put(content_key, SeenMedia.of(prepared.key, prepared.size, prepared.features))
+        return prepared
+
+    def _recall(self, item: OpenItem, seen: SeenMedia) -> Features | None:
+        """The features of media that was seen before, without decoding it now. None where it must be decoded again."""
+        if self._is_encoded(seen.key):
+            # Should the embedding leave before it is used, the encoder asks for them after all.
+            return FeaturesOnDemand(seen, lambda: self._decode_one(item, Allowance(self._limits)).features)
+        return self._cache.get(seen.key) if seen.key in self._cache else None
 
     def _decode_one(self, item: OpenItem, allowance: Allowance) -> PreparedMedia:
-        started = time.perf_counter()
-        decoded = decode_media(item.opened, allowance)
-        decode_done = time.perf_counter()
-        key = digest(b"media", decoded.digest, self._family.media_key(decoded.modality, item.options))
-        features = self._cache.get(key)
-        if features is None:
-            features = self._family.preprocess(decoded, item.options)
-            self._cache.put(key, features)
-        return PreparedMedia(
-            modality=decoded.modality,
-            features=features,
-            key=key,
-            size=decoded.size,
-            fetch_s=item.opened.fetch_s,
-            decode_s=decode_done - started,
-            preprocess_s=time.perf_counter() - decode_done,
-        )
+        size = item.opened.size
+        with self._gate.passing(None if size is None else size.num_pixels):
+            started = time.perf_counter()
+            decoded = decode_media(item.opened, allowance)
+            decode_done = time.perf_counter()
+            key = digest(b"media", decoded.digest, self._family.media_key(decoded.modality, item.options))
+            features = self._cache.get(key)
+            if features is None:
+                features = self._family.preprocess(decoded, item.options)
+                # Frames as they came save nobody anything who has to decode them first to find them.
+                if "frames" not in features or isinstance(item.opened.content, bytes):
+                    self._cache.put(key, features)
+            return PreparedMedia(
+                modality=decoded.modality,
+                features=features,
+                key=key,
+                size=decoded.size,
+                fetch_s=item.opened.fetch_s,
+                decode_s=decode_done - started,
+                preprocess_s=time.perf_counter() - decode_done,
+            )
+
+    def _hash_content(self, item: OpenItem) -> bytes | None:
+        """A hash of all that decides the features of encoded media, undecoded. None where the content may change, or is
+        decoded already."""
+        opened = item.opened
+        if not isinstance(opened.content, bytes):
+            return None
+        media_key = self._family.media_key(opened.modality, item.options)
+        return digest(b"encoded", opened.content, repr(opened.sampling).encode(), media_key)
 
 
 def _gather(futures: Sequence[Future[T]]) -> list[T]:

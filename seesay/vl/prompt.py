@@ -127,7 +127,7 @@ def build_input(
                 modality=item.modality,
                 span=(length, length + len(expansion.token_ids)),
                 slots=slots,
-                hash=digest(b"item", model_digest, item.key, salt),
+                hash=hash_item(item.key, model_digest, salt),
                 features=item.features,
                 num_units=family.num_units(item.features),
             )
@@ -135,6 +135,11 @@ def build_input(
         length += len(expansion.token_ids)
         done = stop
     return _with_positions(np.concatenate([*pieces, token_ids[done:]]).astype(np.int64), tuple(items), family)
+
+
+def hash_item(key: bytes, model_digest: bytes, salt: bytes = b"") -> bytes:
+    """The hash of the item that `build_input` makes of prepared media with this key."""
+    return digest(b"item", model_digest, key, salt)
 
 
 def _with_positions(token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...], family: Family) -> MultimodalInput:
