@@ -37,9 +37,13 @@ def norm_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     ADD: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
     """Row i of x is at (i // INNER) · outer_stride + (i % INNER) · inner_stride. With ADD, x is added to the residual
     first, and the norm is that of the sum as it was rounded."""
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     is_inside = (rows < num_rows)[:, None] & (columns < SIZE)[None, :]
@@ -144,7 +148,10 @@ def _normed(x, scale, query_norm_ptr, key_norm_ptr, columns, is_column, is_query
 
 
 @triton.jit
-def silu_kernel(x_ptr, out_ptr, row_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def silu_kernel(x_ptr, out_ptr, row_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_inside = columns < SIZE
@@ -198,7 +205,9 @@ def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, e
         ROWS=rows,
         BLOCK=block,
         ADD=residual is not None,
+        IS_DEPENDENT=x.is_cuda,
         num_warps=4 if block * rows <= 2048 else 8 if block <= 8192 else 16,
+        launch_pdl=x.is_cuda,
     )
     return out
 
@@ -252,7 +261,9 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     if out.numel():
         flat = x.reshape(-1, 2 * size)
         block = min(SPAN, _power_of_2_from(size))
-        silu_kernel[(len(flat), -(-size // block))](flat, out, flat.stride(0), SIZE=size, BLOCK=block)
+        silu_kernel[(len(flat), -(-size // block))](
+            flat, out, flat.stride(0), SIZE=size, BLOCK=block, IS_DEPENDENT=x.is_cuda, launch_pdl=x.is_cuda
+        )
     return out
 
 
