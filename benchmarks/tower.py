@@ -5,25 +5,35 @@
 Without MODEL_DIR the tower has the sizes of Qwen2.5-VL-7B and random weights, in bfloat16. *ms* is one call of the
 tower on patches that are on the device, *host_ms* the part of it in which the host queues work. The floor is only the
 matrix products and the attention that the call cannot avoid, by cuBLAS and `scaled_dot_product_attention` in CUDA
-graphs. Prints one JSON line per figure.
+graphs. Two more figures are of the worker that feeds the tower, with different pictures of 1024x1024 as they were
+decoded: from submitting one until its embedding is there, and pictures per second of many. Prints one JSON line per
+figure.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import queue
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from triton.testing import do_bench_cudagraph
 
+from seesay.config import VisionConfig
+from seesay.encoders.layers import PixelNormalizer
 from seesay.encoders.qwen_vit import Grid, QwenEncoder, QwenVisionConfig, QwenVisionTower
+from seesay.encoders.store import EmbeddingStore
 from seesay.encoders.weights import use_fast_kernels
+from seesay.encoders.worker import EncoderWorker
+from seesay.errors import RequestError
+from seesay.values import MediaItem, Modality
 
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 NUM_COPIES = 4
@@ -53,13 +63,13 @@ BATCHES: dict[str, list[Grid]] = {
 }
 
 
-def load_tower(model_dir: Path | None) -> QwenVisionTower:
+def load_encoder(model_dir: Path | None) -> QwenEncoder:
     if model_dir is None:
         torch.manual_seed(0)
         with DEVICE:
             tower = QwenVisionTower(CONFIG).to(DTYPE).eval().requires_grad_(False)
         use_fast_kernels(tower)
-        return tower
+        return QwenEncoder(tower, PixelNormalizer(mean=(0.48,) * 3, std=(0.27,) * 3, rescale_factor=1 / 255))
     from seesay.checkpoint import Checkpoint
     from seesay.processors.tokenizer import Tokenizer
     from seesay.vl.registry import find_family
@@ -67,7 +77,7 @@ def load_tower(model_dir: Path | None) -> QwenVisionTower:
     checkpoint = Checkpoint.load(model_dir)
     encoder = find_family(checkpoint.architecture)(checkpoint, Tokenizer.load(model_dir)).build_encoder(DEVICE, DTYPE)
     assert isinstance(encoder, QwenEncoder), "only towers of the Qwen family are measured here"
-    return encoder.tower
+    return encoder
 
 
 def measure(run: Callable[[], object], rounds: int) -> tuple[float, float]:
@@ -128,13 +138,76 @@ def measure_floor(config: QwenVisionConfig, grids: list[Grid]) -> float:
     return floor + num_full * measure_attention(config, frames)
 
 
+def make_items(count: int) -> list[MediaItem]:
+    """Random pictures of 1024 x 1024, to be resized to 1036 x 1036 on the GPU."""
+    generator = np.random.default_rng(0)
+    num_rows = 37 * 37
+    return [
+        MediaItem(
+            modality=Modality.IMAGE,
+            span=(0, num_rows),
+            slots=np.arange(num_rows),
+            hash=generator.bytes(32),
+            features={
+                "frames": generator.integers(0, 256, (1, 1024, 1024, 3), dtype=np.uint8),
+                "resized": (1036, 1036),
+                "resample": "bicubic",
+                "patch": (2, 14, 14),
+                "grid": (1, 74, 74),
+            },
+            num_units=74 * 74,
+        )
+        for _ in range(count)
+    ]
+
+
+class Worker:
+    """An encoder's worker, and what it answered."""
+
+    def __init__(self, encoder: QwenEncoder) -> None:
+        self._answers: queue.SimpleQueue[RequestError | None] = queue.SimpleQueue()
+        self._worker = EncoderWorker(
+            encoder,
+            EmbeddingStore(1 << 30),
+            VisionConfig(),
+            on_ready=lambda key, timing: self._answers.put(None),
+            on_failed=lambda key, error: self._answers.put(error),
+        )
+
+    def encode(self, items: list[MediaItem]) -> float:
+        """Milliseconds until the embeddings of all items are there."""
+        started_s = time.perf_counter()
+        for item in items:
+            self._worker.submit(item)
+        for _ in items:
+            if (error := self._answers.get()) is not None:
+                raise error
+        return 1e3 * (time.perf_counter() - started_s)
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def measure_worker(encoder: QwenEncoder) -> None:
+    worker, items = Worker(encoder), make_items(80)
+    try:
+        alone = [worker.encode([item]) for item in items[:16]]
+        figure = {"worker": "one picture", "ms": round(statistics.median(alone[8:]), 2), "first_ms": round(alone[0], 2)}
+        print(json.dumps(figure), flush=True)
+        ms = worker.encode(items[16:])
+        print(json.dumps({"worker": "64 pictures at once", "pictures_per_s": round(64e3 / ms, 1)}), flush=True)
+    finally:
+        worker.close()
+
+
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model_dir", nargs="?", type=Path)
     parser.add_argument("--rounds", type=int, default=10)
     args = parser.parse_args()
-    tower = load_tower(args.model_dir)
+    encoder = load_encoder(args.model_dir)
+    tower = encoder.tower
     for name, grids in BATCHES.items():
         num_patches = sum(t * h * w for t, h, w in grids)
         patches = torch.randn(num_patches, tower.config.patch_dim, device=DEVICE, dtype=DTYPE)
@@ -147,6 +220,7 @@ def main() -> None:
             "floor_ms": round(measure_floor(tower.config, grids), 2),
         }
         print(json.dumps(figure), flush=True)
+    measure_worker(encoder)
 
 
 if __name__ == "__main__":

@@ -234,13 +234,14 @@ class SlowEncoder(FakeEncoder):
 
 @pytest.mark.gpu
 def test_on_a_gpu_embeddings_are_done_when_they_are_announced(desks: Callable[..., Desk]) -> None:
-    desk = desks(SlowEncoder(), size=1)
+    desk, reader = desks(SlowEncoder(), size=1), torch.cuda.Stream()
     values = []
 
     def read(item_hash: bytes, timing: EncodeTiming) -> None:
         embedding = desk.store.get(item_hash)
         assert embedding is not None
-        values.append(embedding.cpu().unique().tolist())
+        with torch.cuda.stream(reader):
+            values.append(embedding.cpu().unique().tolist())
         desk.note_ready(item_hash, timing)
 
     desk.worker._on_ready = read
