@@ -175,6 +175,9 @@ class TurbomindEngineConfig:
         )
 
 
+_MEDIA_THREADS = min(16, max(4, os.cpu_count() or 4))
+
+
 @accept_defaults(foreign_options.VISION)
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig:
@@ -184,14 +187,14 @@ class VisionConfig:
     max_batch_tokens: most tower input patches in one call; one larger item still goes, alone.
     embedding_cache_bytes: limit of the store that keeps embeddings of pictures seen before; 0 keeps none.
     feature_cache_bytes: limit of the cache that keeps preprocessed pictures; 0 keeps none.
-    thread_num: threads that fetch, decode and preprocess media.
+    thread_num: threads that decode and preprocess media; by default one per processor core, between 4 and 16.
     """
 
     max_batch_size: int = 8
     max_batch_tokens: int = 65536
     embedding_cache_bytes: int = 1 << 30
     feature_cache_bytes: int = 256 << 20
-    thread_num: int = 4
+    thread_num: int = _MEDIA_THREADS
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -55,9 +55,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-_MEDIA_REQUESTS = 32
-"""Requests whose media are fetched, decoded and preprocessed at the same time; decoding has fewer threads."""
-
+_TEXT_REQUESTS, _MEDIA_REQUESTS = 4, 32
+"""Requests without and with media that are prepared at the same time; decoding has threads of its own."""
 
 _MIXED_TOKENS = 1024
 """Most tokens of a step in which answers go on: about 20 ms of a 7B model on a large GPU."""
@@ -161,7 +160,7 @@ class AsyncEngine:
             is_encoded=lambda item_hash: item_hash in self.loop.store,
         )
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
-        self._threads = ThreadPoolExecutor(vision_config.thread_num, thread_name_prefix="seesay-prepare")
+        self._threads = ThreadPoolExecutor(_TEXT_REQUESTS, thread_name_prefix="seesay-prepare")
         self._media_threads = ThreadPoolExecutor(_MEDIA_REQUESTS, thread_name_prefix="seesay-prepare-media")
         self._ids = itertools.count(1)
         self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
