@@ -170,8 +170,8 @@ class Worker:
             encoder,
             EmbeddingStore(1 << 30),
             VisionConfig(),
-            on_ready=lambda key, timing: self._answers.put(None),
-            on_failed=lambda key, error: self._answers.put(error),
+            on_ready=lambda _key, _timing: self._answers.put(None),
+            on_failed=lambda _key, error: self._answers.put(error),
         )
 
     def encode(self, items: list[MediaItem]) -> float:
