@@ -426,8 +426,9 @@ class Scheduler:
         whose output gives the next token."""
         if not self._pool.enable_prefix_caching or seq.params.needs_prompt_outputs:
             return ()
-        self._extend_keys(seq, (seq.num_tokens - 1) // self._pool.block_size)
-        return self._pool.find(seq.block_keys)
+        num_blocks = (seq.num_tokens - 1) // self._pool.block_size
+        self._extend_keys(seq, num_blocks)
+        return self._pool.find(seq.block_keys[:num_blocks])
 
     def _count_cached_tokens(self, seq: Sequence) -> int:
         return len(self._find_cached(seq)) * self._pool.block_size
