@@ -367,6 +367,16 @@ def test_a_whole_hit_leaves_one_token_to_compute() -> None:
     assert rows(scheduler.plan_step()) == [(2, 4, 4)]
 
 
+def test_a_preempted_one_whose_blocks_are_all_found_computes_its_last_tokens() -> None:
+    scheduler = make_scheduler([make_sequence(1, 12, text=5, max_new_tokens=1)], budget=2)
+    run_until_idle(scheduler)
+    again = make_sequence(2, 12, text=5)
+    scheduler.add(again)
+    assert rows(step(scheduler)) == [(2, 8, 2)]
+    scheduler._preempt(again)
+    assert rows(step(scheduler)) == [(2, 8, 2)]
+
+
 def test_equal_beginnings_are_computed_once() -> None:
     scheduler = make_scheduler([make_sequence(i, 10, text=5) for i in (1, 2, 3)] + [make_sequence(4, 5)])
     assert rows(step(scheduler)) == [(1, 0, 10), (4, 0, 5)]
