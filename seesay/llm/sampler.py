@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +30,10 @@ from seesay.llm.sampling_params import SamplingParams
 WEIGHT_OF_BEST = 1 << 40
 """The likeliest token's share in a draw. Shares are whole numbers: their sums are exact, so that no order of adding,
 and no device, changes a choice."""
+
+LOG2_E = math.log2(math.e)
+OFF = 1 << 31
+"""More than any vocabulary has tokens."""
 
 _U64 = np.uint64
 
@@ -169,11 +175,14 @@ class Sampler:
         """Write the ids of the rows `drawn` of scores [N, V] to `token_ids`."""
         picked = [rows[i] for i in drawn]
         points = make_uniform([self._seed(row) for row in picked], [row.num_tokens for row in picked])
-        params = [row.params for row in picked]
-        at, *columns = upload([np.array(drawn), points, *find_filters(params)], scores.device)
-        filters = Filters(*columns)
-        ids = draw_tokens(scores.index_select(0, at).float(), best.index_select(0, at).float(), filters)
-        token_ids.index_copy_(0, at, ids)
+        [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], scores.device)
+        if scores.is_cuda and _has_triton():
+            from seesay.kernels import sampling
+
+            sampling.draw_tokens(scores, best, draws, token_ids, unit=WEIGHT_OF_BEST)
+        else:
+            most = max(_count_ordered(row.params, scores.shape[-1]) for row in picked)
+            draw_tokens(scores, best, draws, token_ids, most=most)
 
     def _seed(self, row: SamplingRow) -> int:
         if row.params.seed is not None:
@@ -196,53 +205,65 @@ def _splitmix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> _U64(31))
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """What narrows and turns the draw of each row, on the device; each [N].
-
-    points: float64 in (0, 1), the uniform numbers. top_p: float64, 1 where it is off. top_k: int64, more than there are
-    tokens where it is off. scale: float32, log2(e) / temperature. margin: float32, log2(min_p).
-    """
-
-    points: torch.Tensor
-    top_p: torch.Tensor
-    top_k: torch.Tensor
-    scale: torch.Tensor
-    margin: torch.Tensor
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
-def find_filters(params: Sequence[SamplingParams]) -> tuple[npt.NDArray[np.generic], ...]:
-    """The columns of `Filters` after the points."""
-    return (
-        np.array([p.top_p for p in params], dtype=np.float64),
-        np.array([p.top_k or 1 << 31 for p in params], dtype=np.int64),
-        np.array([math.log2(math.e) / p.temperature for p in params], dtype=np.float32),
-        np.array([math.log2(p.min_p) if p.min_p > 0 else -math.inf for p in params], dtype=np.float32),
+def make_draws(
+    rows: Sequence[int], points: Iterable[float], params: Sequence[SamplingParams]
+) -> npt.NDArray[np.float64]:
+    """float64 [N, 6], for each draw its row, its uniform number, top_p (1: off), top_k (`OFF`: off), and in powers
+    of two what a unit of score means and how far below the best min-p reaches."""
+    return np.array(
+        [
+            (
+                row,
+                point,
+                p.top_p,
+                p.top_k or OFF,
+                LOG2_E / p.temperature,
+                -math.log2(p.min_p) if p.min_p > 0 else math.inf,
+            )
+            for row, point, p in zip(rows, points, params, strict=True)
+        ]
     )
 
 
-def draw_tokens(scores: torch.Tensor, best: torch.Tensor, filters: Filters) -> torch.Tensor:
-    """Token ids int64 [N] for float32 scores [N, V], `best` of each row its greatest.
+def _count_ordered(params: SamplingParams, size: int) -> int:
+    """How many of its likeliest tokens a row has to have in order."""
+    return min(params.top_k or size, size) if params.top_k or params.top_p < 1 else 1
+
+
+def draw_tokens(
+    scores: torch.Tensor, best: torch.Tensor, draws: torch.Tensor, token_ids: torch.Tensor, *, most: int
+) -> None:
+    """Write the tokens that are drawn of rows of scores [N, V] to token_ids int64 [N]. `best` [N] is the greatest of
+    each, `draws` made by `make_draws`, `most` the number of tokens that any of them has to have in order.
 
     A token stays if fewer than top_k tokens are likelier, and these have less than top_p of the probability that top-k
     left, and it is at least min_p times as likely as the best: the filters of Transformers, where equally likely tokens
     stay or go together. Of those that stay one is drawn in the order of the vocabulary.
     """
     size = scores.shape[-1]
-    depth = (scores - best[:, None]) * filters.scale[:, None]
-    weights = (depth.exp2() * WEIGHT_OF_BEST).to(torch.int64)
-    ordered, order = scores.sort(dim=-1, descending=True)
-    last = (filters.top_k.clamp(max=size) - 1)[:, None]
-    weights.masked_fill_(scores < ordered.gather(1, last), 0)
-    share = weights.gather(1, order)
-    above = share.cumsum(dim=-1) - share
-    least = (filters.top_p * weights.sum(dim=-1)).ceil()[:, None]
-    last = ((above < least).sum(dim=-1, keepdim=True) - 1).clamp_(min=0)
-    weights.masked_fill_(scores < ordered.gather(1, last), 0)
-    weights.masked_fill_(depth < filters.margin[:, None], 0)
-    cumulative = weights.cumsum(dim=-1)
-    targets = (filters.points[:, None] * cumulative[:, -1:]).to(torch.int64)
-    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=size - 1)
+    at = draws[:, 0].long()
+    points, top_p, top_k = (draws[:, i, None] for i in (1, 2, 3))
+    scale, reach = (draws[:, i, None].float() for i in (4, 5))
+    depths = (best.index_select(0, at).float()[:, None] - scores.index_select(0, at).float()) * scale
+    weights = (depths.neg().exp2() * WEIGHT_OF_BEST).long()
+    nearest, order = depths.topk(most, dim=-1, largest=False)
+    last = nearest.gather(1, top_k.clamp(max=most).long() - 1)
+    weights.masked_fill_((depths > last) & (top_k < size), 0)
+    own = weights.gather(1, order)
+    least = (top_p * weights.sum(dim=-1, keepdim=True)).ceil().long()
+    num_kept = (own.cumsum(dim=-1) - own < least).sum(dim=-1, keepdim=True)
+    last = nearest.gather(1, (num_kept - 1).clamp_(min=0))
+    weights.masked_fill_((depths > last) & (top_p < 1), 0)
+    weights.masked_fill_(depths > reach, 0)
+    ends = weights.cumsum(dim=-1)
+    targets = (points * ends[:, -1:]).long()
+    chosen = torch.searchsorted(ends, targets, right=True)[:, 0]
+    token_ids.index_copy_(0, at, chosen.clamp_(max=size - 1))
 
 
 def _adjust(

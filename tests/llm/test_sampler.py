@@ -9,7 +9,7 @@ from transformers.generation import logits_process as hf
 
 from seesay.errors import ErrorCode
 from seesay.llm import sampler as sampler_module
-from seesay.llm.sampler import Filters, Sampled, Sampler, SamplingRow, draw_tokens, find_filters, make_uniform
+from seesay.llm.sampler import Sampled, Sampler, SamplingRow, draw_tokens, make_draws, make_uniform
 from seesay.llm.sampling_params import SamplingParams
 
 VOCAB = 50
@@ -65,8 +65,9 @@ def test_distribution_equals_transformers(filters):
     logits = make_logits(1, seed=len(str(filters)))
     count = 20_000
     points = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    columns = (torch.from_numpy(column) for column in find_filters([params] * count))
-    ids = draw_tokens(logits.expand(count, -1), logits.amax().expand(count), Filters(points, *columns))
+    draws = torch.from_numpy(make_draws(range(count), points.tolist(), [params] * count))
+    ids = torch.empty(count, dtype=torch.int64)
+    draw_tokens(logits.expand(count, -1), logits.amax().expand(count), draws, ids, most=VOCAB)
     found = torch.bincount(ids, minlength=VOCAB) / count
     expected = expected_distribution(logits[0], params)
     torch.testing.assert_close(found, expected, atol=2 / count, rtol=0)

@@ -1,0 +1,96 @@
+"""The kernels that draw tokens against the torch implementation, which sorts. On a GPU the tests run as they are,
+elsewhere in Triton's interpreter: the last test runs this file once more in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from seesay.llm import sampler
+from seesay.llm.sampling_params import SamplingParams
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+SIZES = [1, 63, 50_000, 152_064] if ON_GPU else [63, 300]
+
+pytestmark = [pytest.mark.gpu] if ON_GPU else []
+runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+
+
+OPTIONS = [
+    {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    for temperature, top_k, top_p, min_p in itertools.product((0.3, 2.0), (0, 5, 100), (1.0, 0.9, 0.2), (0.0, 0.1))
+]
+"""The interpreter is slow: sizes here are small, and each draw counts."""
+
+
+def make_scores(num_rows: int, size: int, spread: float, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(size + int(10 * spread))
+    return (torch.randn(num_rows, size, generator=generator) * spread).to(dtype)
+
+
+def draw_both(scores: torch.Tensor, params: list[SamplingParams], rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens of `rows` of the scores, by the torch implementation on the CPU and by the kernels; -1 for other rows."""
+    from seesay.kernels import sampling
+
+    points = torch.rand(len(rows), generator=torch.Generator().manual_seed(len(rows)), dtype=torch.float64)
+    draws = torch.from_numpy(sampler.make_draws(rows, points.tolist(), params))
+    expected = torch.full((len(scores),), -1)
+    found = expected.to(DEVICE, copy=True)
+    best = scores.amax(dim=-1)
+    sampler.draw_tokens(scores, best, draws, expected, most=scores.shape[1])
+    arguments = (tensor.to(DEVICE) for tensor in (scores, best, draws))
+    sampling.draw_tokens(*arguments, found, unit=sampler.WEIGHT_OF_BEST)
+    return expected, found.cpu()
+
+
+@runs_here
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("spread", "dtype"),
+    [(3.0, torch.float32), (0.1, torch.float32), (20.0, torch.float32), (3.0, torch.bfloat16), (0.0, torch.float16)],
+)
+def test_the_same_tokens_as_with_sorting(size: int, spread: float, dtype: torch.dtype) -> None:
+    """Flat and steep distributions, ties, rows in any order, some left out."""
+    params = [SamplingParams(greedy=False, **options) for options in OPTIONS]
+    rows = [(5 * i + 3) % (len(params) + 1) for i in range(len(params))]
+    expected, found = draw_both(make_scores(len(params) + 1, size, spread, dtype), params, rows)
+    assert found.tolist() == expected.tolist()
+
+
+@runs_here
+def test_neighbours_share_the_mass() -> None:
+    """The likeliest tokens in one group, all others forbidden."""
+    scores = torch.full((2 * len(OPTIONS), 200), float("-inf"))
+    scores[0::2, 64:70] = torch.tensor([1.0, 2.0, 3.0, 3.0, 2.0, 1.0])
+    scores[1::2, 199] = 0.0
+    params = [SamplingParams(greedy=False, **options) for options in OPTIONS for _ in range(2)]
+    expected, found = draw_both(scores, params, list(range(len(params))))
+    assert found.tolist() == expected.tolist()
+
+
+@runs_here
+def test_rows_without_a_finite_score_harm_nobody() -> None:
+    scores = make_scores(4, 130, 2.0, torch.float32)
+    params = [SamplingParams(greedy=False, top_k=5)] * 4
+    expected, _ = draw_both(scores, params, [0, 1, 2, 3])
+    scores[0], scores[1, 7], scores[2, 9] = float("-inf"), float("nan"), float("inf")
+    _, found = draw_both(scores, params, [0, 1, 2, 3])
+    assert found.tolist() == [0, 0, 0, expected[3]]
+
+
+@pytest.mark.skipif(ON_GPU or IS_INTERPRETED or not HAS_TRITON, reason="runs the tests above in the interpreter")
+def test_in_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__))]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
