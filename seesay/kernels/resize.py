@@ -28,7 +28,7 @@ Filter = Literal["bilinear", "bicubic"]
 CHANNELS = 3
 LEVELS = 256
 """Values of a channel."""
-COLUMN_BLOCK, ROW_BLOCK = 128, 8
+COLUMN_BLOCK, ROW_BLOCK = 128, 4
 """Columns and rows of pixels that one program makes in the first pass."""
 SPAN = 1024
 """Values that one program makes in the second pass."""
@@ -101,7 +101,8 @@ def _to_8_bits(total, precision):
     return tl.minimum(tl.maximum(total >> precision, 0), 255)
 
 
-@triton.jit
+# Sizes come as they are: Triton would compile the kernels anew for each kind of number among them.
+@triton.jit(do_not_specialize=["num_rows", "width", "new_width", "plane_size", "num_taps", "half", "precision"])
 def columns_kernel(
     frames_ptr,
     starts_ptr,
@@ -117,9 +118,9 @@ def columns_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Program (b, r): columns b · BLOCK … of rows r · ROWS …, from [num_rows, width, 3] to [3, num_rows, new_width]."""
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """Program (r, b): columns b · BLOCK … of rows r · ROWS …, from [num_rows, width, 3] to [3, num_rows, new_width]."""
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     is_column = columns < new_width
     mask = (rows < num_rows)[:, None] & is_column[None, :]
     starts = tl.load(starts_ptr + columns, mask=is_column, other=0)
@@ -139,7 +140,12 @@ def columns_kernel(
     tl.store(out + plane_size + plane_size, _to_8_bits(blue, precision).to(tl.uint8), mask=mask)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=[
+        *("frame_stride", "row_stride", "column_stride", "channel_stride", "num_frames", "height", "new_height"),
+        *("groups_high", "groups_wide", "num_values", "num_taps", "half", "precision"),
+    ],
+)
 def patches_kernel(
     pixels_ptr,
     starts_ptr,
@@ -233,7 +239,7 @@ def resize_columns(frames: Tensor, taps: Taps) -> Tensor:
     count, height, width, _ = frames.shape
     new_width = len(taps.starts)
     out = frames.new_empty(CHANNELS, count, height, new_width)
-    grid = (triton.cdiv(new_width, COLUMN_BLOCK), triton.cdiv(count * height, ROW_BLOCK))
+    grid = (triton.cdiv(count * height, ROW_BLOCK), triton.cdiv(new_width, COLUMN_BLOCK))
     columns_kernel[grid](
         frames,
         taps.starts,

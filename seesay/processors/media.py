@@ -153,10 +153,10 @@ def image_of(content: ImageContent, limits: MediaLimits, name: str) -> Image.Ima
 
 
 def pixels_of(content: ImageContent, limits: MediaLimits, name: str) -> npt.NDArray[np.uint8]:
-    """The picture's pixels, uint8 [H, W, 3], in memory of their own. Raises `RequestError`."""
+    """The picture's pixels, uint8 [H, W, 3], in memory of their own, which may be read-only. Raises `RequestError`."""
     if isinstance(content, np.ndarray):
         return content.copy(order="C")
-    return picture.to_array(image_of(content, limits, name))
+    return np.asarray(image_of(content, limits, name))
 
 
 def video_of(content: ClipContent, sampling: FrameSampling, limits: MediaLimits, name: str) -> Video:

@@ -24,7 +24,6 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
-_STRIP_PIXELS = 1 << 16
 _WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
 
 
@@ -79,18 +78,6 @@ def to_rgb(image: Image.Image, limits: MediaLimits, name: str) -> Image.Image:
         raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {name}") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, … on damaged files
         raise _broken(name, error) from None
-
-
-def to_array(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """The pixels of an RGB picture, uint8 [H, W, 3], in memory of their own."""
-    width, height = image.size
-    pixels = np.empty((height, width, 3), dtype=np.uint8)
-    # Strip by strip: Pillow would hold the whole picture twice on the way, in memory that is new each time.
-    num_rows = max(1, _STRIP_PIXELS // width)
-    for top in range(0, height, num_rows):
-        bottom = min(height, top + num_rows)
-        pixels[top:bottom] = np.asarray(image.crop((0, top, width, bottom)))
-    return pixels
 
 
 @cache

@@ -12,7 +12,7 @@ from PIL import Image, ImageFile
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media import load_image
-from seesay.processors.picture import read_size, to_array
+from seesay.processors.picture import read_size
 
 
 def pixels(source: object, **limits: object) -> np.ndarray:
@@ -134,15 +134,6 @@ def test_sources_of_one_picture(encode, picture, png_file):
 def test_a_fitting_image_is_not_copied(picture):
     image = Image.fromarray(picture)
     assert load_image(image) is image
-
-
-@pytest.mark.parametrize("size", [(500, 1500), (1, 70_000), (70_000, 1), (3, 2)])
-def test_pixels_are_taken_out_in_strips(size):
-    height, width = size
-    expected = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    found = to_array(Image.fromarray(expected))
-    np.testing.assert_array_equal(found, expected)
-    assert found.flags.c_contiguous and found.flags.writeable
 
 
 def bomb(width: int, height: int) -> bytes:
