@@ -74,7 +74,7 @@ def token_figures(num_tokens: int) -> list[Figure]:
             run=lambda o, i: o.add_rms_norm(x[i % count], residual[i % count], weight, 1e-6),
             num_bytes=4 * row_bytes,
         ),
-        Figure(name="silu_and_mul", run=lambda o, i: o.silu_and_mul(wide[i % count]), num_bytes=6.0 * t * WIDE),
+        Figure(name="act_and_mul", run=lambda o, i: o.act_and_mul(wide[i % count], "silu"), num_bytes=6.0 * t * WIDE),
         Figure(
             name="rotate_and_write",
             run=lambda o, i: o.rotate_and_write(qkv[i % count], cos, sin, cache, rows),

@@ -1,4 +1,4 @@
-"""Triton kernels of the operations that treat each token by itself: norm, rotation, SiLU, writes by row number.
+"""Triton kernels of the operations that treat each token by itself: norm, rotation, activation, writes by row number.
 
 Strides count elements. All arithmetic is in float32.
 """
@@ -148,7 +148,27 @@ def _normed(x, scale, query_norm_ptr, key_norm_ptr, columns, is_column, is_query
 
 
 @triton.jit
-def silu_kernel(x_ptr, out_ptr, row_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+def activate(x, ACTIVATION: tl.constexpr):
+    """SiLU; GELU by the error function (Hendrycks & Gimpel 2016), or else with tanh for it, which is a sigmoid of twice
+    its argument."""
+    if ACTIVATION == "silu":
+        return x * tl.sigmoid(x)
+    elif ACTIVATION == "gelu":
+        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    else:
+        return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+
+
+@triton.jit
+def activation_kernel(
+    x_ptr,
+    out_ptr,
+    row_stride,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -157,7 +177,7 @@ def silu_kernel(x_ptr, out_ptr, row_stride, SIZE: tl.constexpr, BLOCK: tl.conste
     is_inside = columns < SIZE
     gate = tl.load(x_ptr + row * row_stride + columns, mask=is_inside, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * row_stride + SIZE + columns, mask=is_inside, other=0.0).to(tl.float32)
-    product = gate * tl.sigmoid(gate) * up
+    product = activate(gate, ACTIVATION) * up
     tl.store(out_ptr + row * SIZE + columns, product.to(out_ptr.dtype.element_ty), mask=is_inside)
 
 
@@ -255,14 +275,22 @@ def rotate_and_write(
     )
 
 
-def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+def act_and_mul(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """See `Ops.act_and_mul`."""
     size = x.shape[-1] // 2
     out = torch.empty((*x.shape[:-1], size), dtype=x.dtype, device=x.device)
     if out.numel():
         flat = x.reshape(-1, 2 * size)
         block = min(SPAN, _power_of_2_from(size))
-        silu_kernel[(len(flat), -(-size // block))](
-            flat, out, flat.stride(0), SIZE=size, BLOCK=block, IS_DEPENDENT=x.is_cuda, launch_pdl=x.is_cuda
+        activation_kernel[(len(flat), -(-size // block))](
+            flat,
+            out,
+            flat.stride(0),
+            SIZE=size,
+            BLOCK=block,
+            ACTIVATION=activation,
+            IS_DEPENDENT=x.is_cuda,
+            launch_pdl=x.is_cuda,
         )
     return out
 

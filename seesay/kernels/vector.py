@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.rows import activate
+
 SPAN = 2048
 """Elements of a row that are read at a time."""
 
@@ -31,14 +33,14 @@ def gemv_kernel(
     BLOCK: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_NORM: tl.constexpr,
-    IS_GATED: tl.constexpr,
+    GATE: tl.constexpr,
     ADDS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program i makes elements i · ROWS … of out [num_rows] from x [SIZE] and W [num_rows, SIZE].
 
-    HAS_NORM: x is divided by its root mean square and multiplied by `norm` [SIZE]. IS_GATED: W has 2 · num_rows rows,
-    and out is silu(first half) · second half. ADDS: the product is added to out.
+    HAS_NORM: x is divided by its root mean square and multiplied by `norm` [SIZE]. GATE, if there
+    is one: W has 2 · num_rows rows, and out is that activation of the first half, times the second half. ADDS: the product is added to out.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
@@ -51,7 +53,7 @@ def gemv_kernel(
     is_inside = is_row[:, None] & (columns < SIZE)[None, :]
     weight = tl.load(own, mask=is_inside, other=0.0, eviction_policy="evict_first")
     gated = weight
-    if IS_GATED:
+    if GATE is not None:
         gated = tl.load(other, mask=is_inside, other=0.0, eviction_policy="evict_first")
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
@@ -65,7 +67,7 @@ def gemv_kernel(
         total += weight.to(tl.float32) * x[None, :]
         is_inside = is_row[:, None] & (first + BLOCK + columns < SIZE)[None, :]
         weight = tl.load(own + first + BLOCK, mask=is_inside, other=0.0, eviction_policy="evict_first")
-        if IS_GATED:
+        if GATE is not None:
             gated_total += gated.to(tl.float32) * x[None, :]
             gated = tl.load(other + first + BLOCK, mask=is_inside, other=0.0, eviction_policy="evict_first")
     scale = 1.0
@@ -76,11 +78,11 @@ def gemv_kernel(
         product += tl.load(bias_ptr + rows, mask=is_row, other=0.0).to(tl.float32)
     # Rounded where separate kernels would have written it.
     product = product.to(out_ptr.dtype.element_ty).to(tl.float32)
-    if IS_GATED:
+    if GATE is not None:
         up = tl.sum(gated_total, axis=1) * scale
         if HAS_BIAS:
             up += tl.load(bias_ptr + num_rows + rows, mask=is_row, other=0.0).to(tl.float32)
-        product = product * tl.sigmoid(product) * up.to(out_ptr.dtype.element_ty).to(tl.float32)
+        product = activate(product, GATE) * up.to(out_ptr.dtype.element_ty).to(tl.float32)
     if ADDS:
         product += tl.load(out_ptr + rows, mask=is_row, other=0.0).to(tl.float32)
     tl.store(out_ptr + rows, product.to(out_ptr.dtype.element_ty), mask=is_row)
@@ -92,20 +94,21 @@ def gemv(
     bias: torch.Tensor | None,
     *,
     norm: tuple[torch.Tensor, float] | None = None,
-    is_gated: bool = False,
+    activation: str | None = None,
     add_to: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """W x + b [1, out] for x [1, in] and weight [out, in].
 
-    norm: (weight [in], eps) of an RMS norm of x. is_gated: silu(first half) · second half of the product. add_to [1,
+    norm: (weight [in], eps) of an RMS norm of x. activation: the result is this, of the first half of the
+    product, times the second half. add_to [1,
     out]: gets the product added, and is returned.
     """
     num_rows, size = weight.shape
     assert x.shape == (1, size) and x.stride(1) == 1 and weight.is_contiguous()
-    if is_gated:
+    if activation is not None:
         num_rows //= 2
     out = torch.empty(1, num_rows, dtype=x.dtype, device=x.device) if add_to is None else add_to
-    rows = 1 if is_gated else 2
+    rows = 1 if activation is not None else 2
     is_dependent = x.is_cuda
     gemv_kernel[(-(-num_rows // rows),)](
         x,
@@ -120,10 +123,10 @@ def gemv(
         BLOCK=min(SPAN, int(triton.next_power_of_2(size))),
         HAS_BIAS=bias is not None,
         HAS_NORM=norm is not None,
-        IS_GATED=is_gated,
+        GATE=activation,
         ADDS=add_to is not None,
         IS_DEPENDENT=is_dependent,
-        num_warps=8 if is_gated else 4,
+        num_warps=8 if activation is not None else 4,
         launch_pdl=is_dependent,
     )
     return out

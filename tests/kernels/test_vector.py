@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -36,7 +37,7 @@ def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
             (False, False, ""),
             (True, True, ""),
             (True, True, "gate"),
-            (False, False, "gate"),
+            (False, False, "gelu gate"),
             (False, False, "add"),
             (True, False, "add"),
         )
@@ -47,7 +48,7 @@ def test_product_with_what_rides_along(case: tuple[int, int, torch.dtype, bool, 
     from seesay.kernels.vector import gemv
 
     size, rows, dtype, has_bias, has_norm, tail = case
-    num_out = 2 * rows if tail == "gate" else rows
+    num_out = 2 * rows if "gate" in tail else rows
     x, weight = random(1, size, dtype=dtype), random(num_out, size, dtype=dtype, seed=1) / size**0.5
     bias = random(num_out, dtype=dtype, seed=2) if has_bias else None
     norm = (random(size, dtype=dtype, seed=3), 1e-6) if has_norm else None
@@ -56,13 +57,15 @@ def test_product_with_what_rides_along(case: tuple[int, int, torch.dtype, bool, 
         expected = expected / (expected.pow(2).mean() + norm[1]).sqrt() * norm[0].double()
     expected = expected @ weight.double().t() + (0 if bias is None else bias.double())
     residual = None
-    if tail == "gate":
+    if "gate" in tail:
         gate, up = expected.chunk(2, -1)
-        expected = gate * gate.sigmoid() * up
+        expected = (F.silu(gate) if tail == "gate" else F.gelu(gate)) * up
     if tail == "add":
         residual = random(1, rows, dtype=dtype, seed=4)
         expected = expected + residual.double()
-    result = gemv(x, weight, bias, norm=norm, is_gated=tail == "gate", add_to=residual)
+    result = gemv(
+        x, weight, bias, norm=norm, activation={"gate": "silu", "gelu gate": "gelu"}.get(tail), add_to=residual
+    )
     assert residual is None or result is residual
     assert result.shape == (1, rows)
     assert (result.double() - expected).norm() <= TOLERANCES[dtype] * expected.norm().clamp(min=1.0)

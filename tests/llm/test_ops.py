@@ -70,10 +70,18 @@ def test_rotate_turns_pairs_and_writes_keys_and_values(device, rotated, is_norme
     assert cache.count_nonzero() == 5 * 2 * KV_HEADS * DIM
 
 
-def test_silu_and_mul(device):
-    x = torch.randn(3, 10, device=device)
-    expected = x[:, :5] / (1 + (-x[:, :5]).exp()) * x[:, 5:]
-    torch.testing.assert_close(pick_ops(device).silu_and_mul(x), expected)
+@pytest.mark.parametrize(
+    ("activation", "formula"),
+    [
+        ("silu", lambda x: x / (1 + math.exp(-x))),
+        ("gelu", lambda x: 0.5 * x * (1 + math.erf(x / 2**0.5))),
+        ("gelu_tanh", lambda x: 0.5 * x * (1 + math.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))),
+    ],
+)
+def test_activation_times_the_other_half(device, activation, formula):
+    x = torch.randn(3, 10, device=device) * 3
+    expected = [[formula(gate) * up for gate, up in zip(row[:5], row[5:], strict=True)] for row in x.tolist()]
+    torch.testing.assert_close(pick_ops(device).act_and_mul(x, activation), torch.tensor(expected, device=device))
 
 
 def test_splice_writes_rows(device):

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from seesay.llm.ops import Ops, RowLayout, pick_ops
 from seesay.llm.ops.torch_ops import TorchOps
@@ -114,10 +115,15 @@ def test_rotate_and_write(ops, dtype, num_tokens, heads, kv_heads, dim, rotated,
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_tokens", "size"), [(0, 8), (1, 1), (3, 1500), (9, 64)])
-def test_silu_and_mul(ops, dtype, num_tokens, size):
-    x = random(num_tokens, 2 * size, dtype=dtype)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_act_and_mul(ops, dtype, num_tokens, size, activation):
+    x = random(num_tokens, 2 * size, dtype=dtype) * 2
     gate, up = x.double().chunk(2, -1)
-    assert_close(ops.silu_and_mul(x), gate * gate.sigmoid() * up)
+    if activation == "silu":
+        expected = gate * gate.sigmoid() * up
+    else:
+        expected = F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
+    assert_close(ops.act_and_mul(x, activation), expected)
 
 
 @runs_here

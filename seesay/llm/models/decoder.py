@@ -54,7 +54,7 @@ class _Layer:
 
     def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
         self._ops = ops
-        self._eps = config.norm_eps
+        self._eps, self._activation = config.norm_eps, config.activation
         self._num_heads, self._num_kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self._scale, self._soft_cap, self._window = config.scale, config.attention_soft_cap, config.windows[index]
         hidden, name = config.hidden_size, f"layers.{index}"
@@ -94,7 +94,7 @@ class _Layer:
         else:
             x = ops.add_rms_norm(delta, residual, self._input_norm.data, self._eps)
         x = ops.add_rms_norm(self._attend(x, cache, step), residual, self._mlp_norm.data, self._eps)
-        return self._down(ops.silu_and_mul(self._gate_up(x)))
+        return self._down(ops.act_and_mul(self._gate_up(x), self._activation))
 
     def run_vector(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
         """As `run` for a single token, whose residual stream x [1, hidden] is changed in place: norms, the activation
@@ -103,7 +103,7 @@ class _Layer:
         assert qkv is not None and out is not None and gate_up is not None and down is not None
         mixed = qkv(x, norm=(self._input_norm.data, self._eps)).view(1, -1, self._head_dim)
         out(self._attend_to(mixed, cache, step), add_to=x)
-        down(gate_up(x, norm=(self._mlp_norm.data, self._eps), is_gated=True), add_to=x)
+        down(gate_up(x, norm=(self._mlp_norm.data, self._eps), activation=self._activation), add_to=x)
 
     def _attend(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
         qkv = self._qkv(x).view(x.shape[0], -1, self._head_dim)

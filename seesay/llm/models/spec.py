@@ -16,6 +16,8 @@ from seesay.errors import CheckpointError
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from seesay.llm.ops.interface import Activation
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotarySpec:
@@ -71,6 +73,7 @@ class DecoderConfig:
     qk_norm: bool = False
     tied_embeddings: bool = False
     fused_checkpoint: bool = False
+    activation: Activation = "silu"
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
 
@@ -128,6 +131,7 @@ class DecoderConfig:
             qk_norm=kind.qk_norm,
             tied_embeddings=bool(tied),
             fused_checkpoint=kind.fused_checkpoint,
+            activation=_activation(config),
             attention_soft_cap=getattr(config, "attn_logit_softcapping", None),
             logit_soft_cap=getattr(config, "final_logit_softcapping", None),
         )
@@ -142,6 +146,7 @@ class _Kind:
     fused_checkpoint: bool = False
 
 
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 _KINDS = {
     "llama": _Kind(),
     "mistral": _Kind(),
@@ -159,12 +164,19 @@ def list_backbones() -> tuple[str, ...]:
 
 
 def _refuse_unsupported(config: PretrainedConfig) -> None:
-    if config.hidden_act != "silu":
-        raise CheckpointError(f"hidden_act={config.hidden_act!r} is not supported (only 'silu' is)")
     if getattr(config, "quantization_config", None):
         raise CheckpointError("quantization_config: quantized checkpoints are not supported")
     if getattr(config, "is_encoder_decoder", False):
         raise CheckpointError("is_encoder_decoder=True is not supported")
+
+
+def _activation(config: PretrainedConfig) -> Activation:
+    activation = _ACTIVATIONS.get(config.hidden_act)
+    if activation is None:
+        raise CheckpointError(
+            f"hidden_act={config.hidden_act!r} is not supported (supported: {', '.join(_ACTIVATIONS)})"
+        )
+    return activation
 
 
 def _windows(config: PretrainedConfig) -> tuple[int | None, ...]:

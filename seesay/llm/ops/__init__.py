@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 import torch
 
-from seesay.llm.ops.interface import DecodeRows, Ops, RowLayout
+from seesay.llm.ops.interface import Activation, DecodeRows, Ops, RowLayout
 from seesay.llm.ops.torch_ops import TorchOps
 
-__all__ = ["DecodeRows", "Ops", "RowLayout", "pick_ops"]
+__all__ = ["Activation", "DecodeRows", "Ops", "RowLayout", "pick_ops"]
 
 
 def pick_ops(device: torch.device) -> Ops:

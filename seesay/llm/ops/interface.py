@@ -7,11 +7,13 @@ Shapes: T tokens, B rows, M blocks per row, H query heads, G key-value heads, D 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,8 @@ class Ops(Protocol):
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Add x to `residual` in place and return the norm of the sum."""
 
-    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
-        """silu(first half) · second half of the last axis."""
+    def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
+        """activation(first half) · second half of the last axis."""
 
     def rotate_and_write(
         self,

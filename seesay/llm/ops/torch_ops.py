@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
 from seesay.linear import rms_norm
-from seesay.llm.ops.interface import DecodeRows, RowLayout
+from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.kept_context import ContextStep, KeptContext
 
 MAX_GATHER_TOKENS = 1 << 18
@@ -83,9 +83,11 @@ class TorchOps:
         rotated = x if dim == x.shape[-1] else x[..., :dim]
         torch.addcmul(rotated * cos, rotated.roll(dim // 2, -1), sin, out=rotated)
 
-    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+    def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
         gate, up = x.chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
+        if activation == "silu":
+            return F.silu(gate).mul_(up)
+        return F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none").mul_(up)
 
     def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
         """Write keys and values [T, 2, G, D] to `slots` of the cache."""

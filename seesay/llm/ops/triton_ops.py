@@ -11,7 +11,7 @@ import torch
 
 from seesay.kernels import rows as row_kernels
 from seesay.llm.ops import triton_attention
-from seesay.llm.ops.interface import DecodeRows, RowLayout
+from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
 
 
@@ -27,8 +27,8 @@ class TritonOps:
         assert x.dim() == residual.dim() == 2 and x.stride(1) == residual.stride(1) == 1
         return row_kernels.norm(x, residual, weight, eps)
 
-    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
-        return row_kernels.silu_and_mul(x)
+    def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
+        return row_kernels.act_and_mul(x, activation)
 
     def rotate_and_write(
         self,
