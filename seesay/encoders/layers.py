@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,13 @@ def get_activation(name: str) -> Callable[[Tensor], Tensor]:
         raise CheckpointError(f"activation {name!r} in config.json is not supported (only {known})") from None
 
 
+@runtime_checkable
+class Fusible(Protocol):
+    """A module whose loaded weights can be brought into the shapes that compute fastest on a GPU."""
+
+    def fuse(self) -> None: ...
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) · weight over the last axis, computed in float32."""
 
@@ -84,6 +92,25 @@ def add_norm(x: Tensor, update: Tensor, norm: Norm | None, scale: Tensor | None 
     return x if norm is None else norm(x)
 
 
+def add_product_norm(x: Tensor, inner: Tensor, linear: nn.Linear, norm: Norm, offset: Tensor | None) -> Tensor:
+    """Add linear(inner) to x in place, and return the norm of the sum.
+
+    Where there is an offset, linear's bias is left out of x: `offset` float32 [size] is the sum of the biases that were
+    left out so far, this one included, and the norm is that of x + offset. On a GPU the product is then added to x as
+    it is made, and the norm reads nothing else.
+    """
+    if offset is None:
+        return add_norm(x, linear(inner), norm)
+    x.addmm_(inner, linear.weight.t())
+    if x.is_cuda:
+        from seesay.kernels import tower
+
+        bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+        return tower.norm(x, None, norm.weight, bias, norm.eps, offset=offset)
+    result: Tensor = norm((x + offset).to(x.dtype))
+    return result
+
+
 class GatedMlp(nn.Module):
     """down(act(gate(x)) · up(x))."""
 
@@ -94,8 +121,16 @@ class GatedMlp(nn.Module):
         self.down_proj = nn.Linear(inner_size, size)
         self.activation = get_activation(activation)
 
+    @property
+    def last(self) -> nn.Linear:
+        return self.down_proj
+
+    def inner(self, x: Tensor) -> Tensor:
+        """What the last layer takes."""
+        return self.activation(self.gate_proj(x)).mul_(self.up_proj(x))
+
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down_proj(self.activation(self.gate_proj(x)).mul_(self.up_proj(x)))
+        result: Tensor = self.down_proj(self.inner(x))
         return result
 
     def fuse(self) -> None:
@@ -104,17 +139,17 @@ class GatedMlp(nn.Module):
             return
         from seesay.kernels import rows
 
-        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+        gate, up = self.gate_proj, self.up_proj
         padding = -gate.out_features % LINE_FEATURES
         weight = torch.cat([F.pad(layer.weight, (0, 0, 0, padding)) for layer in (gate, up)])
         bias = torch.cat([F.pad(layer.bias, (0, padding)) for layer in (gate, up)])
-        down_weight, down_bias = F.pad(down.weight, (0, padding)), down.bias
 
         def run(x: Tensor) -> Tensor:
-            return F.linear(rows.act_and_mul(F.linear(x, weight, bias), "silu"), down_weight, down_bias)
+            return rows.act_and_mul(F.linear(x, weight, bias), "silu")
 
-        self.forward = run  # type: ignore[method-assign]
-        for layer in (gate, up, down):
+        self.inner = run  # type: ignore[method-assign]
+        self.down_proj.weight = nn.Parameter(F.pad(self.down_proj.weight, (0, padding)), requires_grad=False)
+        for layer in (gate, up):
             _empty(layer)
 
 
@@ -127,8 +162,16 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(inner_size, size)
         self.activation = get_activation(activation)
 
+    @property
+    def last(self) -> nn.Linear:
+        return self.fc2
+
+    def inner(self, x: Tensor) -> Tensor:
+        """What the last layer takes."""
+        return self.activation(self.fc1(x))
+
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.fc2(self.activation(self.fc1(x)))
+        result: Tensor = self.fc2(self.inner(x))
         return result
 
 

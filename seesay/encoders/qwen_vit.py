@@ -26,7 +26,7 @@ from seesay.encoders.layers import (
     RMSNorm,
     Segments,
     SegmentTable,
-    add_norm,
+    add_product_norm,
     attend_turned,
     group_neighbours,
     group_segments,
@@ -203,9 +203,9 @@ class _Attention(nn.Module):
         self.heads = (config.num_heads, config.head_dim)
 
     def forward(self, x: Tensor, layout: PackedLayout, segments: Segments) -> Tensor:
+        """What `proj` takes."""
         qkv = self.qkv(x).view(len(x), 3, *self.heads)
-        result: Tensor = self.proj(attend_turned(qkv, layout.cos, layout.sin, segments))
-        return result
+        return attend_turned(qkv, layout.cos, layout.sin, segments)
 
 
 def _make_norm(config: QwenVisionConfig) -> Norm:
@@ -218,12 +218,22 @@ class _Block(nn.Module):
         self.norm1, self.norm2 = _make_norm(config), _make_norm(config)
         self.attn = _Attention(config)
         mlp = GatedMlp if config.uses_rms_norm else Mlp
-        self.mlp: nn.Module = mlp(config.hidden_size, config.intermediate_size, config.activation)
+        self.mlp: GatedMlp | Mlp = mlp(config.hidden_size, config.intermediate_size, config.activation)
+        self._offsets: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def leave_biases_out(self, offset: Tensor) -> Tensor:
+        """Leave the biases of what is added to x out of it. `offset` is the sum of those that were left out before;
+        returns it with this block's."""
+        first = offset + self.attn.proj.bias.float()
+        second = first + self.mlp.last.bias.float()
+        self._offsets = (first, second)
+        return second
 
     def forward(self, x: Tensor, normed: Tensor, layout: PackedLayout, segments: Segments, next_norm: Norm) -> Tensor:
         """Adds to x, whose norm is given, in place. Returns the next layer's norm of it."""
-        normed = add_norm(x, self.attn(normed, layout, segments), self.norm2)
-        return add_norm(x, self.mlp(normed), next_norm)
+        attended = self.attn(normed, layout, segments)
+        normed = add_product_norm(x, attended, self.attn.proj, self.norm2, self._offsets[0])
+        return add_product_norm(x, self.mlp.inner(normed), self.mlp.last, next_norm, self._offsets[1])
 
 
 class _Merger(nn.Module):
@@ -250,6 +260,12 @@ class QwenVisionTower(nn.Module):
         self.patch_embed = nn.Linear(config.patch_dim, config.hidden_size, bias=False)
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.depth))
         self.merger = _Merger(config)
+
+    def fuse(self) -> None:
+        """Let norms add the biases of what is added to the residual stream: matrix products add without them."""
+        offset = torch.zeros(self.config.hidden_size, device=self.patch_embed.weight.device)
+        for block in cast("list[_Block]", list(self.blocks)):
+            offset = block.leave_biases_out(offset)
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         return self.plan(tuple((t, h, w) for t, h, w in grids))(patches)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from seesay.checkpoint import Checkpoint, guess_stored_name
-from seesay.encoders.layers import GatedMlp, SplitAttention
+from seesay.encoders.layers import Fusible
 from seesay.errors import CheckpointError
 from seesay.linear import make_linear_kernel
 
@@ -55,16 +55,13 @@ def load_weights(
 
 def use_fast_kernels(module: nn.Module) -> None:
     """Bring the loaded weights of a tower into the layouts that compute fastest on their device."""
-    for child in module.modules():
-        if isinstance(child, GatedMlp | SplitAttention) and _is_on_gpu(child):
-            child.fuse()
+    if next(module.parameters()).is_cuda:
+        for child in module.modules():
+            if isinstance(child, Fusible):
+                child.fuse()
     for child in module.modules():
         if isinstance(child, nn.Linear) and child.weight.numel():
             _use_fast_kernel(child)
-
-
-def _is_on_gpu(module: nn.Module) -> bool:
-    return next(module.parameters()).is_cuda
 
 
 def _use_fast_kernel(linear: nn.Linear) -> None:

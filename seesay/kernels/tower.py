@@ -131,16 +131,19 @@ def norm_kernel(
     scale_ptr,
     weight_ptr,
     bias_ptr,
+    offset_ptr,
     out_ptr,
     eps,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     HAS_UPDATE: tl.constexpr,
     HAS_SCALE: tl.constexpr,
+    HAS_OFFSET: tl.constexpr,
     IS_CENTERED: tl.constexpr,
 ):
     """One row per program. HAS_UPDATE: the update, times scale if there is one, is added to x first, and the norm is
-    that of the sum as it was rounded. IS_CENTERED: layer norm with a bias, else RMS norm."""
+    that of the sum as it was rounded. HAS_OFFSET: the norm is that of x + offset; x stays. IS_CENTERED: layer norm with
+    a bias, else RMS norm."""
     columns = tl.arange(0, BLOCK)
     is_inside = columns < SIZE
     places = tl.program_id(0).to(tl.int64) * SIZE + columns
@@ -153,6 +156,8 @@ def norm_kernel(
         total = (x + update).to(stored.dtype)
         tl.store(x_ptr + places, total, mask=is_inside)
         x = total.to(tl.float32)
+    if HAS_OFFSET:
+        x += tl.load(offset_ptr + columns, mask=is_inside, other=0.0)
     weight = tl.load(weight_ptr + columns, mask=is_inside, other=0.0).to(tl.float32)
     if IS_CENTERED:
         x = tl.where(is_inside, x - tl.sum(x, axis=0) / SIZE, 0.0)
@@ -231,9 +236,10 @@ def norm(
     eps: float,
     *,
     scale: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The norm over the last axis of x, or of x + update · scale, which is then written to x. Layer norm where there is
-    a bias, else RMS norm. All tensors are dense."""
+    """The norm over the last axis of x, or of x + update · scale, which is then written to x; with an offset (float32)
+    that of the sum with it. Layer norm where there is a bias, else RMS norm. All tensors are dense."""
     assert x.is_contiguous() and (update is None or update.is_contiguous())
     out = torch.empty_like(x)
     size = x.shape[-1]
@@ -244,12 +250,14 @@ def norm(
         weight if scale is None else scale,
         weight,
         weight if bias is None else bias,
+        weight if offset is None else offset,
         out,
         eps,
         SIZE=size,
         BLOCK=block,
         HAS_UPDATE=update is not None,
         HAS_SCALE=scale is not None,
+        HAS_OFFSET=offset is not None,
         IS_CENTERED=bias is not None,
         num_warps=4 if block <= 4096 else 8,
     )

@@ -136,6 +136,20 @@ def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(rows, tower(own, [grid]), rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("changes", [{}, {"uses_rms_norm": False, "activation": "quick_gelu"}])
+def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> None:
+    config = make_config(**changes)
+    tower = make_tower(config)
+    patches = torch.randn(
+        sum(t * h * w for t, h, w in GRIDS), config.patch_dim, generator=torch.Generator().manual_seed(5)
+    )
+    expected = tower(patches, GRIDS)
+    tower.fuse()
+    found = tower(patches, GRIDS)
+    assert not torch.equal(found, expected), "nothing was fused"
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("is_fused", [False, True])
 @pytest.mark.parametrize(

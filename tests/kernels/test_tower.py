@@ -116,6 +116,23 @@ def test_norm_of_a_sum(dtype: torch.dtype, size: int, is_centered: bool, update:
 
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_centered", [True, False])
+def test_norm_with_an_offset(dtype: torch.dtype, is_centered: bool) -> None:
+    from seesay.kernels import tower
+
+    x, weight, bias = random(5, 96, dtype=dtype), random(96, dtype=dtype, seed=1), random(96, dtype=dtype, seed=2)
+    offset, before = random(96, dtype=torch.float32, seed=3), x.clone()
+    total = x.double() + offset.double()
+    if is_centered:
+        exact = torch.nn.functional.layer_norm(total, (96,), weight.double(), bias.double(), 1e-5)
+    else:
+        exact = total / (total.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    assert_close(tower.norm(x, None, weight, bias if is_centered else None, 1e-5, offset=offset), exact)
+    assert torch.equal(x, before)
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4096), (1, 4097), (0, 8)])
 def test_quick_gelu(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     from seesay.kernels import tower
