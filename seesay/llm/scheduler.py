@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.arrival_queue import ArrivalQueue
 from seesay.llm.embedding_needs import EmbeddingNeeds, EmbeddingRef
-from seesay.llm.prefix import extend_block_keys
+from seesay.llm.prefix_cache import PrefixCache
 from seesay.llm.sequence import Sequence, SequenceStatus
 from seesay.llm.stopping import Stop, check_stop
 from seesay.values import EncodeJob, Row, StepPlan
@@ -111,8 +111,7 @@ class Scheduler:
         self._waiting = ArrivalQueue()
         self._blocked = ArrivalQueue()  # found to wait for an embedding; back in `_waiting` when one arrives
         self._followers = ArrivalQueue()  # found to wait for a block that another computes; likewise
-        self._coming: dict[bytes, Sequence] = {}  # hash of a block that is being computed → who computes it
-        self._awaited: dict[bytes, list[Sequence]] = {}  # such a hash → who waits for it
+        self._prefix = PrefixCache(pool)
         self._needs = EmbeddingNeeds(config.max_encode_ahead_tokens)
         self._num_arrivals = 0
         self._too_large: tuple[int, int] | None = None  # the waiting head that did not fit, and the blocks there were
@@ -170,7 +169,7 @@ class Scheduler:
         del self._sequences[seq.seq_id]
         for queue in self._queues:
             queue.discard(seq)
-        self._forget_coming(seq)
+        self._readmit(self._followers, self._prefix.forget(seq))
         self._needs.drop(seq)
         self._pool.release(seq.block_ids)
         seq.block_ids = ()
@@ -234,7 +233,7 @@ class Scheduler:
         while True:
             if not preempted:
                 spare, promised = self._plan_admissions(rows, spare, promised)
-            more_jobs, admissible = self._needs.plan_jobs(self._count_cached_tokens, self.config.max_prefill_token_num)
+            more_jobs, admissible = self._needs.plan_jobs(self._prefix.count_tokens, self.config.max_prefill_token_num)
             jobs += more_jobs
             if not self._unblock(admissible) or preempted:
                 break
@@ -326,7 +325,7 @@ class Scheduler:
         self._running.discard(seq)
         self._pool.release(seq.block_ids)
         seq.block_ids = ()
-        self._forget_coming(seq)
+        self._readmit(self._followers, self._prefix.forget(seq))
         seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
         seq.num_preemptions += 1
         self._total_preemptions += 1
@@ -343,8 +342,10 @@ class Scheduler:
             available = pool.num_available - promised
             if self._running and (available < 1 or self._is_still_too_large(seq, available)):
                 break
-            cached = self._find_cached(seq)
-            if self._follow(seq, len(cached)):
+            cached = self._prefix.find(seq)
+            if self._prefix.try_follow(seq, len(cached)):
+                self._waiting.discard(seq)
+                self._followers.add(seq)
                 continue
             start = len(cached) * pool.block_size
             self._needs.assume_computed(seq, start)
@@ -364,35 +365,6 @@ class Scheduler:
             promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
 
-    def _follow(self, seq: Sequence, num_cached: int) -> bool:
-        """Let a waiting sequence wait for the block after its cached ones, when a running one computes it."""
-        if seq.params.needs_prompt_outputs or num_cached >= len(seq.block_keys):
-            return False
-        if seq.block_keys[num_cached].hash not in self._coming:
-            return False
-        self._awaited.setdefault(seq.block_keys[num_cached].hash, []).append(seq)
-        self._waiting.discard(seq)
-        self._followers.add(seq)
-        return True
-
-    def _announce(self, seq: Sequence, num_cached: int) -> None:
-        """Let others know which full blocks of its known tokens an admitted sequence will compute."""
-        if self._pool.enable_prefix_caching:
-            self._extend_keys(seq, seq.num_tokens // self._pool.block_size)
-            for key in seq.block_keys[num_cached : seq.num_tokens // self._pool.block_size]:
-                self._coming.setdefault(key.hash, seq)
-
-    def _settle_coming(self, seq: Sequence, first: int, stop: int) -> None:
-        """Blocks `first` … `stop` - 1 of a sequence are computed, or will not be: nobody waits for them any more."""
-        for key in seq.block_keys[first:stop]:
-            if self._coming.get(key.hash) is seq:
-                del self._coming[key.hash]
-                self._readmit(self._followers, self._awaited.pop(key.hash, ()))
-
-    def _forget_coming(self, seq: Sequence) -> None:
-        """A sequence ends or is preempted: it computes no more blocks."""
-        self._settle_coming(seq, seq.num_registered_blocks, len(seq.block_keys))
-
     def _is_still_too_large(self, seq: Sequence, available: int) -> bool:
         """Whether `seq` did not fit before, and no more blocks are available now: it is not worth another look-up."""
         return self._too_large is not None and self._too_large[0] == seq.seq_id and self._too_large[1] >= available
@@ -403,7 +375,7 @@ class Scheduler:
         seq.block_ids = self._pool.acquire(cached)
         seq.num_computed = seq.num_scheduled = start
         seq.num_registered_blocks = len(cached)
-        self._announce(seq, len(cached))
+        self._prefix.announce(seq, len(cached))
         if not seq.was_admitted:
             seq.was_admitted = True
             seq.num_cached_tokens = start
@@ -420,28 +392,6 @@ class Scheduler:
         samples = seq.num_scheduled == seq.num_expected
         seq.num_pending += samples
         return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, block_ids=seq.block_ids, samples=samples)
-
-    def _find_cached(self, seq: Sequence) -> tuple[int, ...]:
-        """The places of the prefix cache where this sequence begins. At least one token is left to compute: the one
-        whose output gives the next token."""
-        if not self._pool.enable_prefix_caching or seq.params.needs_prompt_outputs:
-            return ()
-        num_blocks = (seq.num_tokens - 1) // self._pool.block_size
-        self._extend_keys(seq, num_blocks)
-        return self._pool.find(seq.block_keys[:num_blocks])
-
-    def _count_cached_tokens(self, seq: Sequence) -> int:
-        return len(self._find_cached(seq)) * self._pool.block_size
-
-    def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
-        extend_block_keys(
-            seq.block_keys,
-            num_blocks,
-            token_ids=seq.token_ids,
-            items=seq.items,
-            salt=seq.cache_salt,
-            block_size=self._pool.block_size,
-        )
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
@@ -461,21 +411,11 @@ class Scheduler:
             seq.num_computed = row.start + row.num_tokens
             if row.start < seq.media_end:
                 self._needs.settle_computed(seq, seq.num_computed)
-            self._register_blocks(seq)
+            if followers := self._prefix.register(seq):
+                self._readmit(self._followers, followers)
             if row.samples:
                 updates.append(self._append_tokens(seq, sampled[seq.seq_id]))
         return tuple(updates)
-
-    def _register_blocks(self, seq: Sequence) -> None:
-        """Let others find the blocks that are full and computed now."""
-        num_full = seq.num_computed // self._pool.block_size
-        if not self._pool.enable_prefix_caching or num_full == seq.num_registered_blocks:
-            return
-        self._extend_keys(seq, num_full)
-        for index in range(seq.num_registered_blocks, num_full):
-            self._pool.register(seq.block_ids[index], seq.block_keys[index])
-        self._settle_coming(seq, seq.num_registered_blocks, num_full)
-        seq.num_registered_blocks = num_full
 
     def _append_tokens(self, seq: Sequence, token_ids: Iterable[int]) -> SequenceUpdate:
         """Add sampled tokens up to the one that ends the sequence."""
@@ -527,10 +467,7 @@ class Scheduler:
         self._pool.check_integrity([seq.block_ids for seq in self._sequences.values()])
         self._needs.check_integrity(self._sequences)
         queued = [seq.seq_id for queue in self._queues for seq in queue]
-        awaiting = {seq.seq_id for seqs in self._awaited.values() for seq in seqs}
-        assert all(seq.seq_id in awaiting for seq in self._followers)
-        assert set(self._awaited) <= set(self._coming)
-        assert all(seq in self._running for seq in self._coming.values())
+        self._prefix.check_integrity(running=self._running, followers=self._followers)
         assert sorted(queued) == sorted(self._sequences), queued
         assert len(self._running) <= self.config.max_batch_size
         for seq in self._sequences.values():
