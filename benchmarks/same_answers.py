@@ -66,8 +66,11 @@ def ask_fast(scenes: Sequence[Example], **options: Any) -> list[list[Response]]:
 
 
 def compare(plain: Sequence[Response], fast: Sequence[Response]) -> list[Difference]:
+    """Where answers differ. Raises `RuntimeError` for one that is an error."""
     differences = []
     for scene, (expected, answer) in enumerate(zip(plain, fast, strict=True)):
+        if "error" in (expected.finish_reason, answer.finish_reason):
+            raise RuntimeError(f"scene {scene}: {expected.text!r}, {answer.text!r}")
         if answer.token_ids == expected.token_ids and answer.finish_reason == expected.finish_reason:
             continue
         pairs = zip(expected.token_ids, answer.token_ids)

@@ -55,3 +55,9 @@ def test_differences_say_how_near_the_other_token_was() -> None:
     assert longer == Difference(2, -1, math.inf)
     assert far == Difference(3, 0, math.inf)
     assert other_end == Difference(4, -1, math.inf)
+
+
+def test_errors_are_no_answers() -> None:
+    failed = Response("out of memory", finish_reason="error")
+    with pytest.raises(RuntimeError, match="scene 0: 'out of memory'"):
+        compare([failed], [failed])
