@@ -196,7 +196,9 @@ class ModelRunner:
             def trial(inputs: ModelInput = inputs, num_rows: int = num_rows) -> None:
                 with torch.inference_mode():
                     hidden = self.decoder.forward(inputs, cache.layers)
-                    self._sampler.draw(self.decoder.logits(hidden[:num_rows]), [sampled] * num_rows).collect()
+                    logits = self.decoder.logits(hidden[:num_rows])
+                    for row in (sampled, sampled._replace(params=SamplingParams(greedy=False, top_p=0.9))):
+                        self._sampler.draw(logits, [row] * num_rows).collect()
 
             peaks.append(measure_peak(device, trial))
         return max(peaks) + (peaks[-1] if records_graphs else 0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -26,6 +25,7 @@ import torch
 from seesay.device import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.token_counts import TokenCounts
 
 WEIGHT_OF_BEST = 1 << 40
 """The likeliest token's share in a draw. Shares are whole numbers: their sums are exact, so that no order of adding,
@@ -65,7 +65,8 @@ class SamplingRow(NamedTuple):
     @property
     def is_adjusted(self) -> bool:
         """Whether single logits are changed before this token is chosen."""
-        return self.params.changes_logits or self.num_generated < self.params.min_new_tokens
+        params = self.params
+        return params.changes_logits or (self.num_generated < params.min_new_tokens and bool(params.ending_token_ids))
 
     @property
     def is_drawn(self) -> bool:
@@ -73,8 +74,7 @@ class SamplingRow(NamedTuple):
         return not self.params.greedy and self.params.top_k != 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class Sampled(NamedTuple):
     """The choice of one row: a token id, or the error that ends the request. `logprobs` has the chosen token and the
     most likely ones, natural logarithms of the model's own distribution (before temperature and filters)."""
 
@@ -119,10 +119,12 @@ class Draws:
 
 
 class Sampler:
-    """Requests without a seed get one of their own from the process's random number."""
+    """Requests without a seed get one of their own from the process's random number. What the rows of a
+    draw have generated is remembered for the next one, by `seq_id`."""
 
     def __init__(self, process_seed: int | None = None) -> None:
         self._process_seed = secrets.randbits(63) if process_seed is None else process_seed
+        self._counted: dict[int, TokenCounts] = {}
 
     def draw(
         self,
@@ -145,12 +147,20 @@ class Sampler:
         special = [i for i, row in enumerate(rows) if not row.params.is_plain]
         if not special:
             return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors)
-        adjusted = [i for i in special if rows[i].is_adjusted]
+        adjusted: list[int] = []
+        drawn: list[int] = []
+        for index in special:
+            if rows[index].is_adjusted:
+                adjusted.append(index)
+            elif rows[index].is_drawn:
+                drawn.append(index)
+        if drawn:
+            self._draw_some(logits, best, rows, drawn, token_ids)
         if adjusted:
+            own_rows = [rows[i] for i in adjusted]
             [at] = upload([np.array(adjusted)], logits.device)
             scores = logits.index_select(0, at).float()
-            own_rows = [rows[i] for i in adjusted]
-            for index, error in _adjust(scores, own_rows, previous).items():
+            for index, error in self._adjust(scores, own_rows, previous).items():
                 errors[adjusted[index]] = error
             own_best, own_ids = scores.max(dim=-1)
             drawn = [i for i, row in enumerate(own_rows) if row.is_drawn]
@@ -158,9 +168,6 @@ class Sampler:
                 self._draw_some(scores, own_best, own_rows, drawn, own_ids)
             best = best.float().index_copy(0, at, own_best)
             token_ids.index_copy_(0, at, own_ids)
-        drawn = [i for i in special if rows[i].is_drawn and not rows[i].is_adjusted]
-        if drawn:
-            self._draw_some(logits, best, rows, drawn, token_ids)
         logprobs = _compute_logprobs(logits, rows, special, token_ids)
         return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
 
@@ -183,6 +190,72 @@ class Sampler:
         else:
             most = max(_count_ordered(row.params, scores.shape[-1]) for row in picked)
             draw_tokens(scores, best, draws, token_ids, most=most)
+
+    def _adjust(
+        self, scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None
+    ) -> dict[int, RequestError]:
+        """Apply, in place, what changes single logits of single rows. The errors of rows whose processors failed."""
+        penalized = [i for i, row in enumerate(rows) if row.params.has_penalties]
+        if penalized:
+            self._penalize(scores, rows, penalized, previous)
+        _shift(scores, rows)
+        _ban(scores, rows)
+        errors = {}
+        for index, row in enumerate(rows):
+            if row.params.logits_processors:
+                try:
+                    scores[index] = _process(scores[index], row)
+                except Exception as error:
+                    message = f"a logits processor failed: {type(error).__name__}: {error}"
+                    errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
+        return errors
+
+    def _penalize(
+        self,
+        scores: torch.Tensor,
+        rows: Sequence[SamplingRow],
+        penalized: list[int],
+        previous: torch.Tensor | None,
+    ) -> None:
+        """Repetition penalty: divide the positive and multiply the negative logits of tokens seen before (Keskar et al.
+        2019). Of those generated, then take off count · frequency + (count > 0) · presence (OpenAI's API reference)."""
+        size, picked = scores.shape[-1], [rows[i] for i in penalized]
+        counted = [self._count(row, size) for row in picked]
+        self._counted = dict(zip((row.seq_id for row in picked), counted, strict=True))
+        waiting = [i for i, row in enumerate(picked) if row.pending >= 0]
+        arrays = [
+            np.array(penalized),
+            np.array([len(tokens.ids) for tokens in counted]),
+            np.concatenate([tokens.ids for tokens in counted]),
+            np.concatenate([tokens.counts for tokens in counted]),
+            np.array([row.params.repetition_penalty for row in picked], dtype=np.float32),
+            np.array([row.params.presence_penalty for row in picked], dtype=np.float64),
+            np.array([row.params.frequency_penalty for row in picked], dtype=np.float64),
+            np.array(waiting, dtype=np.int64),
+            np.array([picked[i].pending for i in waiting], dtype=np.int64),
+        ]
+        at, lengths, ids, counts, repetition, presence, frequency, waiting_at, pending = upload(arrays, scores.device)
+        owner = torch.repeat_interleave(lengths, output_size=len(ids))
+        if waiting:
+            assert previous is not None, "pending tokens are in `previous`"
+            owner, ids, counts = _count_pending(owner, ids, counts, waiting_at, previous[pending], len(picked))
+        places = at[owner] * size + ids
+        flat = scores.view(-1)
+        old, by = flat[places], repetition[owner]
+        flat[places] = torch.where(old < 0, old * by, old / by)
+        amounts = torch.where(counts > 0, -presence[owner] - frequency[owner] * counts, 0.0)
+        flat.scatter_add_(0, places, amounts.float())
+
+    def _count(self, row: SamplingRow, size: int) -> TokenCounts:
+        """The tokens that count for the row's penalties. Those that have no logit (placeholders) do not."""
+        generated = row.generated_ids
+        counted = self._counted.get(row.seq_id)
+        if counted is None or not len(generated) or counted.num_generated > len(generated):
+            prompt = row.token_ids[: len(row.token_ids) - len(generated)]
+            counts_prompt = row.params.repetition_penalty != 1.0
+            counted = TokenCounts(prompt[prompt < size] if counts_prompt else prompt[:0])
+        counted.extend(generated)
+        return counted
 
     def _seed(self, row: SamplingRow) -> int:
         if row.params.seed is not None:
@@ -266,68 +339,6 @@ def draw_tokens(
     token_ids.index_copy_(0, at, chosen.clamp_(max=size - 1))
 
 
-def _adjust(
-    scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None
-) -> dict[int, RequestError]:
-    """Apply, in place, what changes single logits of single rows. The errors of rows whose processors failed."""
-    _penalize(scores, rows, previous)
-    _shift(scores, rows)
-    _ban(scores, rows)
-    errors = {}
-    for index, row in enumerate(rows):
-        if row.params.logits_processors:
-            try:
-                scores[index] = _process(scores[index], row)
-            except Exception as error:
-                message = f"a logits processor failed: {type(error).__name__}: {error}"
-                errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
-    return errors
-
-
-def _penalize(scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None) -> None:
-    """Repetition penalty: divide the positive and multiply the negative logits of tokens seen before (Keskar et al.
-    2019). Of those generated, then take off count · frequency + (count > 0) · presence (OpenAI's API reference)."""
-    picked = [i for i, row in enumerate(rows) if row.params.has_penalties]
-    if not picked:
-        return
-    size = scores.shape[-1]
-    seen = [_count_tokens(rows[i], size) for i in picked]
-    params = [rows[i].params for i in picked]
-    waiting = [j for j, i in enumerate(picked) if rows[i].pending >= 0]
-    arrays = [
-        np.array(picked),
-        np.repeat(np.arange(len(picked)), [len(ids) for ids, _ in seen]),
-        np.concatenate([ids for ids, _ in seen]),
-        np.concatenate([counts for _, counts in seen]),
-        np.array([p.repetition_penalty for p in params], dtype=np.float32),
-        np.array([p.presence_penalty for p in params], dtype=np.float64),
-        np.array([p.frequency_penalty for p in params], dtype=np.float64),
-        np.array(waiting, dtype=np.int64),
-        np.array([rows[picked[j]].pending for j in waiting], dtype=np.int64),
-    ]
-    at, owner, ids, counts, repetition, presence, frequency, *pending = upload(arrays, scores.device)
-    if waiting:
-        assert previous is not None, "pending tokens are in `previous`"
-        owner, ids, counts = _count_pending(owner, ids, counts, pending[0], previous[pending[1]], len(picked))
-    places = at[owner] * size + ids
-    flat = scores.view(-1)
-    old = flat[places]
-    by = repetition[owner]
-    flat[places] = torch.where(old < 0, old * by, old / by)
-    amounts = torch.where(counts > 0, -presence[owner] - frequency[owner] * counts, 0.0)
-    flat.scatter_add_(0, places, amounts.float())
-
-
-def _count_tokens(row: SamplingRow, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The tokens that count for the row's penalties, each once, and how often each was generated."""
-    generated = row.generated_ids
-    ids, counts = np.unique(generated, return_counts=True)
-    if row.params.repetition_penalty != 1.0:
-        prompt = np.setdiff1d(row.token_ids[: len(row.token_ids) - len(generated)], ids)
-        ids, counts = np.concatenate([ids, prompt]), np.concatenate([counts, np.zeros_like(prompt)])
-    return ids[ids < size], counts[ids < size]
-
-
 def _count_pending(
     owner: torch.Tensor,
     ids: torch.Tensor,
@@ -339,24 +350,25 @@ def _count_pending(
     """The entries (row, token, count) with the tokens `pending` of the rows `waiting`. A row that has its own already
     counts it once more there; its new entry then repeats the token with a count of 0."""
     pending_of = torch.full((num_rows,), -1, device=ids.device).index_copy_(0, waiting, pending)
-    is_repeated = (ids == pending_of[owner]).long()
-    is_known = torch.zeros_like(pending_of).index_add_(0, owner, is_repeated)
-    owner, ids = torch.cat([owner, waiting]), torch.cat([ids, pending])
+    is_repeated = (ids == pending_of[owner]).to(counts.dtype)
+    is_known = torch.zeros_like(pending_of, dtype=counts.dtype).index_add_(0, owner, is_repeated)
+    owner, ids = torch.cat([owner, waiting]), torch.cat([ids, pending.to(ids.dtype)])
     return owner, ids, torch.cat([counts + is_repeated, 1 - is_known[waiting]])
 
 
 def _shift(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     """Add biases."""
     size = scores.shape[-1]
-    biases = {
-        index * size + token_id: bias
+    biases = [
+        (index * size + token_id, bias)
         for index, row in enumerate(rows)
         for token_id, bias in row.params.logit_bias
         if token_id < size
-    }
+    ]
     if biases:
-        places, by = upload([np.array(list(biases)), np.array(list(biases.values()), dtype=np.float32)], scores.device)
-        scores.view(-1).scatter_add_(0, places, by)
+        places, by = zip(*biases, strict=True)
+        at, amounts = upload([np.array(places), np.array(by, dtype=np.float32)], scores.device)
+        scores.view(-1).scatter_add_(0, at, amounts)
 
 
 def _ban(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:

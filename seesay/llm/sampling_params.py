@@ -55,7 +55,8 @@ class SamplingParams:
     """Whether the most likely token is all that is asked of the sampler."""
 
     def __post_init__(self) -> None:
-        is_plain = self.greedy and self.logprobs is None and not (self.changes_logits or self.min_new_tokens)
+        is_held_back = self.min_new_tokens > 0 and self.ending_token_ids
+        is_plain = self.greedy and self.logprobs is None and not (self.changes_logits or is_held_back)
         object.__setattr__(self, "is_plain", is_plain)
 
     @property

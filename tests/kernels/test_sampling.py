@@ -20,7 +20,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-SIZES = [1, 63, 50_000, 152_064] if ON_GPU else [63, 300]
+SIZES = [1, 63, 50_000, 152_064] if ON_GPU else [300]
 
 pytestmark = [pytest.mark.gpu] if ON_GPU else []
 runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
@@ -28,7 +28,7 @@ runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), 
 
 OPTIONS = [
     {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    for temperature, top_k, top_p, min_p in itertools.product((0.3, 2.0), (0, 5, 100), (1.0, 0.9, 0.2), (0.0, 0.1))
+    for temperature, top_k, top_p, min_p in itertools.product((0.3, 2.0), (0, 5, 100), (1.0, 0.8), (0.0, 0.1))
 ]
 """The interpreter is slow: sizes here are small, and each draw counts."""
 
@@ -57,7 +57,7 @@ def draw_both(scores: torch.Tensor, params: list[SamplingParams], rows: list[int
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("spread", "dtype"),
-    [(3.0, torch.float32), (0.1, torch.float32), (20.0, torch.float32), (3.0, torch.bfloat16), (0.0, torch.float16)],
+    [(3.0, torch.float32), (0.1, torch.float32), (3.0, torch.bfloat16), (0.0, torch.float16)],
 )
 def test_the_same_tokens_as_with_sorting(size: int, spread: float, dtype: torch.dtype) -> None:
     """Flat and steep distributions, ties, rows in any order, some left out."""

@@ -8,7 +8,6 @@ import torch
 from transformers.generation import logits_process as hf
 
 from seesay.errors import ErrorCode
-from seesay.llm import sampler as sampler_module
 from seesay.llm.sampler import Sampled, Sampler, SamplingRow, draw_tokens, make_draws, make_uniform
 from seesay.llm.sampling_params import SamplingParams
 
@@ -197,9 +196,10 @@ def test_penalties_leave_the_prompt_alone():
 
 
 def test_plain_greedy_batches_copy_no_logits(monkeypatch):
-    monkeypatch.setattr(sampler_module, "_adjust", lambda *_: pytest.fail("the logits were copied"))
+    monkeypatch.setattr(Sampler, "_adjust", lambda *_: pytest.fail("the logits were copied"))
     logits = make_logits(3)
-    choices = sample(Sampler(), logits, [make_row(i, greedy=True) for i in range(3)])
+    rows = [make_row(i, greedy=True, ignore_eos=True, eos_token_ids=(1,), min_new_tokens=9) for i in range(3)]
+    choices = sample(Sampler(), logits, rows)
     assert [choice.token_id for choice in choices] == logits.argmax(-1).tolist()
 
 
@@ -297,3 +297,111 @@ def test_the_chosen_token_is_reported_even_when_it_is_not_among_the_best():
     best = logits[0].argsort(descending=True).tolist()
     [result] = sample(Sampler(), logits, [make_row(greedy=True, logprobs=1, bad_token_ids=(best[0],))])
     assert list(result.logprobs) == best[:2]
+
+
+PENALTIES = {"repetition_penalty": 1.7, "presence_penalty": 0.6, "frequency_penalty": 0.9}
+MIXED = [
+    {"greedy": True},
+    {"greedy": True, **PENALTIES},
+    {"seed": 1, "temperature": 3.0, "top_k": 20, **PENALTIES},
+    {"seed": 2, "temperature": 3.0, "top_p": 0.9},
+    {"greedy": True, "presence_penalty": 2.0, "logprobs": 3},
+    {"seed": 3, "temperature": 2.0, "frequency_penalty": -1.0, "bad_token_ids": (4, 5)},
+    {"greedy": True, "repetition_penalty": 0.6, "logit_bias": ((2, 1.0),), "min_new_tokens": 9, "stop_token_ids": (6,)},
+]
+
+
+@pytest.mark.parametrize("last", [7, 8, 1], ids=["new", "generated before", "in the prompt"])
+def test_a_token_that_only_the_device_knows_counts_as_if_the_host_knew_it(last):
+    token_ids = [1, 2, 2, 8, 9, 8, last]
+    previous = torch.tensor([3, last, 4])
+    for seed in range(10):
+        logits = make_logits(len(MIXED), seed)
+        rows = [make_row(i, token_ids, num_generated=4, **options) for i, options in enumerate(MIXED)]
+        pending = [row._replace(token_ids=row.token_ids[:-1], pending=1) for row in rows]
+        some = [p if i % 2 else row for i, (row, p) in enumerate(zip(rows, pending, strict=True))]
+        expected = Sampler(1).draw(logits, rows).collect()
+        assert Sampler(1).draw(logits, pending, previous=previous).collect() == expected
+        assert Sampler(1).draw(logits, some, previous=previous).collect() == expected
+
+
+def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do():
+    """Six tokens of each row: every draw but the first has a pending token, in another order of the rows each time;
+    against draws that know everything, by samplers that remember nothing."""
+    prompt, rng = [1, 2, 2, 30], np.random.default_rng(0)
+    logits = [make_logits(len(MIXED), seed) for seed in range(6)]
+    in_turn = {i: list(prompt) for i in range(len(MIXED))}
+    for step, scores in enumerate(logits):
+        rows = [make_row(i, in_turn[i], num_generated=step, **options) for i, options in enumerate(MIXED)]
+        for i, choice in enumerate(sample(Sampler(1), scores, rows)):
+            in_turn[i].append(choice.token_id)
+
+    sampler, known, places, previous = Sampler(1), {i: list(prompt) for i in in_turn}, {}, None
+    for step, scores in enumerate(logits):
+        order = rng.permutation(len(MIXED)).tolist()
+        rows = [
+            make_row(i, known[i], num_generated=step, **MIXED[i])._replace(pending=places.get(i, -1)) for i in order
+        ]
+        draws = sampler.draw(scores[order], rows, previous=previous)
+        if previous is not None:
+            for i, place in places.items():
+                known[i].append(int(previous[place]))
+        previous, places = draws.token_ids, {i: place for place, i in enumerate(order)}
+    for i, place in places.items():
+        known[i].append(int(previous[place]))
+    assert known == in_turn
+
+
+def test_rows_with_penalties_share_a_batch():
+    """Each row's choice is what it is alone."""
+    logits = make_logits(len(MIXED))
+    rows = [make_row(i, range(i, 2 * i + 3), num_generated=i, **options) for i, options in enumerate(MIXED)]
+    together = sample(Sampler(1), logits, rows)
+    for index, row in enumerate(rows):
+        [alone] = sample(Sampler(1), logits[index : index + 1], [row])
+        assert alone.token_id == together[index].token_id
+
+
+def test_equally_likely_tokens_stay_together():
+    """Top-k keeps both of the second best, as in Transformers; top-p, too, whatever order a sort would give them."""
+    logits = torch.tensor([[1.0, 3.0, 2.0, 0.0, 2.0]])
+    for options in ({"top_k": 2}, {"top_p": 0.7}):
+        rows = [make_row(seed=seed, **options) for seed in range(200)]
+        chosen = {choice.token_id for choice in sample(Sampler(), logits.expand(200, -1), rows)}
+        assert chosen == {1, 2, 4}
+
+
+def test_top_k_of_one_takes_the_first_of_the_best():
+    logits = torch.zeros(20, 9)
+    rows = [make_row(seed=seed, top_k=1) for seed in range(20)]
+    assert {choice.token_id for choice in sample(Sampler(), logits, rows)} == {0}
+
+
+def test_what_a_graph_made_is_used_and_not_kept():
+    """The next replay writes over the graph's outputs."""
+    logits = make_logits(2)
+    best, token_ids = logits.max(dim=-1)
+    rows = [make_row(0, greedy=True), make_row(1, greedy=True, bad_token_ids=(int(token_ids[1]),))]
+    draws = Sampler().draw(logits, rows, greedy_ids=(best, token_ids))
+    expected = [int(token_ids[0]), int(logits[1].topk(2).indices[1])]
+    token_ids.fill_(-1)
+    assert draws.token_ids.tolist() == expected
+    assert [choice.token_id for choice in draws.collect()] == expected
+
+
+@pytest.mark.gpu
+def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would():
+    logits = make_logits(len(MIXED)).bfloat16()
+    rows = [make_row(i, range(9), num_generated=4, **options) for i, options in enumerate(MIXED)]
+    rows = [row._replace(pending=i % 2) for i, row in enumerate(rows)]
+    previous = torch.tensor([3, 44])
+    expected = [choice.token_id for choice in Sampler(1).draw(logits, rows, previous=previous).collect()]
+    there = (logits.cuda(), rows)
+    Sampler(1).draw(*there, previous=previous.cuda()).collect()
+    previous = previous.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        draws = Sampler(1).draw(*there, previous=previous)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [choice.token_id for choice in draws.collect()] == expected
