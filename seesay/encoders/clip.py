@@ -137,13 +137,14 @@ class ProjectedClip(nn.Module):
 
 
 class ClipEncoder(TileEncoder):
-    """Tower and projector as an encoder. Features: `pixels` uint8 [1, image_size, image_size, 3]."""
+    """Tower and projector as an encoder. Features: those of `TileEncoder`, of one tile of `image_size`²."""
 
     def __init__(self, model: ProjectedClip, normalizer: PixelNormalizer) -> None:
         config = model.config
         super().__init__(
             model,
             normalizer,
+            tile_size=(config.image_size, config.image_size),
             patch_size=(config.patch_size, config.patch_size),
             hidden_size=config.out_hidden_size,
         )

@@ -158,8 +158,14 @@ class ProjectedIntern(nn.Module):
 
 
 class InternEncoder(TileEncoder):
-    """Tower and projector as an encoder. Features: `pixels` uint8 [tiles, height, width, 3]."""
+    """Tower and projector as an encoder. Features: those of `TileEncoder`."""
 
     def __init__(self, model: ProjectedIntern, normalizer: PixelNormalizer) -> None:
         config = model.config
-        super().__init__(model, normalizer, patch_size=config.patch_size, hidden_size=config.out_hidden_size)
+        super().__init__(
+            model,
+            normalizer,
+            tile_size=config.image_size,
+            patch_size=config.patch_size,
+            hidden_size=config.out_hidden_size,
+        )

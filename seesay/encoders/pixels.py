@@ -28,8 +28,9 @@ PIXELS_AT_ONCE = 1 << 24
 class PatchLoader:
     """Makes patch vectors laid out as (channel, frame, y, x), those of `group` (height, width) patches together.
 
-    Features of an item: `pixels` uint8 [P, size], or else `frames` uint8 [N, H, W, 3], `resized` (height, width),
-    `resample` and `patch` (frames, height, width). Frames are taken on CUDA alone.
+    Features of an item: `pixels` uint8 [P, size], or else `frames` uint8 [N, H, W, 3], `sizes` (height, width) that
+    all of them are brought to, one after another, `resample` and `patch` (frames, height, width). Frames are taken on
+    CUDA alone.
     """
 
     def __init__(
@@ -44,16 +45,16 @@ class PatchLoader:
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """The items' vectors, one item after another: [P, size]."""
-        shapes = [_measure(item) for item in features]
-        out = torch.empty(sum(count for count, _ in shapes), shapes[0][1], dtype=self._dtype, device=self._device)
+        counts = [_count_patches(item) for item in features]
+        out = torch.empty(sum(map(sum, counts)), _vector_size(features[0]), dtype=self._dtype, device=self._device)
         start = 0
-        for item, (count, _) in zip(features, shapes, strict=True):
-            part = out[start : start + count]
+        for item, in_item in zip(features, counts, strict=True):
+            parts = torch.split(out[start : start + sum(in_item)], in_item)
             if "frames" in item:
-                self._resize(item, part)
+                self._resize(item, parts)
             else:
-                self._normalize(item["pixels"], part)
-            start += count
+                self._normalize(item["pixels"], *parts)
+            start += sum(in_item)
         return out
 
     def _normalize(self, pixels: npt.NDArray[np.uint8], out: Tensor) -> None:
@@ -64,32 +65,40 @@ class PatchLoader:
         else:
             out.view(shape).copy_(self._normalizer(there.view(shape), channel_dim=1))
 
-    def _resize(self, item: Mapping[str, Any], out: Tensor) -> None:
+    def _resize(self, item: Mapping[str, Any], out: Sequence[Tensor]) -> None:
+        """Into one tensor for each of `sizes`."""
         from seesay.kernels.resize import PatchLayout, cut_patches, make_taps, resize_columns
 
-        num_frames, *patch = item["patch"]
+        frames, (num_frames, *patch) = item["frames"], item["patch"]
         layout = PatchLayout(patch=(patch[0], patch[1]), group=self._group, num_frames=num_frames)
-        frames, size = item["frames"], item["resized"]
-        rows, columns = (
+        taps = [
             make_taps(length, new_length, item["resample"])
+            for size in item["sizes"]
             for length, new_length in zip(frames.shape[1:3], size, strict=True)
-        )
+        ]
+        tables = [table for axis in taps for table in (axis.starts, axis.weights)]
         steps_at_once = max(1, PIXELS_AT_ONCE // (num_frames * math.prod(frames.shape[1:3])))
-        num_vectors = math.prod(layout.count_groups(size)) * math.prod(self._group)
         for step in range(0, -(-len(frames) // num_frames), steps_at_once):
             part = frames[step * num_frames : (step + steps_at_once) * num_frames]
-            there, *tables = upload([part, columns.starts, columns.weights, rows.starts, rows.weights], self._device)
-            if frames.shape[2] != size[1]:
-                there = resize_columns(there, columns._replace(starts=tables[0], weights=tables[1]))
-            vectors = out[step * num_vectors : (step + steps_at_once) * num_vectors]
-            cut_patches(there, rows._replace(starts=tables[2], weights=tables[3]), self._table, layout, vectors)
+            there, *on_device = upload([part, *tables], self._device)
+            axes = [
+                axis._replace(starts=starts, weights=weights)
+                for axis, starts, weights in zip(taps, on_device[::2], on_device[1::2], strict=True)
+            ]
+            for size, rows, columns, vectors in zip(item["sizes"], axes[::2], axes[1::2], out, strict=True):
+                wide = there if frames.shape[2] == size[1] else resize_columns(there, columns)
+                per_step = math.prod(size) // math.prod(patch)
+                cut_patches(wide, rows, self._table, layout, vectors[step * per_step :][: steps_at_once * per_step])
 
 
-def _measure(item: Mapping[str, Any]) -> tuple[int, int]:
-    """(number of patches, values in one) of an item."""
+def _count_patches(item: Mapping[str, Any]) -> list[int]:
+    """Patches of an item, in each of the sizes that its frames are brought to."""
     if "frames" not in item:
-        count, size = item["pixels"].shape
-        return count, size
-    num_frames, height, width = item["patch"]
-    num_patches = -(-len(item["frames"]) // num_frames) * math.prod(item["resized"]) // (height * width)
-    return num_patches, 3 * num_frames * height * width
+        return [len(item["pixels"])]
+    num_frames, *patch = item["patch"]
+    return [-(-len(item["frames"]) // num_frames) * math.prod(size) // math.prod(patch) for size in item["sizes"]]
+
+
+def _vector_size(item: Mapping[str, Any]) -> int:
+    """Values in one patch vector."""
+    return 3 * math.prod(item["patch"]) if "frames" in item else int(item["pixels"].shape[1])

@@ -11,14 +11,25 @@ from torch import Tensor, nn
 from seesay.device import upload
 from seesay.encoders.graphs import GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
+from seesay.encoders.pixels import PatchLoader
 
 
 class TileEncoder:
     """`model` turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size], in its parameters'
-    dtype and on their device. Features: `pixels` uint8 [tiles, height, width, 3]; `patch_size` is (ph, pw)."""
+    dtype and on their device.
+
+    Features: `pixels` uint8 [tiles, height, width, 3], or the frames of `PatchLoader` and `num_tiles`. `tile_size` is
+    (height, width), `patch_size` (ph, pw).
+    """
 
     def __init__(
-        self, model: nn.Module, normalizer: PixelNormalizer, *, patch_size: tuple[int, int], hidden_size: int
+        self,
+        model: nn.Module,
+        normalizer: PixelNormalizer,
+        *,
+        tile_size: tuple[int, int],
+        patch_size: tuple[int, int],
+        hidden_size: int,
     ) -> None:
         self.model = model
         self.hidden_size = hidden_size
@@ -26,12 +37,26 @@ class TileEncoder:
         self.dtype, self.device = parameter.dtype, parameter.device
         self._graphed = GraphedTower(self._plan)
         self._normalizer = normalizer
-        self._patch_size = patch_size
+        self._tile_size, self._patch_size = tile_size, patch_size
+        group = (tile_size[0] // patch_size[0], tile_size[1] // patch_size[1])
+        self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """The items' normalized tiles, one item after another: float32 [tiles, H, W, 3] on the tower's device."""
         pixels = upload([item["pixels"] for item in features], self.device)
         return self._normalizer(torch.cat(pixels), channel_dim=3)
+
+    def _load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
+        """The items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
+        if self.device.type == "cpu":
+            return cut_patches(self.load_pixels(*features), self._patch_size)
+        vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
+        return vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
+
+    def _send_tiles(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Tiles as frames that keep their size."""
+        patch = (1, *self._patch_size)
+        return {"frames": item["pixels"], "sizes": (self._tile_size,), "resample": "bilinear", "patch": patch}
 
     def _plan(self, _num_tiles: int) -> nn.Module:
         return self.model
@@ -42,6 +67,10 @@ class TileEncoder:
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Rows [tiles · R, hidden_size] for every item, from one call of the tower."""
-        patches = cut_patches(self.load_pixels(*features), self._patch_size)
+        patches = self._load_patches(features)
         rows = self._graphed(patches, len(patches), self.dtype)
-        return [part.flatten(0, 1) for part in torch.split(rows, [len(item["pixels"]) for item in features])]
+        return [part.flatten(0, 1) for part in torch.split(rows, list(map(_count_tiles, features)))]
+
+
+def _count_tiles(item: Mapping[str, Any]) -> int:
+    return len(item["pixels"]) if "pixels" in item else int(item["num_tiles"])

@@ -19,7 +19,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.images import qwen_patchify, resize, smart_resize
 from seesay.processors.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
-from seesay.vl.family import Family, Features, make_expansion
+from seesay.vl.family import Family, Features, make_expansion, send_frames
 from seesay.vl.pixels import PixelSettings, read_processor
 
 
@@ -78,9 +78,8 @@ class PatchSettings:
 
 
 class DynamicResolutionFamily(Family):
-    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, or on a GPU `frames` uint8 [N, H, W, 3] with
-    `resample` and `patch` (Tp, P, P), of which it makes the same; `grid` (t, h, w) in patches and what else `measure`
-    tells, and for a clip `seconds_per_grid`, the time between two steps of t."""
+    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, or those of `send_frames`; `grid` (t, h,
+    w) in patches and what else `measure` tells, and for a clip `seconds_per_grid`, the time between two steps of t."""
 
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
@@ -144,7 +143,8 @@ class DynamicResolutionFamily(Family):
             features["seconds_per_grid"] = _frame_interval_s(media) * settings.temporal_patch_size
         if self.may_send_frames(media.size, settings.pixels.resample):
             patch = (settings.temporal_patch_size, settings.patch_size, settings.patch_size)
-            return {**features, "frames": media.frames, "resample": settings.pixels.resample, "patch": patch}
+            sizes = (features["resized"],)
+            return {**features, **send_frames(media, sizes, resample=settings.pixels.resample, patch=patch)}
         frames = resize(media.frames, features["resized"], resample=settings.pixels.resample)
         patches, grid = qwen_patchify(
             torch.from_numpy(frames if frames.flags.writeable else frames.copy()).permute(0, 3, 1, 2),

@@ -253,6 +253,14 @@ def is_layer_above(name: str, prefix: str, count: int) -> bool:
     return name.startswith(prefix) and number.isdigit() and int(number) >= count
 
 
+def send_frames(
+    media: DecodedMedia, sizes: tuple[tuple[int, int], ...], *, resample: Resample, patch: tuple[int, int, int]
+) -> Features:
+    """Features by which a GPU makes the tower's input of decoded frames: `frames` uint8 [N, H, W, 3] brought to each of
+    `sizes` (height, width) by the filter `resample`, and cut into patches of `patch` (frames, height, width)."""
+    return {"frames": media.frames, "sizes": sizes, "resample": resample, "patch": patch}
+
+
 def own_pixels(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """`frames` as a contiguous array of its own, so that features never share memory with decoded media."""
     return np.array(frames, order="C")

@@ -16,7 +16,7 @@ import torch
 from family_contract import IMAGE, VIDEO, draw_image, draw_media, load_family
 
 from seesay.encoders import pixels
-from seesay.encoders.layers import PixelNormalizer
+from seesay.encoders.layers import PixelNormalizer, cut_patches
 from seesay.encoders.pixels import PatchLoader
 from seesay.values import DecodedMedia
 from seesay.vl.family import Family
@@ -61,6 +61,22 @@ def test_frames_give_the_vectors_of_pixels(
     load = PatchLoader(PixelNormalizer(**STATISTICS), group=(merge, merge), device=DEVICE, dtype=dtype)
     both = load([sent[0], cut[1], *sent[2:]])
     assert both.dtype == dtype and torch.equal(both, load(cut)) and torch.equal(load(sent), both)
+
+
+@runs_here
+def test_frames_give_the_vectors_of_tiles(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Pictures that are cut, with their thumbnails, and one that is not; the frames of a clip."""
+    family, _ = load_family(tiny_checkpoint("internvl"))
+    vision = family.checkpoint.hf_config().vision_config
+    media = [draw_image(33, 90), draw_image(12, 14), draw_media(VIDEO, 3, 30, 50), draw_image(120, 50)]
+    sent, cut = (preprocess(family, media, on_device=on_device) for on_device in (True, False))
+    assert [len(item["sizes"]) for item in sent] == [2, 1, 1, 2] and sent[0]["num_tiles"] > 2
+    group = (vision.image_size[0] // vision.patch_size[0], vision.image_size[1] // vision.patch_size[1])
+    normalizer = PixelNormalizer(**STATISTICS)
+    load = PatchLoader(normalizer, group=group, device=DEVICE, dtype=torch.float32)
+    tiles = torch.cat([torch.from_numpy(item["pixels"]) for item in cut])
+    expected = cut_patches(normalizer(tiles, channel_dim=3), vision.patch_size).flatten(0, 1)
+    assert torch.equal(load(sent).cpu(), expected)
 
 
 def test_the_largest_input_is_as_large_on_both_ways(tiny_checkpoint: Callable[[str], Path]) -> None:

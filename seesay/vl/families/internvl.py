@@ -10,7 +10,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.images import resize, split_tiles, tile_grid
 from seesay.processors.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels
+from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels, send_frames
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ _FRONTS = ("", "model.")
 
 
 class InternVL(Family):
-    """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`; a clip's tiles are its frames. And
-    what `measure` tells."""
+    """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`, or those of `send_frames`; a clip's tiles
+    are its frames. And what `measure` tells."""
 
     architectures = ("InternVLForConditionalGeneration",)
     modalities = (Modality.IMAGE, Modality.VIDEO)
@@ -64,7 +64,8 @@ class InternVL(Family):
         self._min_tiles: int = settings[Modality.IMAGE].get("min_patches", 1)
         self._max_tiles: int = settings[Modality.IMAGE].get("max_patches", 12)
         self._shuffle = int(1 / config.downsample_ratio)
-        self._grid: tuple[int, int] = (self._tile[0] // vision.patch_size[0], self._tile[1] // vision.patch_size[1])
+        self._patch: tuple[int, int] = tuple(vision.patch_size)
+        self._grid: tuple[int, int] = (self._tile[0] // self._patch[0], self._tile[1] // self._patch[1])
         if config.vision_feature_select_strategy != "default" or any(n % self._shuffle for n in self._grid):
             raise CheckpointError(
                 f"{where}: vision_feature_select_strategy={config.vision_feature_select_strategy!r} on a grid of "
@@ -93,6 +94,10 @@ class InternVL(Family):
     def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
         measures = self.measure(media.modality, media.size, options)
         resample = self._pixels[media.modality].resample
+        if self.may_send_frames(media.size, resample):
+            is_cut = media.modality is Modality.IMAGE and measures["num_tiles"] > 1
+            sizes = (measures["resized"], self._tile) if is_cut else (self._tile,)
+            return {**measures, **send_frames(media, sizes, resample=resample, patch=(1, *self._patch))}
         if media.modality is Modality.VIDEO:
             return {**measures, "pixels": own_pixels(resize(media.frames, self._tile, resample=resample))}
         tiles = split_tiles(media.frames, self._tile, grid=self._tile_grid(media.size, options), resample=resample)
@@ -157,7 +162,7 @@ class InternVL(Family):
             intermediate_size=vision.intermediate_size,
             num_layers=layer if layer >= 0 else layer + depth + 1,
             image_size=self._tile,
-            patch_size=tuple(vision.patch_size),
+            patch_size=self._patch,
             activation=vision.hidden_act,
             norm_eps=vision.layer_norm_eps,
             uses_rms_norm=vision.norm_type == "rms_norm",
