@@ -99,7 +99,9 @@ class RequestPreparer:
         )
         longest = len(prompt.token_ids) + params.max_new_tokens
         return LiveRequest(
-            sequence=TokenSequence(request_id, prompt, params, cache_salt=self._cache_salt(longest)),
+            sequence=TokenSequence(
+                request_id, prompt, params, cache_salt=self._cache_salt(longest), is_streamed=request.streams
+            ),
             detokenizer=detokenizer,
             on_output=on_output,
             streams=request.streams,

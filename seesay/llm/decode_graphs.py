@@ -44,7 +44,7 @@ class _Graph:
 
 def ladder(max_batch_size: int) -> list[int]:
     """Numbers of rows that get a graph, ascending: the steps grow with them, so that few rows are padding."""
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, max_batch_size + 32, 32)]
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, max_batch_size + 16, 16)]
     return sorted({min(size, max_batch_size) for size in sizes})
 
 

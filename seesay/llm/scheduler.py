@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class SchedulerConfig:
     """Limits of a scheduler.
 
-    max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step. max_mixed_tokens: most in
-    one in which answers go on, so that none of them waits long for others' prompts; None is no such limit.
+    max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step. max_streamed_tokens: most
+    in one in which streamed answers go on, so that none of them waits long for others' prompts; None is no such limit.
     session_len: most tokens of a sequence, prompt and answer.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
     """
@@ -39,13 +39,13 @@ class SchedulerConfig:
     max_batch_size: int
     max_prefill_token_num: int
     session_len: int
-    max_mixed_tokens: int | None = None
+    max_streamed_tokens: int | None = None
     max_encode_ahead_tokens: int = 32768
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
             assert getattr(self, name) >= 1, f"{name}={getattr(self, name)}"
-        assert self.max_mixed_tokens is None or self.max_mixed_tokens >= 1, self.max_mixed_tokens
+        assert self.max_streamed_tokens is None or self.max_streamed_tokens >= 1, self.max_streamed_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,10 +247,10 @@ class Scheduler:
         """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
         need for their known tokens."""
         budget = self.config.max_prefill_token_num
-        singles = sum(self._count_missing(seq) == 1 for seq in self._running)
-        if singles and self.config.max_mixed_tokens is not None:
-            budget = min(budget, self.config.max_mixed_tokens)
-        singles = min(singles, budget)
+        going_on = [seq.is_streamed for seq in self._running if self._count_missing(seq) == 1]
+        if any(going_on) and self.config.max_streamed_tokens is not None:
+            budget = min(budget, self.config.max_streamed_tokens)
+        singles = min(len(going_on), budget)
         spare = budget - singles
         promised = 0
         index = 0

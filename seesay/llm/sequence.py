@@ -55,6 +55,7 @@ class Sequence:
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
     arrival: place in the queue; smaller is older. cache_salt: sequences of different salts share no KV block.
+    is_streamed: whether somebody reads the answer while it is made, so that its tokens should come evenly.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class Sequence:
         "cache_salt",
         "error",
         "finish_reason",
+        "is_streamed",
         "item_states",
         "items",
         "media_end",
@@ -86,12 +88,19 @@ class Sequence:
     )
 
     def __init__(
-        self, seq_id: int, prompt: MultimodalInput, params: SamplingParams, *, cache_salt: bytes = b""
+        self,
+        seq_id: int,
+        prompt: MultimodalInput,
+        params: SamplingParams,
+        *,
+        cache_salt: bytes = b"",
+        is_streamed: bool = False,
     ) -> None:
         num_prompt = len(prompt.token_ids)
         _check_prompt(prompt)
         self.seq_id = seq_id
         self.params = params
+        self.is_streamed = is_streamed
         self.items: tuple[MediaItem, ...] = prompt.items
         self.cache_salt = cache_salt
         self.num_prompt_tokens = num_prompt

@@ -54,13 +54,13 @@ def make_scheduler(
     session_len: int = 100,
     ahead: int = 1000,
     caching: bool = True,
-    mixed: int | None = None,
+    streamed: int | None = None,
     host: int = 0,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_batch_size=batch,
         max_prefill_token_num=budget,
-        max_mixed_tokens=mixed,
+        max_streamed_tokens=streamed,
         session_len=session_len,
         max_encode_ahead_tokens=ahead,
     )
@@ -196,10 +196,12 @@ def test_younger_ones_in_flight_pause_so_that_an_older_one_gets_their_blocks() -
     assert rows(plan) == [(1, 8, 1)] and plan.preempted_ids == (2,)
 
 
-def test_steps_in_which_answers_go_on_are_shorter() -> None:
-    scheduler = make_scheduler([make_sequence(1, 10), make_sequence(2, 60)], budget=40, mixed=8)
-    assert rows(step(scheduler)) == [(1, 0, 10), (2, 0, 30)]
-    assert rows(step(scheduler)) == [(1, 10, 1), (2, 30, 7)]
+def test_steps_in_which_streamed_answers_go_on_are_shorter() -> None:
+    for is_streamed in (True, False):
+        scheduler = make_scheduler([make_sequence(1, 10), make_sequence(2, 60)], budget=40, streamed=8)
+        scheduler.sequences[1].is_streamed = is_streamed
+        assert rows(step(scheduler)) == [(1, 0, 10), (2, 0, 30)]
+        assert rows(step(scheduler)) == [(1, 10, 1), (2, 30, 7 if is_streamed else 30)]
 
 
 # --- ends -----------------------------------------------------------------------------------------------------------

@@ -241,7 +241,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         batch=st.integers(1, 5),
         budget=st.integers(1, 14),
-        mixed=st.one_of(st.none(), st.integers(1, 14)),
+        streamed=st.one_of(st.none(), st.integers(1, 14)),
         ahead=st.integers(1, 30),
         is_ahead=st.booleans(),
     )
@@ -253,14 +253,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching: bool,
         batch: int,
         budget: int,
-        mixed: int | None,
+        streamed: int | None,
         ahead: int,
         is_ahead: bool,
     ) -> None:
         config = SchedulerConfig(
             max_batch_size=batch,
             max_prefill_token_num=budget,
-            max_mixed_tokens=mixed,
+            max_streamed_tokens=streamed,
             session_len=40,
             max_encode_ahead_tokens=ahead,
         )
@@ -288,7 +288,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         params = SamplingParams(
             eos_token_ids=(EOS,), max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, prompt_logprobs=whole
         )
-        self.engine.add(Sequence(self.num_added, make_prompt(pieces, seed), params, cache_salt=salt))
+        prompt = make_prompt(pieces, seed)
+        self.engine.add(Sequence(self.num_added, prompt, params, cache_salt=salt, is_streamed=seed > 0))
         self.num_added += 1
 
     @rule(times=st.integers(1, 4))
