@@ -42,13 +42,16 @@ class Shield:
         taken: set[int] = set()
         for text in texts:
             taken.update(code for c in set(text) if (code := ord(c)) in _PRIVATE_USE)
-            taken.update(int(digits, 16) for digits in _ESCAPES.findall(text))
-        free = [code for code in _PRIVATE_USE if code not in taken]
-        if len(free) < 2:
+            taken.update(code for digits in _ESCAPES.findall(text) if (code := int(digits, 16)) in _PRIVATE_USE)
+        if len(_PRIVATE_USE) - len(taken) < 2:
             raise RequestError(ErrorCode.INVALID_REQUEST, "the text uses every private-use character", "messages")
-        first = secrets.choice(free)
-        free.remove(first)
-        self._nonce, self.tail = chr(first), chr(secrets.choice(free))
+        chosen: list[str] = []
+        while len(chosen) < 2:  # the more quickly, the fewer are taken: usually none
+            code = secrets.choice(_PRIVATE_USE)
+            if code not in taken:
+                taken.add(code)
+                chosen.append(chr(code))
+        self._nonce, self.tail = chosen
 
     def cover(self, text: str) -> str:
         """`text` with a nonce in each dangerous spelling, and in an ending that a following text could complete."""
