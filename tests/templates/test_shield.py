@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seesay.errors import RequestError
 from seesay.templates import JinjaTemplate
 from seesay.templates.shield import Shield
 from seesay.values import Message, TextPart
@@ -60,3 +62,16 @@ def test_covering_is_undone(text):
     covered = shield.cover(text)
     assert ANY_SPECIAL.search(covered) is None
     assert shield.lift(covered, [])[0] == text
+
+
+def test_nonces_are_in_no_text():
+    """As characters or as JSON escapes; with two left those are chosen, with one the text is refused."""
+    taken = [chr(code) for code in range(0xE000, 0xF8FF)]
+    free = [taken.pop(4321), taken.pop(17)]
+    escaped, plain = taken[:100], taken[100:]
+    texts = ["".join(plain), "".join(f"\\u{ord(c):04X}" for c in escaped)]
+    shield = Shield(SPECIAL)
+    shield.choose_nonces(texts)
+    assert {shield.cover("<s>")[1], shield.tail} == set(free)
+    with pytest.raises(RequestError, match="private-use"):
+        shield.choose_nonces([*texts, free[0]])
