@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 LinearKernel = Callable[[torch.Tensor], torch.Tensor]
+FusedKernel = Callable[..., torch.Tensor]
 
 _PACKED_FOR_ROWS = 64
 """The number of rows that the packing is tuned for. The kernels take any number; around this one all are fast."""
@@ -36,14 +37,20 @@ def make_linear_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Linea
     return run
 
 
-def make_vector_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor] | None:
-    """`seesay.kernels.vector.gemv` with this weight and bias, which is what a single row is fastest with; None where it
+def make_fused_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> FusedKernel | None:
+    """`seesay.kernels.gemv.multiply` with this weight and bias, the fastest up to `max_fused_rows` rows; None where it
     does not run."""
-    if weight.device.type != "cuda" or find_spec("triton") is None:
+    if not max_fused_rows(weight.device, weight.dtype):
         return None
-    from seesay.kernels.vector import gemv
+    from seesay.kernels.gemv import multiply
 
-    return partial(gemv, weight=weight, bias=bias)
+    return partial(multiply, weight=weight, bias=bias)
+
+
+def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
+    """The most rows that kernels of `make_fused_kernel` take; 0 where there are none."""
+    del dtype
+    return 0 if device.type != "cuda" or find_spec("triton") is None else 1
 
 
 def _try_packed_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel | None:

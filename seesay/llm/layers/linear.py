@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from seesay.linear import LinearKernel, make_linear_kernel, make_vector_kernel
+from seesay.linear import FusedKernel, LinearKernel, make_fused_kernel, make_linear_kernel
 from seesay.llm.layers.parameter import Parameter, Part
 
 
 class Linear:
     """y = x Wᵀ + b over the last axis. `parameters` are loaded, then `finish` is called once, before the first use.
 
-    `vector` computes it for a single row, with what comes before and behind (see `make_vector_kernel`); None where
-    there is no such kernel.
+    `fused` computes it for a few rows, with what comes before and behind (see `make_fused_kernel`); None where there
+    is no such kernel.
     """
 
-    __slots__ = ("_run", "bias", "parameters", "vector", "weight")
+    __slots__ = ("_run", "bias", "fused", "parameters", "weight")
 
     def __init__(self, weight: Parameter, bias: Parameter | None) -> None:
         self.weight = weight
         self.bias = bias
         self.parameters = (weight,) if bias is None else (weight, bias)
         self._run: LinearKernel
-        self.vector: Callable[..., torch.Tensor] | None = None
+        self.fused: FusedKernel | None = None
 
     def finish(self) -> None:
         """Bring the loaded weight into the layout that computes fastest. Its `Parameter` gives the plain one up."""
         bias = None if self.bias is None else self.bias.data
         self._run = make_linear_kernel(self.weight.data, bias)
-        self.vector = make_vector_kernel(self.weight.data, bias)
+        self.fused = make_fused_kernel(self.weight.data, bias)
         del self.weight.data
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

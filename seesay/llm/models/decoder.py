@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
-from seesay.linear import LinearKernel, make_linear_kernel, make_vector_kernel
+from seesay.linear import FusedKernel, LinearKernel, make_fused_kernel, make_linear_kernel, max_fused_rows
 from seesay.llm.layers.linear import Linear, make_linear
 from seesay.llm.layers.parameter import Parameter, load_parameters, plain_parameter
 from seesay.llm.models.rotary import Rotary
@@ -96,12 +96,12 @@ class _Layer:
         x = ops.add_rms_norm(self._attend(x, cache, step), residual, self._mlp_norm.data, self._eps)
         return self._down(ops.act_and_mul(self._gate_up(x), self._activation))
 
-    def run_vector(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
-        """As `run` for a single token, whose residual stream x [1, hidden] is changed in place: norms, the activation
-        and the sums ride along with the products. Only where linear layers have vector kernels."""
-        qkv, out, gate_up, down = (linear.vector for linear in self.linears)
+    def run_fused(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
+        """As `run` for a few tokens, whose residual stream x [T, hidden] is changed in place: norms, the activation and
+        the sums ride along with the products. Only where linear layers have fused kernels."""
+        qkv, out, gate_up, down = (linear.fused for linear in self.linears)
         assert qkv is not None and out is not None and gate_up is not None and down is not None
-        mixed = qkv(x, norm=(self._input_norm.data, self._eps)).view(1, -1, self._head_dim)
+        mixed = qkv(x, norm=(self._input_norm.data, self._eps)).view(len(x), -1, self._head_dim)
         out(self._attend_to(mixed, cache, step), add_to=x)
         down(gate_up(x, norm=(self._mlp_norm.data, self._eps), activation=self._activation), add_to=x)
 
@@ -154,7 +154,8 @@ class Decoder:
         if not config.tied_embeddings:
             self._head = plain_parameter("lm_head.weight", config.vocab_size, config.hidden_size)
         self._to_logits: LinearKernel
-        self._vector_to_logits: Callable[..., torch.Tensor] | None
+        self._fused_to_logits: FusedKernel | None
+        self._max_fused_rows = max_fused_rows(device, dtype)
         self._rotary = Rotary(config.rotary, device=device, dtype=dtype)
         self._windows = frozenset(config.windows)
 
@@ -187,7 +188,7 @@ class Decoder:
             for linear in layer.linears:
                 linear.finish()
         self._to_logits = make_linear_kernel(self._head.data, None)
-        self._vector_to_logits = make_vector_kernel(self._head.data, None)
+        self._fused_to_logits = make_fused_kernel(self._head.data, None)
         if self._head is not self._embed:
             del self._head.data
 
@@ -210,9 +211,9 @@ class Decoder:
         cos, sin = self._rotary.tables(inputs.positions, inputs.is_long)
         plan = ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         step = _Step(cos, sin, inputs.slot_mapping, plan)
-        if len(residual) == 1 and self._vector_to_logits is not None:
+        if 0 < len(residual) <= self._max_fused_rows:
             for layer, cache in zip(self._layers, caches, strict=True):
-                layer.run_vector(residual, cache, step)
+                layer.run_fused(residual, cache, step)
             return ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
         delta = None
         for layer, cache in zip(self._layers, caches, strict=True):
@@ -223,8 +224,8 @@ class Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""
         to_logits = self._to_logits
-        if len(hidden) == 1 and self._vector_to_logits is not None:
-            to_logits = self._vector_to_logits
+        if 0 < len(hidden) <= self._max_fused_rows and self._fused_to_logits is not None:
+            to_logits = self._fused_to_logits
         logits = to_logits(hidden)
         cap = self.config.logit_soft_cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
