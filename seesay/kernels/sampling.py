@@ -1,4 +1,4 @@
-"""Triton kernels that draw tokens: top-k, top-p and min-p without sorting the vocabulary.
+"""Triton kernels that choose tokens: top-k, top-p and min-p without sorting the vocabulary, bans without copying it.
 
 A token's *depth* is how far its score lies below the row's best, as a power of two of its probability: the filters keep
 the tokens down to some depth, the *cut*. The first kernel looks at every token once and keeps the least depth and the
@@ -271,6 +271,68 @@ def draw_kernel(
             ends = before + tl.cumsum(tl.where(depth <= reach, _weigh(depth, UNIT), 0), axis=0)
             token = group * GROUP + tl.sum((ends <= target).to(tl.int32), axis=0)
     tl.store(token_ids_ptr + row, token.to(tl.int64))
+
+
+@triton.jit
+def avoid_kernel(
+    scores_ptr,
+    best_ptr,
+    token_ids_ptr,
+    rows_ptr,
+    starts_ptr,
+    banned_ptr,
+    row_stride,
+    num_tokens,
+    BLOCK: tl.constexpr,
+):
+    """One row: where its best token is banned, the first of the best that are not. A NaN counts as infinite."""
+    index = tl.program_id(0)
+    row = tl.load(rows_ptr + index)
+    start, stop = tl.load(starts_ptr + index), tl.load(starts_ptr + index + 1)
+    token = tl.load(token_ids_ptr + row)
+    is_banned = token < 0
+    for place in range(start, stop):
+        is_banned = is_banned | (tl.load(banned_ptr + place) == token)
+    if is_banned:
+        token, best = token * 0, tl.full([], float("-inf"), tl.float32)
+        for first in range(0, num_tokens, BLOCK):
+            tokens = first + tl.arange(0, BLOCK)
+            is_inside = tokens < num_tokens
+            score = tl.load(scores_ptr + row * row_stride + tokens, mask=is_inside, other=float("-inf")).to(tl.float32)
+            score = tl.where(score == score, score, float("inf"))
+            for place in range(start, stop):
+                score = tl.where(tokens == tl.load(banned_ptr + place), float("-inf"), score)
+            greatest = tl.max(score, axis=0)
+            if greatest > best:
+                token = tl.min(tl.where(score == greatest, tokens, num_tokens), axis=0).to(tl.int64)
+                best = greatest
+        tl.store(token_ids_ptr + row, token)
+        tl.store(best_ptr + row, best.to(best_ptr.dtype.element_ty))
+
+
+def avoid_tokens(
+    scores: torch.Tensor,
+    best: torch.Tensor,
+    token_ids: torch.Tensor,
+    rows: torch.Tensor,
+    starts: torch.Tensor,
+    banned: torch.Tensor,
+) -> None:
+    """Make best [N] and token_ids int64 [N], greatest of each row of scores [N, V] and where it is, those of the tokens
+    that are not banned: in `rows` int64 [R], of which row r may not have banned[starts[r]:starts[r + 1]] (int64)."""
+    assert scores.stride(1) == 1 and best.stride(0) == 1 and token_ids.stride(0) == 1
+    avoid_kernel[(len(rows),)](
+        scores,
+        best,
+        token_ids,
+        rows,
+        starts,
+        banned,
+        scores.stride(0),
+        scores.shape[1],
+        BLOCK=SEARCH_BLOCK,
+        num_warps=SEARCH_WARPS,
+    )
 
 
 def draw_tokens(

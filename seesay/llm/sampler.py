@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -147,15 +148,24 @@ class Sampler:
         special = [i for i, row in enumerate(rows) if not row.params.is_plain]
         if not special:
             return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors)
+        has_kernels = logits.is_cuda and _has_triton()
         adjusted: list[int] = []
         drawn: list[int] = []
+        avoiding: list[int] = []
         for index in special:
-            if rows[index].is_adjusted:
+            row = rows[index]
+            if not row.is_adjusted:
+                if row.is_drawn:
+                    drawn.append(index)
+            elif has_kernels and not row.is_drawn and not row.params.changes_scores:
+                avoiding.append(index)
+            else:
                 adjusted.append(index)
-            elif rows[index].is_drawn:
-                drawn.append(index)
         if drawn:
             self._draw_some(logits, best, rows, drawn, token_ids)
+        if avoiding:
+            best = best.clone()
+            _avoid(logits, best, token_ids, rows, avoiding)
         if adjusted:
             own_rows = [rows[i] for i in adjusted]
             [at] = upload([np.array(adjusted)], logits.device)
@@ -383,6 +393,18 @@ def _ban(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     if places:
         [at] = upload([np.array(places)], scores.device)
         scores.view(-1).index_fill_(0, at, float("-inf"))
+
+
+def _avoid(
+    logits: torch.Tensor, best: torch.Tensor, token_ids: torch.Tensor, rows: Sequence[SamplingRow], avoiding: list[int]
+) -> None:
+    """Turn the choices of greedy rows from the tokens that they may not have."""
+    from seesay.kernels import sampling
+
+    banned = [rows[i].params.banned_token_ids(rows[i].num_generated) for i in avoiding]
+    starts = np.cumsum([0, *map(len, banned)])
+    ids = np.fromiter(chain.from_iterable(banned), dtype=np.int64, count=starts[-1])
+    sampling.avoid_tokens(logits, best, token_ids, *upload([np.array(avoiding), starts, ids], logits.device))
 
 
 def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:

@@ -62,7 +62,12 @@ class SamplingParams:
     @property
     def changes_logits(self) -> bool:
         """Whether single logits are changed before each token is chosen."""
-        return bool(self.has_penalties or self.logit_bias or self.bad_token_ids or self.logits_processors)
+        return self.changes_scores or bool(self.bad_token_ids)
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether they are changed by more than bans."""
+        return bool(self.has_penalties or self.logit_bias or self.logits_processors)
 
     @property
     def has_penalties(self) -> bool:

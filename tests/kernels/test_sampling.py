@@ -88,6 +88,38 @@ def test_rows_without_a_finite_score_harm_nobody() -> None:
     assert found.tolist() == [0, 0, 0, expected[3]]
 
 
+@runs_here
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_banned_tokens_are_avoided(dtype: torch.dtype) -> None:
+    """The best banned, the best three, others, none, all; equally good ones; a NaN that is banned and one that is not;
+    rows that are left out."""
+    from seesay.kernels import sampling
+
+    size = 5000
+    assert sampling.SEARCH_BLOCK < size
+    scores = make_scores(9, size, 2.0, dtype)
+    ranked = scores.argsort(dim=-1, descending=True, stable=True)
+    scores[3, [40, 4500]] = scores[3].max() + 1
+    scores[5] = scores[5].masked_fill(scores[5] < scores[5, ranked[5, 3]], float("-inf"))
+    scores[6, 77] = float("nan")
+    scores[7, [5, 78]] = float("nan")
+    banned = {8: [int(ranked[8, 0])], 1: ranked[1, :3].tolist(), 2: [int(ranked[2, 5])], 3: [40, size + 9], 4: []}
+    banned |= {5: ranked[5, :4].tolist(), 6: [77], 7: [5]}
+    best, token_ids = scores.max(dim=-1)
+    expected = scores.clone()
+    for row, ids in banned.items():
+        expected[row, [i for i in ids if i < size]] = float("-inf")
+    expected_best, expected_ids = expected.max(dim=-1)
+    starts = torch.tensor([0, *itertools.accumulate(map(len, banned.values()))])
+    lists = (torch.tensor(list(banned)), starts, torch.tensor(list(itertools.chain.from_iterable(banned.values()))))
+    best, token_ids, *rest = (tensor.to(DEVICE) for tensor in (best, token_ids, scores, *lists))
+    sampling.avoid_tokens(rest[0], best, token_ids, *rest[1:])
+    assert best.isfinite().tolist() == expected_best.isfinite().tolist()
+    fine = expected_best.isfinite()
+    assert torch.equal(best.cpu()[fine], expected_best[fine])
+    assert torch.equal(token_ids.cpu()[fine], expected_ids[fine])
+
+
 @pytest.mark.skipif(ON_GPU or IS_INTERPRETED or not HAS_TRITON, reason="runs the tests above in the interpreter")
 def test_in_the_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}

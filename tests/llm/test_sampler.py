@@ -391,8 +391,9 @@ def test_what_a_graph_made_is_used_and_not_kept():
 
 @pytest.mark.gpu
 def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would():
-    logits = make_logits(len(MIXED)).bfloat16()
-    rows = [make_row(i, range(9), num_generated=4, **options) for i, options in enumerate(MIXED)]
+    mixed = [*MIXED, {"greedy": True, "bad_token_ids": tuple(range(40))}, {"greedy": True, "bad_token_ids": (1, 60)}]
+    logits = make_logits(len(mixed)).bfloat16()
+    rows = [make_row(i, range(9), num_generated=4, **options) for i, options in enumerate(mixed)]
     rows = [row._replace(pending=i % 2) for i, row in enumerate(rows)]
     previous = torch.tensor([3, 44])
     expected = [choice.token_id for choice in Sampler(1).draw(logits, rows, previous=previous).collect()]
