@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from torch.cuda import Stream
 
 K = TypeVar("K", bound=Hashable)
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 CALLS_BEFORE = 2
-"""A shape is recorded when it has come as often before: recording takes as long as a few calls."""
+"""A shape is worth preparing for when it has come as often before."""
 MAX_GRAPHS = 16
 MAX_ROWS = 16384
 """Larger inputs keep the GPU busy for longer than the host takes, and their graphs would hold much memory."""
 MAX_COUNTED_SHAPES = 1024
+
+
+class Plan(Protocol[K_contra]):
+    """Makes what computes vectors [… P, size] of a shape that came `num_before` times before."""
+
+    def __call__(self, shape: K_contra, /, *, num_before: int) -> Callable[[Tensor], Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +44,13 @@ class _Graph:
 
 
 class GraphedTower(Generic[K]):
-    """Computes vectors x [… P, size] by `plan(shape)(x)`, where `shape` says all that the launched kernels depend on, P
-    included.
+    """Computes vectors x [… P, size] by `plan`, whose shape says all that the launched kernels depend on, P included.
 
     Graphs are recorded for the one stream that is the current one at the first call, unless that is the default stream;
     `records_graphs` may be set to False to have none.
     """
 
-    def __init__(self, plan: Callable[[K], Callable[[Tensor], Tensor]]) -> None:
+    def __init__(self, plan: Plan[K]) -> None:
         self.records_graphs = True
         self._plan = plan
         self._stream: Stream | None = None
@@ -58,12 +64,20 @@ class GraphedTower(Generic[K]):
 
     def __call__(self, x: Tensor, shape: K, dtype: torch.dtype) -> Tensor:
         """The result for x as `dtype`, in memory that is the caller's."""
-        graph = self._find_graph(x, shape, dtype) if self._may_record(x) else None
+        num_before = self._count(shape)
+        graph = self._find_graph(x, shape, dtype, num_before) if self._may_record(x) else None
         if graph is None:
-            return self._plan(shape)(x.to(dtype))
+            return self._plan(shape, num_before=num_before)(x.to(dtype))
         graph.input.copy_(x)
         graph.replay()
         return graph.output.clone()
+
+    def _count(self, shape: K) -> int:
+        """How often a shape has come before this call."""
+        if shape not in self._counts and len(self._counts) == MAX_COUNTED_SHAPES:
+            self._counts.clear()
+        self._counts[shape] += 1
+        return self._counts[shape] - 1
 
     def _may_record(self, x: Tensor) -> bool:
         stream = current_stream(x.device)
@@ -73,20 +87,21 @@ class GraphedTower(Generic[K]):
             self._stream, self._recorder = stream, GraphRecorder(stream)
         return stream == self._stream
 
-    def _find_graph(self, x: Tensor, shape: K, dtype: torch.dtype) -> _Graph | None:
-        """The graph of a shape, which is recorded when it is time to; None before."""
+    def _find_graph(self, x: Tensor, shape: K, dtype: torch.dtype, num_before: int) -> _Graph | None:
+        """The graph of a shape, which is recorded when it is time to; None before. With as many graphs as may be, a
+        shape takes the place of that used longest ago when it has come more often."""
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
             return self._graphs[shape]
-        if self._counts[shape] < CALLS_BEFORE:
-            if len(self._counts) == MAX_COUNTED_SHAPES:
-                self._counts.clear()
-            self._counts[shape] += 1
+        if num_before < CALLS_BEFORE:
             return None
         if len(self._graphs) == MAX_GRAPHS:
-            self._graphs.popitem(last=False)
+            oldest = next(iter(self._graphs))
+            if num_before < self._counts[oldest]:
+                return None
+            del self._graphs[oldest]
         assert self._recorder is not None
-        compute, place = self._plan(shape), x.to(dtype, copy=True)
+        compute, place = self._plan(shape, num_before=num_before), x.to(dtype, copy=True)
         replay, output = self._recorder.record(lambda: compute(place))
         self._graphs[shape] = _Graph(compute, replay, place, output)
         return self._graphs[shape]

@@ -260,8 +260,8 @@ class SegmentGroup:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTable:
-    """Short segments on a GPU, which together are all rows: segment i is rows starts[i] … starts[i + 1] (int32), none
-    longer than `longest`."""
+    """Segments on a GPU of any lengths, which together are all rows: segment i is rows starts[i] … starts[i + 1]
+    (int32), none longer than `longest`."""
 
     starts: Tensor
     longest: int
@@ -305,9 +305,11 @@ def attend_turned(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> 
     if qkv.is_cuda:
         from seesay.kernels import tower
 
-        if isinstance(segments, SegmentTable):
+        if isinstance(segments, SegmentTable) and segments.longest <= tower.LONGEST_WINDOW:
             return tower.attend_windows(qkv, cos, sin, segments.starts, segments.longest).flatten(1)
         tower.rotate_(qkv, cos, sin)
+        if isinstance(segments, SegmentTable):
+            return tower.attend_segments(qkv, segments.starts, segments.longest).flatten(1)
         return attend(qkv[:, 0], qkv[:, 1], qkv[:, 2], segments)
     assert not isinstance(segments, SegmentTable)
     turned = _rotate(qkv[:, :2], cos, sin)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seesay.device import current_stream, upload
-from seesay.encoders.graphs import GraphedTower
+from seesay.encoders.graphs import CALLS_BEFORE, GraphedTower
 from seesay.encoders.layers import (
     GatedMlp,
     Mlp,
@@ -71,7 +71,11 @@ class QwenVisionConfig:
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
     """Where the rows of a packed batch go. `order` [G] puts merge groups into the tower's order and `inverse` [G] puts
-    them back; None when nothing moves."""
+    them back; None when nothing moves.
+
+    `frames` is for batches like others before: cuDNN, by which a GPU attends to them, first plans for tens of
+    milliseconds. `frames_once` is for the first of their kind.
+    """
 
     order: Tensor | None
     inverse: Tensor | None
@@ -79,6 +83,7 @@ class PackedLayout:
     sin: Tensor
     windows: Segments
     frames: Segments
+    frames_once: Segments
 
 
 @lru_cache(maxsize=256)
@@ -171,6 +176,7 @@ def _make_cpu_layout(grids: Sequence[Grid], config: QwenVisionConfig) -> PackedL
         sin=angles.sin(),
         windows=windows,
         frames=frames,
+        frames_once=frames,
     )
 
 
@@ -179,19 +185,22 @@ def _make_gpu_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: to
     lengths."""
     unit = config.merge_unit
     order, window_lengths, frame_lengths = _order_windows(grids, config)
-    starts = np.concatenate(([0], np.cumsum(window_lengths * unit))).astype(np.int32)
+    starts = [np.cumsum([0, *lengths * unit], dtype=np.int32) for lengths in (window_lengths, frame_lengths)]
     coordinates = _find_coordinates(grids, order, config)
-    on_device = upload([order, np.argsort(order), coordinates, starts], device)
+    on_device = upload([order, np.argsort(order), coordinates, *starts], device)
     angles = _compute_angles(on_device[2], config)
-    frames: Segments = group_neighbours(frame_lengths * unit)
+    frames = group_neighbours(frame_lengths * unit)
+    frames_once = SegmentTable(on_device[4], int(frame_lengths.max()) * unit)
+    windows = SegmentTable(on_device[3], int(window_lengths.max()) * unit)
     moves = bool((np.diff(order) != 1).any())
     return PackedLayout(
         order=on_device[0] if moves else None,
         inverse=on_device[1] if moves else None,
         cos=angles.cos(),
         sin=angles.sin(),
-        windows=frames if config.window_size is None else SegmentTable(on_device[3], int(window_lengths.max()) * unit),
+        windows=windows,
         frames=frames,
+        frames_once=frames_once,
     )
 
 
@@ -268,15 +277,16 @@ class QwenVisionTower(nn.Module):
             offset = block.leave_biases_out(offset)
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
-        return self.plan(tuple((t, h, w) for t, h, w in grids))(patches)
+        return self.plan(tuple((t, h, w) for t, h, w in grids), num_before=0)(patches)
 
-    def plan(self, grids: tuple[Grid, ...]) -> Callable[[Tensor], Tensor]:
-        """What computes patches of items with these grids on the current stream."""
+    def plan(self, grids: tuple[Grid, ...], *, num_before: int) -> Callable[[Tensor], Tensor]:
+        """What computes patches of items with these grids on the current stream. `num_before` is how often such have
+        been computed."""
         device = self.patch_embed.weight.device
         layout = _make_kept_layout(grids, self.config, device, current_stream(device))
-        return partial(self._compute, layout)
+        return partial(self._compute, layout, layout.frames if num_before >= CALLS_BEFORE else layout.frames_once)
 
-    def _compute(self, layout: PackedLayout, patches: Tensor) -> Tensor:
+    def _compute(self, layout: PackedLayout, frames: Segments, patches: Tensor) -> Tensor:
         x = self.patch_embed(patches)
         if layout.order is not None:
             x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
@@ -284,7 +294,8 @@ class QwenVisionTower(nn.Module):
         norms = [*(block.norm1 for block in blocks), self.merger.ln_q]
         normed = norms[0](x)
         for index, (block, next_norm) in enumerate(zip(blocks, norms[1:], strict=True)):
-            segments = layout.frames if index in self.config.full_attention_layers else layout.windows
+            sees_frames = self.config.window_size is None or index in self.config.full_attention_layers
+            segments = frames if sees_frames else layout.windows
             normed = block(x, normed, layout, segments, next_norm)
         merged: Tensor = self.merger(normed)
         return merged if layout.inverse is None else merged.index_select(0, layout.inverse)

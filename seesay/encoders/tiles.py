@@ -58,7 +58,7 @@ class TileEncoder:
         patch = (1, *self._patch_size)
         return {"frames": item["pixels"], "sizes": (self._tile_size,), "resample": "bilinear", "patch": patch}
 
-    def _plan(self, _num_tiles: int) -> nn.Module:
+    def _plan(self, _num_tiles: int, *, num_before: int) -> nn.Module:  # noqa: ARG002
         return self.model
 
     def disable_graphs(self) -> None:

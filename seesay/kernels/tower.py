@@ -1,5 +1,5 @@
-"""Triton kernels that only vision towers need: rotation of queries and keys, alone and within attention inside windows;
-norms of a sum; quick GELU.
+"""Triton kernels that only vision towers need: rotation of queries and keys; attention inside windows, with it, and
+inside longer segments, without; norms of a sum; quick GELU.
 
 Strides count elements. All arithmetic is in float32; what goes into a matrix product is rounded to the tensors' type.
 """
@@ -15,10 +15,13 @@ import torch
 import triton
 import triton.language as tl
 
-WINDOW_BLOCK = 64
-"""Rows of a window that one program takes, as queries and as keys at a time: Qwen2.5-VL's windows have as many."""
+LONGEST_WINDOW = 64
+"""Rows that one program takes as queries and as keys. Qwen2.5-VL's windows have as many."""
 SPAN = 4096
 """Elements that one program of an elementwise kernel takes."""
+SEGMENT_BLOCKS = (128, 64, 8, 3)
+"""Queries of a program, keys at a time, warps and stages for segments of any lengths, for types of 16 bits."""
+LOG2_E = 1.4426950408889634
 ROTATED_HEADS = 16
 """Heads of a row that one program turns."""
 
@@ -68,9 +71,8 @@ def window_kernel(
     HALF: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     BLOCK: tl.constexpr,
-    NUM_BLOCKS: tl.constexpr,
 ):
-    """Program (w · heads + h, b): queries b · BLOCK … of head h in window w, which is rows starts[w] … starts[w + 1].
+    """Program w · heads + h: head h in window w, which is rows starts[w] … starts[w + 1], at most BLOCK.
 
     A head's two halves are apart: their sizes are padded to powers of two, and rotation pairs them. `scale` is that of
     the scores times log2(e)."""
@@ -78,50 +80,109 @@ def window_kernel(
     window = tl.program_id(0) // NUM_HEADS
     start = tl.load(starts_ptr + window).to(tl.int64)
     length = (tl.load(starts_ptr + window + 1) - start).to(tl.int32)
-    first_query = tl.program_id(1) * BLOCK
+    pairs = tl.arange(0, BLOCK_HALF)
+    rows = tl.arange(0, BLOCK)
+    mask = (rows < length)[:, None] & (pairs < HALF)[None, :]
+    row_size = NUM_HEADS * 2 * HALF
+    angles = (start + rows)[:, None] * HALF + pairs[None, :]
+    cos = tl.load(cos_ptr + angles, mask=mask, other=0.0)
+    sin = tl.load(sin_ptr + angles, mask=mask, other=0.0)
+    places = (start + rows)[:, None] * (3 * row_size) + head * (2 * HALF) + pairs[None, :]
+    query_first, query_last = _load_turned(qkv_ptr, places, mask, cos, sin, HALF)
+    key_first, key_last = _load_turned(qkv_ptr, places + row_size, mask, cos, sin, HALF)
+    value_first = tl.load(qkv_ptr + places + 2 * row_size, mask=mask, other=0.0)
+    value_last = tl.load(qkv_ptr + places + 2 * row_size + HALF, mask=mask, other=0.0)
+    scores = tl.dot(query_first, tl.trans(key_first), input_precision="ieee")
+    scores = tl.dot(query_last, tl.trans(key_last), scores, input_precision="ieee") * scale
+    scores = tl.where((rows < length)[None, :], scores, float("-inf"))
+    weights = tl.exp2(scores - tl.max(scores, axis=1)[:, None])
+    share = (1.0 / tl.sum(weights, axis=1))[:, None]
+    rounded = weights.to(value_first.dtype)
+    out_first = tl.dot(rounded, value_first, input_precision="ieee") * share
+    out_last = tl.dot(rounded, value_last, input_precision="ieee") * share
+    places = (start + rows)[:, None] * row_size + head * (2 * HALF) + pairs[None, :]
+    tl.store(out_ptr + places, out_first.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + places + HALF, out_last.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _attend_keys(
+    query,
+    keys_ptr,
+    rows,
+    columns,
+    is_key,
+    is_column,
+    highest,
+    total,
+    out,
+    scale,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    IS_WHOLE: tl.constexpr,
+):
+    """One block of keys: (highest score, sum of weights, weighted values) of the queries with it. Where the block
+    IS_WHOLE, all of its keys are in the segment."""
+    places = rows[:, None] * (3 * NUM_HEADS * HEAD_DIM) + columns
+    mask = is_column if IS_WHOLE else is_key[:, None] & is_column
+    key = tl.load(keys_ptr + places, mask=mask, other=0.0)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+    if not IS_WHOLE:
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
+    higher = tl.maximum(highest, tl.max(scores, axis=1) * scale)
+    weights = tl.exp2(scores * scale - higher[:, None])
+    shrink = tl.exp2(highest - higher)
+    total = total * shrink + tl.sum(weights, axis=1)
+    value = tl.load(keys_ptr + NUM_HEADS * HEAD_DIM + places, mask=mask, other=0.0)
+    out = tl.dot(weights.to(value.dtype), value, out * shrink[:, None], input_precision="ieee")
+    return higher, total, out
+
+
+@triton.jit
+def segment_kernel(
+    qkv_ptr,
+    starts_ptr,
+    out_ptr,
+    scale,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Program (b · heads + h, s): queries b · QUERIES … of head h in segment s, which is rows starts[s] …
+    starts[s + 1]. `scale` is that of the scores times log2(e)."""
+    head = tl.program_id(0) % NUM_HEADS
+    first_query = tl.program_id(0) // NUM_HEADS * QUERIES
+    start = tl.load(starts_ptr + tl.program_id(1)).to(tl.int64)
+    length = (tl.load(starts_ptr + tl.program_id(1) + 1) - start).to(tl.int32)
     if first_query >= length:
         return
-    pairs = tl.arange(0, BLOCK_HALF)
-    is_pair = (pairs < HALF)[None, :]
-    row_size = NUM_HEADS * 2 * HALF
-    queries = first_query + tl.arange(0, BLOCK)
-    is_query = (queries < length)[:, None] & is_pair
-    angles = (start + queries)[:, None] * HALF + pairs[None, :]
-    cos = tl.load(cos_ptr + angles, mask=is_query, other=0.0)
-    sin = tl.load(sin_ptr + angles, mask=is_query, other=0.0)
-    places = (start + queries)[:, None] * (3 * row_size) + head * (2 * HALF) + pairs[None, :]
-    query_first, query_last = _load_turned(qkv_ptr, places, is_query, cos, sin, HALF)
-
-    highest = tl.full((BLOCK,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    out_first = tl.zeros((BLOCK, BLOCK_HALF), tl.float32)
-    out_last = tl.zeros((BLOCK, BLOCK_HALF), tl.float32)
-    for block in range(NUM_BLOCKS):
-        keys = block * BLOCK + tl.arange(0, BLOCK)
-        is_key = (keys < length)[:, None] & is_pair
-        if NUM_BLOCKS > 1:
-            angles = (start + keys)[:, None] * HALF + pairs[None, :]
-            cos = tl.load(cos_ptr + angles, mask=is_key, other=0.0)
-            sin = tl.load(sin_ptr + angles, mask=is_key, other=0.0)
-        places = (start + keys)[:, None] * (3 * row_size) + row_size + head * (2 * HALF) + pairs[None, :]
-        key_first, key_last = _load_turned(qkv_ptr, places, is_key, cos, sin, HALF)
-        value_first = tl.load(qkv_ptr + places + row_size, mask=is_key, other=0.0)
-        value_last = tl.load(qkv_ptr + places + row_size + HALF, mask=is_key, other=0.0)
-        scores = tl.dot(query_first, tl.trans(key_first), input_precision="ieee")
-        scores = tl.dot(query_last, tl.trans(key_last), scores, input_precision="ieee") * scale
-        scores = tl.where((keys < length)[None, :], scores, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, axis=1))
-        shrink = tl.exp2(highest - higher)
-        weights = tl.exp2(scores - higher[:, None])
-        total = total * shrink + tl.sum(weights, axis=1)
-        rounded = weights.to(value_first.dtype)
-        out_first = tl.dot(rounded, value_first, out_first * shrink[:, None], input_precision="ieee")
-        out_last = tl.dot(rounded, value_last, out_last * shrink[:, None], input_precision="ieee")
-        highest = higher
-    share = (1.0 / total)[:, None]
-    places = (start + queries)[:, None] * row_size + head * (2 * HALF) + pairs[None, :]
-    tl.store(out_ptr + places, (out_first * share).to(out_ptr.dtype.element_ty), mask=is_query)
-    tl.store(out_ptr + places + HALF, (out_last * share).to(out_ptr.dtype.element_ty), mask=is_query)
+    row_size = NUM_HEADS * HEAD_DIM
+    columns = tl.arange(0, PADDED_DIM)[None, :]
+    is_column = columns < HEAD_DIM
+    queries = first_query + tl.arange(0, QUERIES)
+    is_query = (queries < length)[:, None] & is_column
+    heads_ptr = qkv_ptr + start * (3 * row_size) + head * HEAD_DIM
+    query = tl.load(heads_ptr + queries[:, None] * (3 * row_size) + columns, mask=is_query, other=0.0)
+    keys_ptr = heads_ptr + row_size
+    highest = tl.full((QUERIES,), float("-inf"), tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    out = tl.zeros((QUERIES, PADDED_DIM), tl.float32)
+    rows = tl.arange(0, KEYS)
+    whole = length // KEYS * KEYS
+    for first in range(0, whole, KEYS):
+        highest, total, out = _attend_keys(
+            query, keys_ptr, first + rows, columns, rows >= 0, is_column, highest, total, out, scale,
+            NUM_HEADS=NUM_HEADS, HEAD_DIM=HEAD_DIM, IS_WHOLE=True,
+        )  # fmt: skip
+    if whole < length:
+        highest, total, out = _attend_keys(
+            query, keys_ptr, whole + rows, columns, whole + rows < length, is_column, highest, total, out, scale,
+            NUM_HEADS=NUM_HEADS, HEAD_DIM=HEAD_DIM, IS_WHOLE=False,
+        )  # fmt: skip
+    places = (start + queries)[:, None] * row_size + head * HEAD_DIM + columns
+    tl.store(out_ptr + places, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=is_query)
 
 
 @triton.jit
@@ -203,27 +264,49 @@ def attend_windows(
     [P, heads, head_dim].
 
     cos, sin float32 [P, head_dim / 2]. starts int32 [W + 1]: window w is rows starts[w] … starts[w + 1], all windows
-    together all rows, none longer than `longest`.
+    together all rows, none longer than `longest`, which is LONGEST_WINDOW at most.
     """
     num_rows, _, num_heads, head_dim = qkv.shape
-    assert qkv.is_contiguous() and cos.is_contiguous() and sin.is_contiguous()
+    assert qkv.is_contiguous() and cos.is_contiguous() and sin.is_contiguous() and longest <= LONGEST_WINDOW
     out = torch.empty((num_rows, num_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
-    block = min(WINDOW_BLOCK, max(16, _power_of_2_from(longest)))
-    num_blocks = -(-longest // block)
-    window_kernel[((len(starts) - 1) * num_heads, num_blocks)](
+    window_kernel[((len(starts) - 1) * num_heads,)](
         qkv,
         cos,
         sin,
         starts,
         out,
-        1.4426950408889634 / head_dim**0.5,
+        LOG2_E / head_dim**0.5,
         NUM_HEADS=num_heads,
         HALF=head_dim // 2,
         BLOCK_HALF=max(16, _power_of_2_from(head_dim // 2)),
-        BLOCK=block,
-        NUM_BLOCKS=num_blocks,
+        BLOCK=max(16, _power_of_2_from(longest)),
         num_warps=4,
-        num_stages=1,
+    )
+    return out
+
+
+def attend_segments(qkv: torch.Tensor, starts: torch.Tensor, longest: int) -> torch.Tensor:
+    """Full attention inside every segment: qkv [P, 3, heads, head_dim] to [P, heads, head_dim].
+
+    starts int32 [S + 1]: segment s is rows starts[s] … starts[s + 1], all segments together all rows, none longer than
+    `longest`.
+    """
+    num_rows, _, num_heads, head_dim = qkv.shape
+    assert qkv.is_contiguous()
+    out = torch.empty((num_rows, num_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
+    queries, keys, num_warps, num_stages = (64, 32, 4, 1) if qkv.dtype == torch.float32 else SEGMENT_BLOCKS
+    segment_kernel[(-(-longest // queries) * num_heads, len(starts) - 1)](
+        qkv,
+        starts,
+        out,
+        LOG2_E / head_dim**0.5,
+        NUM_HEADS=num_heads,
+        HEAD_DIM=head_dim,
+        PADDED_DIM=max(16, _power_of_2_from(head_dim)),
+        QUERIES=queries,
+        KEYS=keys,
+        num_warps=num_warps,
+        num_stages=num_stages,
     )
     return out
 

@@ -11,12 +11,14 @@ from seesay.encoders.graphs import GraphedTower
 
 
 class Tower:
-    """Adds the shape's number to x. `plans` and `calls` count what the host did."""
+    """Adds the shape's number to x. `calls` are those in which the host did it; `before` is what plans were told."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
+        self.before: list[int] = []
 
-    def plan(self, number: int) -> Callable[[Tensor], Tensor]:
+    def plan(self, number: int, *, num_before: int) -> Callable[[Tensor], Tensor]:
+        self.before.append(num_before)
         table = torch.full((1,), float(number), device=None if not torch.cuda.is_available() else "cuda")
 
         def compute(x: Tensor) -> Tensor:
@@ -27,11 +29,17 @@ class Tower:
 
 
 def test_on_the_cpu_nothing_is_recorded() -> None:
-    tower = Tower()
-    graphed = GraphedTower(lambda number: lambda x: x + number)
-    for _ in range(graphs.CALLS_BEFORE + 2):
-        assert graphed(torch.ones(3, 2), 4, torch.float64).tolist() == [[5.0, 5.0]] * 3
-    assert not graphed.num_graphs and not tower.calls
+    seen = []
+
+    def plan(number: int, *, num_before: int) -> Callable[[Tensor], Tensor]:
+        seen.append((number, num_before))
+        return lambda x: x + number
+
+    graphed = GraphedTower(plan)
+    for number in (4, 4, 5, 4, 5):
+        assert graphed(torch.ones(3, 2), number, torch.float64).tolist() == [[1.0 + number] * 2] * 3
+    assert seen == [(4, 0), (4, 1), (5, 0), (4, 2), (5, 1)]
+    assert not graphed.num_graphs
 
 
 @pytest.fixture
@@ -65,16 +73,20 @@ def test_the_graphs_kept_are_those_used_last(stream: torch.cuda.Stream, monkeypa
     tower = Tower()
     graphed = GraphedTower(tower.plan)
     x = torch.ones(3, 2, device="cuda")
-    for number in (1, 2, 1, 3):
-        for _ in range(graphs.CALLS_BEFORE + 1):
+
+    def call(number: int, times: int) -> bool:
+        """Whether the last call was a graph's."""
+        for _ in range(times):
+            tower.calls.clear()
             assert graphed(x, number, torch.float32).unique().tolist() == [1 + number]
-    assert graphed.num_graphs == 2
-    tower.calls.clear()
-    for number in (1, 3):
-        assert graphed(x, number, torch.float32).unique().tolist() == [1 + number]
-    assert not tower.calls
-    assert graphed(x, 2, torch.float32).unique().tolist() == [3.0]
-    assert tower.calls
+        return not tower.calls
+
+    often = graphs.CALLS_BEFORE + 5
+    assert call(1, often) and call(2, often) and call(1, 1)
+    assert not call(3, often), "a shape took the place of one that came as often"
+    assert call(1, 1) and call(2, 1) and call(1, 1)
+    assert call(3, often) and graphed.num_graphs == 2
+    assert call(1, 1) and not call(2, 1)
 
 
 @pytest.mark.gpu
