@@ -273,7 +273,7 @@ def draw_kernel(
     tl.store(token_ids_ptr + row, token.to(tl.int64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "starts_ptr", "banned_ptr"])
 def avoid_kernel(
     scores_ptr,
     best_ptr,
