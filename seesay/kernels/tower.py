@@ -59,7 +59,7 @@ def rotate_kernel(
     tl.store(qkv_ptr + places + HALF, last, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["starts_ptr"])
 def window_kernel(
     qkv_ptr,
     cos_ptr,
@@ -138,7 +138,7 @@ def _attend_keys(
     return higher, total, out
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["starts_ptr"])
 def segment_kernel(
     qkv_ptr,
     starts_ptr,
