@@ -70,10 +70,6 @@ def rotate_and_write_kernel(
     query_norm_ptr,
     key_norm_ptr,
     token_stride,
-    cos_stride,
-    cos_step,
-    sin_stride,
-    sin_step,
     eps,
     NUM_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
@@ -97,10 +93,11 @@ def rotate_and_write_kernel(
     is_head = heads < NUM_HEADS + 2 * NUM_KV_HEADS
     is_turned = heads < NUM_HEADS + NUM_KV_HEADS
     is_query = heads < NUM_HEADS
-    first_cos = tl.load(cos_ptr + token * cos_stride + pairs * cos_step, mask=is_pair, other=0.0).to(tl.float32)
-    first_sin = tl.load(sin_ptr + token * sin_stride + pairs * sin_step, mask=is_pair, other=0.0).to(tl.float32)
-    last_cos = tl.load(cos_ptr + token * cos_stride + (pairs + HALF) * cos_step, mask=is_pair, other=0.0)
-    last_sin = tl.load(sin_ptr + token * sin_stride + (pairs + HALF) * sin_step, mask=is_pair, other=0.0)
+    angles = token * (2 * HALF) + pairs
+    first_cos = tl.load(cos_ptr + angles, mask=is_pair, other=0.0).to(tl.float32)
+    first_sin = tl.load(sin_ptr + angles, mask=is_pair, other=0.0).to(tl.float32)
+    last_cos = tl.load(cos_ptr + angles + HALF, mask=is_pair, other=0.0)
+    last_sin = tl.load(sin_ptr + angles + HALF, mask=is_pair, other=0.0)
     is_inside = is_head[:, None] & is_pair[None, :]
     places = qkv_ptr + token * token_stride + heads[:, None] * DIM + pairs[None, :]
     first = tl.load(places, mask=is_inside, other=0.0).to(tl.float32)
@@ -246,6 +243,7 @@ def rotate_and_write(
     if not qkv.numel():
         return
     assert qkv.stride(1) == dim and qkv.stride(2) == 1 and cache.is_contiguous() and half
+    assert cos.is_contiguous() and sin.is_contiguous()
     heads = min(HEADS_PER_PROGRAM, _power_of_2_from(num_all))
     is_dependent = qkv.is_cuda
     rotate_and_write_kernel[(num_tokens, -(-num_all // heads))](
@@ -257,10 +255,6 @@ def rotate_and_write(
         qkv if norms is None else norms[0],
         qkv if norms is None else norms[1],
         qkv.stride(0),
-        cos.stride(0),
-        cos.stride(-1),
-        sin.stride(0),
-        sin.stride(-1),
         0.0 if norms is None else norms[2],
         NUM_HEADS=num_all - 2 * num_kv_heads,
         NUM_KV_HEADS=num_kv_heads,

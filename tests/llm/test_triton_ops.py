@@ -83,19 +83,13 @@ def test_norm_of_heads_inside_wider_tokens(ops, dtype):
     ("num_tokens", "heads", "kv_heads", "dim", "rotated"),
     [(5, 1, 1, 8, 8), (4, 14, 2, 80, 32), (1, 28, 4, 128, 128), (2, 4, 4, 96, 96)],
 )
-@pytest.mark.parametrize("by_component", [False, True])
 @pytest.mark.parametrize("is_normed", [False, True])
-def test_rotate_and_write(ops, dtype, num_tokens, heads, kv_heads, dim, rotated, by_component, is_normed):
+def test_rotate_and_write(ops, dtype, num_tokens, heads, kv_heads, dim, rotated, is_normed):
     qkv = random(num_tokens, heads + 2 * kv_heads, dim, dtype=dtype)
     before, half, turned = qkv.double(), rotated // 2, heads + kv_heads
-    # Multimodal tables differ by component and come transposed in memory.
-    angles = (
-        random(half, num_tokens, dtype=torch.float32).t() * 3
-        if by_component
-        else random(num_tokens, 1, dtype=torch.float32) * torch.linspace(1, 3, half, device=DEVICE)
-    )
-    cos = torch.cat((angles.cos().t(), angles.cos().t())).t()[:, None].to(dtype)
-    sin = torch.cat((-angles.sin().t(), angles.sin().t())).t()[:, None].to(dtype)
+    angles = random(num_tokens, 1, half, dtype=torch.float32) * 3
+    cos = torch.cat((angles.cos(), angles.cos()), -1).to(dtype)
+    sin = torch.cat((-angles.sin(), angles.sin()), -1).to(dtype)
     weights = random(2, dim, dtype=dtype, seed=3)
     if is_normed:
         before[:, :heads] = norm_exactly(qkv[:, :heads], weights[0])

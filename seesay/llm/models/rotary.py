@@ -24,7 +24,7 @@ class Rotary:
         return torch.cat((half, half))
 
     def tables(self, positions: torch.Tensor, is_long: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin, each [T, 1, dim], of int64 positions [T] or [3, T]; the first half of sin is negated.
+        """cos and sin, each [T, 1, dim] and dense, of int64 positions [T] or [3, T]; the first half of sin is negated.
 
         `is_long` bool [T] says which tokens take the long frequencies; None is none of them.
         """
@@ -40,5 +40,5 @@ class Rotary:
         return cos.to(self._dtype)[:, None], sin.to(self._dtype)[:, None]
 
     def _by_component(self, points: torch.Tensor, sections: torch.Tensor) -> torch.Tensor:
-        """[T, dim]: the position that turns each component."""
-        return points.expand(3, -1).index_select(0, sections).t()
+        """[T, dim], dense: the position that turns each component."""
+        return points.expand(3, -1).t().index_select(1, sections)
