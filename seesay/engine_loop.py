@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
@@ -31,7 +31,7 @@ from seesay.values import (
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
-    from seesay.llm.runner import LaunchedStep, ModelRunner, RowResult, StepResult
+    from seesay.llm.runner import LaunchedStep, ModelRunner, StepResult
 
 logger = logging.getLogger("seesay")
 
@@ -245,17 +245,20 @@ class EngineLoop:
                 request.hidden_states.add(row.hidden_states.start, row.hidden_states.values)
             if row.hidden_sum is not None:
                 request.add_hidden_sum(row.start, row.hidden_sum)
-        by_id = {row.seq_id: row for row in result.rows}
+        logprobs = {row.seq_id: row.logprobs for row in result.rows if row.logprobs is not None}
         for update in self._scheduler.commit_step(plan, result.token_ids):
-            self._deliver(update, by_id[update.seq.seq_id])
+            request = self._live[update.seq.seq_id]
+            if request.first_token_at is None:
+                request.first_token_at = time.perf_counter()
+            if request.defers_text and update.finish_reason is None:
+                request.deferred_ids += update.token_ids
+            else:
+                self._deliver(request, update, logprobs.get(request.request_id))
 
     # --- output ---------------------------------------------------------------------------------------------------
 
-    def _deliver(self, update: SequenceUpdate, result: RowResult) -> None:
+    def _deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Mapping[int, float] | None) -> None:
         """Turn a sequence's new tokens into output, and end it at a stop word."""
-        request = self._live[update.seq.seq_id]
-        if request.first_token_at is None:
-            request.first_token_at = time.perf_counter()
         if request.sequence.params.pooling is not None:
             # The token that ended the prompt's last row is nobody's: the answer is the pooled state.
             self._finish(request, "error" if update.error else "stop", error=update.error)
@@ -266,13 +269,14 @@ class EngineLoop:
         keeps_stop = request.include_stop and update.stop_token_id in update.seq.params.stop_token_ids
         if update.stop_token_id is not None and not keeps_stop:
             token_ids = token_ids[:-1]
+        token_ids = (*request.take_deferred(), *token_ids)
         text = request.detokenizer.push(token_ids).text
         if reason is not None:
             text += request.detokenizer.flush()
         if request.detokenizer.stop is not None and update.error is None:
             reason, stop = "stop", request.detokenizer.stop
             self._scheduler.finish(update.seq.seq_id, "stop")
-        request.add_output(text, token_ids, result.logprobs if token_ids else None)
+        request.add_output(text, token_ids, logprobs if token_ids else None)
         if reason is not None:
             self._finish(request, reason, stop_reason=stop, error=update.error)
         elif request.streams:
@@ -303,7 +307,9 @@ class EngineLoop:
         if request is None:
             return
         self._scheduler.finish(request_id, reason, error)
-        request.add_output(request.detokenizer.flush())
+        token_ids = request.take_deferred()
+        text = request.detokenizer.push(token_ids).text + request.detokenizer.flush()
+        request.add_output(text, token_ids)
         self._finish(request, reason, error=error)
 
     def _fail(self, request_id: int, error: BaseException) -> None:

@@ -67,6 +67,7 @@ class LiveRequest:
     computing_at: float | None = None
     first_token_at: float | None = None
     num_output_tokens: int = 0
+    deferred_ids: list[int] = field(default_factory=list)
     new_text: list[str] = field(default_factory=list)
     new_token_ids: list[int] = field(default_factory=list)
     new_logprobs: list[Mapping[int, float]] = field(default_factory=list)
@@ -107,6 +108,18 @@ class LiveRequest:
     @property
     def request_id(self) -> int:
         return self.sequence.seq_id
+
+    @property
+    def defers_text(self) -> bool:
+        """Whether tokens may wait for the end of the answer before they become text: nobody sees them before, and no
+        word in them ends it."""
+        params = self.sequence.params
+        return not (self.streams or self.detokenizer.stops_at_words or params.pooling) and params.logprobs is None
+
+    def take_deferred(self) -> list[int]:
+        """The token ids that are not text yet."""
+        taken, self.deferred_ids = self.deferred_ids, []
+        return taken
 
     def add_output(self, text: str, token_ids: Iterable[int] = (), logprobs: Mapping[int, float] | None = None) -> None:
         """Take new output; `logprobs` is of the one new token."""

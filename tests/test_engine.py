@@ -496,6 +496,25 @@ def test_abort_ends_with_one_final_delta(vision_engine: AsyncEngine) -> None:
     assert sorted(finals) == [(request_id, "abort") for request_id in ids]
 
 
+def test_an_answer_that_nobody_reads_meanwhile_is_the_same_text(text_engine: AsyncEngine) -> None:
+    """Its tokens become text at its end only: also when it is aborted, and when a stop word ends it."""
+    request = parse(["tell me"], max_new_tokens=400, ignore_eos=True)[0]
+    streamed = "".join(delta.text for delta in collect(text_engine, [request])[0])
+    [[whole]] = collect(text_engine, [replace(request, streams=False)])
+    assert whole.text == streamed and len(whole.token_ids) == 400
+    word = streamed[20:23]
+    config = replace(request.gen_config, stop_words=[word])
+    [[stopped]] = collect(text_engine, [replace(request, streams=False, gen_config=config)])
+    assert stopped.text == streamed[: streamed.index(word)] and stopped.finish_reason == "stop"
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    long = replace(request, streams=False, gen_config=replace(request.gen_config, max_new_tokens=1900))
+    request_id = text_engine.submit(long, arrived.put)
+    wait_until(lambda: any(live.deferred_ids for live in list(text_engine.loop._live.values())))
+    text_engine.abort(request_id)
+    aborted = arrived.get(timeout=30)
+    assert aborted.finish_reason == "abort" and aborted.text and len(aborted.token_ids) > 0
+
+
 def test_receiver_that_fails_ends_its_request_only(text_engine: AsyncEngine) -> None:
     def fail(delta: OutputDelta) -> None:
         raise ValueError("the receiver is gone")

@@ -51,9 +51,9 @@ class PositionOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
-    """What one row gave.
+    """What one row gave beside its token.
 
-    token_id: the sampled token, None when the row does not sample. logprobs: {token id: logprob} when asked for.
+    logprobs: {token id: logprob} of the sampled token and others when asked for.
     prompt_logprobs: of the prompt tokens at positions start + 1, start + 2, …, when asked for.
     logits, hidden_states (after the last norm): when asked for; with 'generation' of the sampling position only.
     hidden_sum: float32 [hidden] on the CPU, the sum of the row's hidden states, when the sequence is pooled.
@@ -62,7 +62,6 @@ class RowResult:
 
     seq_id: int
     start: int
-    token_id: int | None = None
     logprobs: Mapping[int, float] | None = None
     prompt_logprobs: tuple[float, ...] = ()
     logits: PositionOutputs | None = None
@@ -72,15 +71,12 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """Results of the rows that were computed, in any order, and errors by sequence id of those that failed."""
+    """token_ids: by sequence id, what was sampled: what `Scheduler.commit_step` takes. rows: what some rows gave beside
+    that. errors: by sequence id, of the rows that failed."""
 
+    token_ids: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     rows: tuple[RowResult, ...] = ()
     errors: Mapping[int, RequestError] = field(default_factory=dict)
-
-    @property
-    def token_ids(self) -> dict[int, tuple[int, ...]]:
-        """{seq_id: sampled tokens} of the rows that sampled: what `Scheduler.commit_step` takes."""
-        return {row.seq_id: (row.token_id,) for row in self.rows if row.token_id is not None}
 
 
 class LaunchedStep:
@@ -99,20 +95,23 @@ class LaunchedStep:
         if self._done is not None:
             self._done.wait()
         choices = iter(() if self._draws is None else self._draws.collect())
+        token_ids: dict[int, tuple[int, ...]] = {}
+        outputs = dict(self._outputs)
         errors = dict(self._step.errors)
-        results = []
         for row in self._step.rows:
-            choice = next(choices) if row.samples else None
-            if choice is not None and choice.error is not None:
-                errors[row.seq_id] = choice.error
+            if not row.samples:
                 continue
-            token_id, logprobs = (None, None) if choice is None else (choice.token_id, choice.logprobs)
-            outputs = self._outputs.get(row.seq_id)
-            if outputs is not None:
-                results.append(replace(outputs, token_id=token_id, logprobs=logprobs))
-            else:
-                results.append(RowResult(seq_id=row.seq_id, start=row.start, token_id=token_id, logprobs=logprobs))
-        return StepResult(rows=tuple(results), errors=errors)
+            token_id, logprobs, error = next(choices)
+            if error is not None or token_id is None:
+                assert error is not None
+                errors[row.seq_id] = error
+                outputs.pop(row.seq_id, None)
+                continue
+            token_ids[row.seq_id] = (token_id,)
+            if logprobs is not None:
+                result = outputs.get(row.seq_id) or RowResult(seq_id=row.seq_id, start=row.start)
+                outputs[row.seq_id] = replace(result, logprobs=logprobs)
+        return StepResult(token_ids=token_ids, rows=tuple(outputs.values()), errors=errors)
 
 
 class ModelRunner:

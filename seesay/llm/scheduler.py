@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.arrival_queue import ArrivalQueue
@@ -48,8 +48,7 @@ class SchedulerConfig:
         assert self.max_streamed_tokens is None or self.max_streamed_tokens >= 1, self.max_streamed_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceUpdate:
+class SequenceUpdate(NamedTuple):
     """What happened to a sequence: new tokens, its end, or both.
 
     `token_ids` include the token that ended it, which `stop_token_id` then names. A sequence whose `finish_reason` is
@@ -106,6 +105,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
         self.config = config
         self._pool = pool
+        self._capacity = pool.num_blocks * pool.block_size  # tokens of all blocks
         self._sequences: dict[int, Sequence] = {}
         self._running = ArrivalQueue()
         self._waiting = ArrivalQueue()
@@ -247,17 +247,18 @@ class Scheduler:
         """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
         need for their known tokens."""
         budget = self.config.max_prefill_token_num
-        going_on = [seq.is_streamed for seq in self._running if self._count_missing(seq) == 1]
-        if any(going_on) and self.config.max_streamed_tokens is not None:
-            budget = min(budget, self.config.max_streamed_tokens)
-        singles = min(len(going_on), budget)
+        missing_tokens = [self._count_missing(seq) for seq in self._running]
+        limit = self.config.max_streamed_tokens
+        if limit is not None and limit < budget:
+            is_watched = any(n == 1 and seq.is_streamed for n, seq in zip(missing_tokens, self._running, strict=True))
+            budget = limit if is_watched else budget
+        singles = min(missing_tokens.count(1), budget)
         spare = budget - singles
         promised = 0
         index = 0
         while index < len(self._running):  # preemption shortens it, behind this index only
-            seq = self._running[index]
+            seq, missing = self._running[index], missing_tokens[index]
             index += 1
-            missing = self._count_missing(seq)
             if not missing:
                 continue
             allowed = min(singles, 1) if missing == 1 else min(missing, spare)
@@ -279,17 +280,18 @@ class Scheduler:
     def _count_missing(self, seq: Sequence) -> int:
         """Tokens that a plan could hold of a running sequence. None ahead of a commit that will end it, or without
         which its next token cannot be chosen."""
-        missing = seq.num_expected - seq.num_scheduled
-        if missing and seq.num_pending:
-            params = seq.params
-            is_over = (
-                params.logits_processors
-                or seq.num_expected - seq.num_prompt_tokens >= params.max_new_tokens
-                or seq.num_expected >= self.config.session_len
-                or seq.num_expected > self._pool.num_blocks * self._pool.block_size
-            )
-            return 0 if is_over else missing
-        return missing
+        num_expected = seq.num_tokens + seq.num_pending
+        missing = num_expected - seq.num_scheduled
+        if not missing or not seq.num_pending:
+            return missing
+        params = seq.params
+        is_over = (
+            params.logits_processors
+            or num_expected - seq.num_prompt_tokens >= params.max_new_tokens
+            or num_expected >= self.config.session_len
+            or num_expected > self._capacity
+        )
+        return 0 if is_over else missing
 
     def _reserve(self, seq: Sequence, num_tokens: int, preempted: list[int]) -> int:
         """Give `seq` the blocks for up to `num_tokens` more tokens; returns for how many there are blocks.
@@ -395,7 +397,7 @@ class Scheduler:
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
-    def commit_step(self, plan: StepPlan, sampled: Mapping[int, Iterable[int]]) -> tuple[SequenceUpdate, ...]:
+    def commit_step(self, plan: StepPlan, sampled: Mapping[int, tuple[int, ...]]) -> tuple[SequenceUpdate, ...]:
         """Apply a computed plan. `sampled` has, for each row that samples, the next tokens of its sequence, by id.
 
         Rows of sequences that ended in the meantime are ignored. Tokens after the one that ends a sequence are thrown
@@ -417,30 +419,30 @@ class Scheduler:
                 updates.append(self._append_tokens(seq, sampled[seq.seq_id]))
         return tuple(updates)
 
-    def _append_tokens(self, seq: Sequence, token_ids: Iterable[int]) -> SequenceUpdate:
+    def _append_tokens(self, seq: Sequence, token_ids: tuple[int, ...]) -> SequenceUpdate:
         """Add sampled tokens up to the one that ends the sequence."""
-        added: list[int] = []
+        num_added = 0
         stop: Stop | None = None
         for token_id in token_ids:
             seq.append(token_id)
-            added.append(int(token_id))
-            stop = check_stop(seq, self.config.session_len)
+            num_added += 1
+            stop = check_stop(seq, token_id, self.config.session_len)
             if stop:
                 break
-        assert added, f"no token was sampled for {seq}"
+        assert num_added, f"no token was sampled for {seq}"
+        if not stop and seq.num_tokens <= self._capacity:
+            return SequenceUpdate(seq=seq, token_ids=token_ids[:num_added])
         error = None if stop else self._check_fits(seq)
-        if error:
+        if stop is None:
             stop = Stop("error")
-        if stop:
-            self._end(seq, stop.reason, error)
-            return SequenceUpdate(
-                seq=seq,
-                token_ids=tuple(added),
-                finish_reason=stop.reason,
-                stop_token_id=stop.token_id,
-                error=error,
-            )
-        return SequenceUpdate(seq=seq, token_ids=tuple(added))
+        self._end(seq, stop.reason, error)
+        return SequenceUpdate(
+            seq=seq,
+            token_ids=token_ids[:num_added],
+            finish_reason=stop.reason,
+            stop_token_id=stop.token_id,
+            error=error,
+        )
 
     # --- watching -----------------------------------------------------------------------------------------------------
 

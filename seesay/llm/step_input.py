@@ -83,7 +83,8 @@ def check_rows(
         assert row.num_tokens > 0 and (is_known or row.start == sequence.num_tokens), row
         assert len(row.block_ids) * block_size >= row.start + row.num_tokens, row
         try:
-            found = _find_splices(row, sequence, embeddings, hidden_size=hidden_size)
+            has_media = row.start < sequence.media_end
+            found = _find_splices(row, sequence, embeddings, hidden_size=hidden_size) if has_media else None
         except RequestError as error:
             errors[row.seq_id] = error
             continue

@@ -16,10 +16,10 @@ class Stop(NamedTuple):
     token_id: int | None = None
 
 
-def check_stop(seq: Sequence, session_len: int) -> Stop | None:
-    """Whether the last generated token ends the sequence: a stop token after `min_new_tokens` others, or a length."""
+def check_stop(seq: Sequence, last: int, session_len: int) -> Stop | None:
+    """Whether `last`, the sequence's last generated token, ends it: a stop token after `min_new_tokens` others, or a
+    length."""
     params = seq.params
-    last = int(seq.token_ids[-1])
     if seq.num_generated > params.min_new_tokens:
         is_eos = not params.ignore_eos and last in params.eos_token_ids
         if is_eos or last in params.stop_token_ids:

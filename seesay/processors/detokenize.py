@@ -60,6 +60,11 @@ class IncrementalDetokenizer:
         """The stop word that ended the text, if one did; later tokens give no text."""
         return self._stop
 
+    @property
+    def stops_at_words(self) -> bool:
+        """Whether there are words that end the text."""
+        return bool(self._stop_words)
+
     def push(self, token_ids: Iterable[int]) -> TextDelta:
         """Text that is final after these ids."""
         text = ""

@@ -137,13 +137,15 @@ def test_logits_and_hidden_states_come_for_the_positions_asked(backbone, runner)
     nothing = Sequence(3, prompt, SamplingParams())
     sequences = {1: everything, 2: answers, 3: nothing}
     rows = tuple(whole_row(sequence, 3 * i) for i, sequence in enumerate(sequences.values()))
-    first, second, third = sorted(runner.run(StepPlan(rows=rows), sequences, {}).rows, key=lambda r: r.seq_id)
+    result = runner.run(StepPlan(rows=rows), sequences, {})
+    assert sorted(result.token_ids) == [1, 2, 3]
+    first, second = sorted(result.rows, key=lambda r: r.seq_id)
     assert (first.logits.start, first.logits.values.shape) == (0, (9, 160))
     assert (first.hidden_states.start, first.hidden_states.values.shape) == (8, (1, HIDDEN))
     assert (second.logits.start, second.logits.values.shape) == (8, (1, 160))
     assert (second.hidden_states.start, second.hidden_states.values.shape) == (0, (9, HIDDEN))
-    assert third.logits is None and third.hidden_states is None
-    assert first.token_id == first.logits.values[-1].argmax() == second.logits.values[0].argmax()
+    assert result.token_ids[1] == result.token_ids[2] == (first.logits.values[-1].argmax(),)
+    assert torch.equal(first.logits.values[-1], second.logits.values[0])
     torch.testing.assert_close(first.hidden_states.values[0], second.hidden_states.values[-1])
     with torch.inference_mode():
         expected = backbone.model.model(torch.tensor(prompt.token_ids)[None]).last_hidden_state[0]
@@ -158,9 +160,10 @@ def test_prompt_logprobs_come_piece_by_piece(backbone, runner, chunk):
     for start in range(0, 14, chunk):
         count = min(chunk, 14 - start)
         row = Row(seq_id=1, start=start, num_tokens=count, block_ids=(5, 1, 7, 2), samples=start + count == 14)
-        [result] = runner.run(StepPlan(rows=(row,)), {1: sequence}, {}).rows
+        step = runner.run(StepPlan(rows=(row,)), {1: sequence}, {})
+        [result] = step.rows
         found |= {start + 1 + i: value for i, value in enumerate(result.prompt_logprobs)}
-        assert (result.token_id is not None) == row.samples
+        assert bool(step.token_ids) == row.samples
     expected = backbone.logits(prompt.token_ids, prompt.positions).log_softmax(-1)
     assert found == {p: pytest.approx(expected[p - 1, prompt.token_ids[p]].item(), abs=1e-4) for p in range(1, 14)}
 
@@ -169,7 +172,7 @@ def test_rows_that_do_not_sample_give_no_token(backbone, runner):
     sequence = Sequence(1, backbones.make_prompt(backbone, 9, seed=1), SamplingParams())
     row = dataclasses.replace(whole_row(sequence), num_tokens=6, samples=False)
     result = runner.run(StepPlan(rows=(row,)), {1: sequence}, {})
-    assert result.token_ids == {} and result.rows[0].token_id is None
+    assert result.token_ids == {} and result.rows == () and result.errors == {}
 
 
 def test_cache_size_follows_memory_and_limits(backbone):

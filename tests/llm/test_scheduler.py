@@ -71,7 +71,7 @@ def make_scheduler(
 
 
 def commit(scheduler: Scheduler, plan: StepPlan, token: int = 7) -> tuple[SequenceUpdate, ...]:
-    updates = scheduler.commit_step(plan, {row.seq_id: [token] for row in plan.rows if row.samples})
+    updates = scheduler.commit_step(plan, {row.seq_id: (token,) for row in plan.rows if row.samples})
     scheduler.check_integrity()
     return updates
 
@@ -210,7 +210,7 @@ def test_steps_in_which_streamed_answers_go_on_are_shorter() -> None:
 def test_tokens_after_the_stop_are_thrown_away() -> None:
     seq = make_sequence(1, 4, eos_token_ids=(9,), max_new_tokens=10)
     scheduler = make_scheduler([seq])
-    (update,) = scheduler.commit_step(scheduler.plan_step(), {1: [5, 9, 6]})
+    (update,) = scheduler.commit_step(scheduler.plan_step(), {1: (5, 9, 6)})
     assert (update.token_ids, update.finish_reason, update.stop_token_id) == ((5, 9), "stop", 9)
     assert scheduler.get(1) is None
 

@@ -83,7 +83,7 @@ class FakeEngine:
 
     def __init__(self, config: SchedulerConfig, pool: BlockPool, *, is_ahead: bool = False) -> None:
         self.is_ahead = is_ahead
-        self.in_flight: tuple[StepPlan, dict[int, list[int]]] | None = None
+        self.in_flight: tuple[StepPlan, dict[int, tuple[int, ...]]] | None = None
         self.scheduler = Scheduler(config, pool)
         self.pool = pool
         self.kv = [0] * (pool.num_blocks * pool.block_size)
@@ -149,14 +149,14 @@ class FakeEngine:
             self.commit(*self.in_flight)
         self.in_flight = launched if plan.rows else None
 
-    def commit(self, plan: StepPlan, sampled: dict[int, list[int]]) -> None:
+    def commit(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
         for update in self.scheduler.commit_step(plan, sampled):
             assert update.token_ids
             if update.finish_reason:
                 self.check_answer(self.alive.pop(update.seq.seq_id))
         self.collect()
 
-    def run(self, plan: StepPlan) -> dict[int, list[int]]:
+    def run(self, plan: StepPlan) -> dict[int, tuple[int, ...]]:
         """Copy what is to be saved and loaded, and compute the rows in order, each from what its block table says."""
         size = self.pool.block_size
         for block_id, slot in plan.saves:
@@ -178,7 +178,7 @@ class FakeEngine:
                 value = self.kv[slots[index]] = fingerprint(seq, index, value, self.pending(seq, index))
             assert row.samples == (row.start + row.num_tokens == self.num_expected(seq))
             if row.samples:
-                sampled[row.seq_id] = [sample(value)]
+                sampled[row.seq_id] = (sample(value),)
         return sampled
 
     def pending(self, seq: Sequence, index: int) -> int | None:

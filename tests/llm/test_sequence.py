@@ -126,7 +126,7 @@ def test_check_stop(generated: list[int], params: dict[str, object], stop: Stop 
     seq = make_sequence(10, **params)
     for token in generated:
         seq.append(token)
-    assert check_stop(seq, session_len=14) == stop
+    assert check_stop(seq, generated[-1], session_len=14) == stop
 
 
 def test_sampling_params_come_from_the_generation_config() -> None:
