@@ -14,16 +14,19 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from triton.testing import do_bench, do_bench_cudagraph
 
+from seesay.kernels.gemv import multiply
 from seesay.llm.ops import Ops, RowLayout
 from seesay.llm.ops.torch_ops import TorchOps
 from seesay.llm.ops.triton_ops import TritonOps
 
-HEADS, KV_HEADS, DIM, HIDDEN, WIDE, BLOCK = 28, 4, 128, 3584, 18944, 64
+HEADS, KV_HEADS, DIM, HIDDEN, WIDE, VOCAB, BLOCK = 28, 4, 128, 3584, 18944, 152064, 64
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 COPIES_BYTES = 1 << 28
 """Inputs rotate among copies of this many bytes in all: several times the cache."""
@@ -86,6 +89,49 @@ def token_figures(num_tokens: int) -> list[Figure]:
     ]
 
 
+def linear_figures(num_rows: int) -> dict[str, dict[str, Figure]]:
+    """Linear layers with what rides along at few rows, by name; torch's are cuBLAS and the single operations."""
+    t = num_rows
+    weight_norm = random(HIDDEN)
+    qkv_size = (HEADS + 2 * KV_HEADS) * DIM
+    figures: dict[str, dict[str, Figure]] = {}
+
+    def add(name: str, shape: tuple[int, int], num_outputs: int, **options: Any) -> None:
+        num_bytes = 2.0 * shape[0] * shape[1]
+        weights = 0.02 * random(int(max(1, min(16, COPIES_BYTES // num_bytes))), *shape)
+        x, out = random(t, shape[1]), random(t, num_outputs)
+        norm, activation = options.get("norm"), options.get("activation")
+
+        def fused(_: Ops, copy: int) -> object:
+            return multiply(
+                x,
+                weights[copy % len(weights)],
+                None,
+                add_to=out if "adds" in options else None,
+                norm=norm,
+                activation=activation,
+            )
+
+        def separate(ops: Ops, copy: int) -> object:
+            rows = x if norm is None else ops.rms_norm(x, *norm)
+            y = F.linear(rows, weights[copy % len(weights)])
+            if activation is not None:
+                y = ops.act_and_mul(y, activation)
+            return out.add_(y) if "adds" in options else y
+
+        figures[name] = {
+            kind: Figure(name=name, run=run, num_bytes=num_bytes + 2.0 * t * (shape[1] + num_outputs))
+            for kind, run in (("triton", fused), ("torch", separate))
+        }
+
+    add("norm, qkv", (qkv_size, HIDDEN), qkv_size, norm=(weight_norm, 1e-6))
+    add("output, sum", (HIDDEN, HEADS * DIM), HIDDEN, adds=True)
+    add("norm, gate and up, silu", (2 * WIDE, HIDDEN), WIDE, norm=(weight_norm, 1e-6), activation="silu")
+    add("down, sum", (HIDDEN, WIDE), HIDDEN, adds=True)
+    add("head", (VOCAB, HIDDEN), VOCAB)
+    return figures
+
+
 def attention_figure(name: str, rows: list[tuple[int, int]]) -> Callable[[Ops], Figure]:
     """Attention of `rows`, (new tokens, all tokens) each; the plan is made once, as in a step."""
     num_blocks = [-(-length // BLOCK) for _, length in rows]
@@ -118,6 +164,7 @@ def attention_figure(name: str, rows: list[tuple[int, int]]) -> Callable[[Ops], 
     return figure
 
 
+FEW_ROWS = [1, 8, 32]
 ATTENTION = {
     "decode 1 x 1,500": [(1, 1500)],
     "decode 1 x 131,072": [(1, 131072)],
@@ -152,6 +199,10 @@ def main() -> None:
     for num_tokens in (1, 128, 8192):
         for figure in token_figures(num_tokens):
             report(f"{figure.name} {num_tokens}", dict.fromkeys(implementations, figure))
+        torch.cuda.empty_cache()
+    for num_rows in FEW_ROWS:
+        for name, linears in linear_figures(num_rows).items():
+            report(f"{name} {num_rows}", linears)
         torch.cuda.empty_cache()
     for name, rows in ATTENTION.items():
         make = attention_figure(name, rows)
