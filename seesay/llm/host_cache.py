@@ -13,15 +13,12 @@ from itertools import count
 
 import torch
 
-from seesay.device import StreamPoint, make_stream, measure_memory, on_stream, traced
+from seesay.device import PinnedMemory, StreamPoint, make_stream, measure_memory, on_stream, traced
 from seesay.errors import ConfigError
 from seesay.values import BlockCopy
 
-_SLAB_BYTES = 1 << 30
-"""Host memory is pinned in pieces of this size: torch rounds each up to a power of two."""
-
 _BUFFER_BYTES, _BUFFER_BLOCKS = 16 << 20, 64
-"""Most that a staging buffer has: a fraction of a millisecond of copying, several blocks of a 7B model. It has one."""
+"""Most that a staging buffer holds, though always a block: some of a 7B model, a fraction of a millisecond to copy."""
 
 _NUM_BUFFERS = 16
 """Staging buffers: room for what a prefill step of a 7B model replaces, so that it does not wait for the host."""
@@ -43,7 +40,8 @@ class HostCache:
     def __init__(self, blocks: torch.Tensor, num_slots: int) -> None:
         device = blocks.device
         self._blocks = blocks.flatten(2).view(torch.int64)  # wide elements: copies of narrow ones are slower
-        self._slots = _allocate_slots(self._blocks, num_slots)
+        self._memory = _allocate_slots(self._blocks, num_slots)
+        self._slots = self._memory.tensor.unbind(0)
         self._buffers = _Buffers(self._blocks)
         self._save_stream = make_stream(device, is_urgent=False)
         self._load_stream = make_stream(device, is_urgent=False)
@@ -113,17 +111,12 @@ class _Buffer:
         self.is_full, self.is_empty = StreamPoint(blocks.device), StreamPoint(blocks.device)
 
 
-def _allocate_slots(blocks: torch.Tensor, num_slots: int) -> list[torch.Tensor]:
-    """Blocks in host memory, pinned when those of `blocks` are on a GPU."""
-    shape, block_bytes = blocks.shape[1:], blocks[0].nbytes
-    free = measure_memory(torch.device("cpu")).free_bytes
+def _allocate_slots(blocks: torch.Tensor, num_slots: int) -> PinnedMemory:
+    """Host memory [num_slots, …] for blocks like those of `blocks`."""
+    block_bytes, free = blocks[0].nbytes, measure_memory(torch.device("cpu")).free_bytes
     if num_slots * block_bytes > free:
         raise ConfigError(
             f"num_cpu_blocks={num_slots}: {num_slots} KV blocks of {block_bytes} bytes take "
             f"{num_slots * block_bytes / 2**30:.1f} GiB, but the host has {free / 2**30:.1f} GiB free"
         )
-    slots: list[torch.Tensor] = []
-    while len(slots) < num_slots:
-        size = min(max(1, _SLAB_BYTES // block_bytes), num_slots - len(slots))
-        slots += torch.empty((size, *shape), dtype=blocks.dtype, pin_memory=blocks.is_cuda).unbind(0)
-    return slots
+    return PinnedMemory((num_slots, *blocks.shape[1:]), blocks.dtype, blocks.device)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterable
 
@@ -60,16 +61,27 @@ def test_copies_at_random_are_made_in_order(device: str, block_size: int, monkey
 
 
 @devices
-def test_slots_have_no_memory_in_common(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where they lie in several pieces."""
+def test_slots_have_no_memory_in_common(device: str) -> None:
     blocks = make_blocks(device, 4)
-    monkeypatch.setattr(host_cache, "_SLAB_BYTES", 4 * blocks[0].nbytes)
     cache = HostCache(blocks, NUM_SLOTS)
     cache.copy(copies((slot + 1, slot) for slot in range(NUM_SLOTS)), ())
     blocks.zero_()
     cache.copy((), copies((slot, slot) for slot in range(NUM_SLOTS)))
     assert blocks[:NUM_SLOTS, 1, 2, 1, 0, 5].tolist() == list(range(1, NUM_SLOTS + 1))
     assert not blocks[NUM_SLOTS:].any()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_the_memory_is_pinned_as_long_as_the_cache_is_there() -> None:
+    cache = HostCache(make_blocks("cuda", 16384), NUM_SLOTS)
+    slots = cache._memory.tensor
+    assert slots.is_pinned() and cache._slots[-1].is_pinned()
+    cache.copy(copies([(0, NUM_SLOTS - 1)]), ())
+    del cache
+    gc.collect()
+    assert not slots.is_pinned()
+    assert slots.view(torch.bfloat16)[-1].count_nonzero() == 0, "block 0 was saved before"
 
 
 def test_more_than_the_host_has_is_refused() -> None:
