@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from benchmark_runs import run_benchmark
+import h200
 from h200 import on_gpu, summarize_gaps, summarize_time
 
+RunBenchmark = Callable[..., list[dict[str, Any]]]
 
-def test_all_figures_are_printed() -> None:
-    start, single, *queues = run_benchmark("h200.py", "seesay-demo", "--scale", "0.005", "--side-px", "56")
+
+def test_all_figures_are_printed(run_benchmark: RunBenchmark) -> None:
+    start, single, *queues = run_benchmark(h200, "--scale", "0.005", "--side-px", "56")
     assert start["what"] == "start" and start["seconds"] > 0
     assert single["what"] == "single" and single["ttft_ms"] > 0 and single["tpot_ms"] > 0
     assert [(figures["what"], figures["requests"]) for figures in queues] == [("text", 2), ("image", 1), ("shared", 8)]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from benchmark_runs import run_benchmark
+from collections.abc import Callable
+from typing import Any
+
+import interference
 from interference import UNCOUNTED_TOKENS, Marks, summarize
 
+RunBenchmark = Callable[..., list[dict[str, Any]]]
 
-def test_the_figures_are_printed() -> None:
+
+def test_the_figures_are_printed(run_benchmark: RunBenchmark) -> None:
     options = ("--scale", "0.25", "--side-px", "56", "--lead-s", "0.3")
-    [figures] = run_benchmark("interference.py", "seesay-demo", *options)
+    [figures] = run_benchmark(interference, *options)
     assert figures["what"] == "interference" and figures["engine"] == "seesay"
     assert figures["longest_gap_ms"] > 0 and figures["longest_gap_before_ms"] > 0
     assert figures["pace_share"] > 0 and figures["image_ttft_ms_median"] > 0

@@ -16,11 +16,11 @@ BF16_MARGIN = 0.05
 
 def test_on_the_cpu_answers_are_equal() -> None:
     scenes = make_scenes(NUM_SCENES)
-    options = {"device_type": "cpu", "dtype": "float32"}
+    options = {"device_type": "cpu", "dtype": "float32", "num_gpu_blocks": 1024}
     plain = ask_plainly(scenes, **options)
     assert len({tuple(answer.token_ids) for answer in plain}) > NUM_SCENES / 3, "answers all alike prove nothing"
     for changes in ({"async_scheduling": True}, {"async_scheduling": False}, {"async_scheduling": True, **FEW_BLOCKS}):
-        computed, cached = ask_fast(scenes, **changes, **options)
+        computed, cached = ask_fast(scenes, **{**options, **changes})
         assert compare(plain, computed) == compare(plain, cached) == [], changes
         assert share_cached(cached) > 0.5 > share_cached(computed), changes
 

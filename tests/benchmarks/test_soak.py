@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from benchmark_runs import run_benchmark
+from collections.abc import Callable
+from typing import Any
+
+import soak
 from soak import find_faults, growth, make_shapes
 
+RunBenchmark = Callable[..., list[dict[str, Any]]]
 
-def test_a_short_soak_loses_nothing() -> None:
+
+def test_a_short_soak_loses_nothing(run_benchmark: RunBenchmark) -> None:
     options = ["--requests", "60", "--clients", "4", "--max-side-px", "140", "--kv-blocks", "256"]
     options += ["--max-growth-mb", "100000"]
-    host, *others, summary = run_benchmark("soak.py", "seesay-demo", *options)
+    host, *others, summary = run_benchmark(soak, *options)
     assert host["memory"] == "host" and 0 < host["first_mb"] < 100_000
     assert all(figures["what"] == "soak" for figures in others)
     assert summary["answered"] == summary["requests"] == 60
