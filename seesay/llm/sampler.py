@@ -94,13 +94,13 @@ class Draws:
         best: torch.Tensor,
         *,
         dtype: torch.dtype,
-        errors: Mapping[int, RequestError],
+        errors: Mapping[int, RequestError] | None = None,
         logprobs: tuple[torch.Tensor, ...] = (),
     ) -> None:
         self.token_ids = token_ids
         self._rows = rows
         self._dtype = dtype
-        self._errors = errors
+        self._errors = errors or {}
         self._copy = HostCopy(token_ids, best, *logprobs)
 
     def collect(self) -> list[Sampled]:
@@ -120,8 +120,8 @@ class Draws:
 
 
 class Sampler:
-    """Requests without a seed get one of their own from the process's random number. What the rows of a
-    draw have generated is remembered for the next one, by `seq_id`."""
+    """Requests without a seed get one of their own from the process's random number. What the rows of a draw have
+    generated is remembered for the next one, by `seq_id`."""
 
     def __init__(self, process_seed: int | None = None) -> None:
         self._process_seed = secrets.randbits(63) if process_seed is None else process_seed
@@ -144,42 +144,42 @@ class Sampler:
             best, token_ids = logits.max(dim=-1)
         else:
             best, token_ids = greedy_ids[0], greedy_ids[1].clone()
-        errors: dict[int, RequestError] = {}
         special = [i for i, row in enumerate(rows) if not row.params.is_plain]
         if not special:
-            return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors)
-        has_kernels = logits.is_cuda and _has_triton()
-        adjusted: list[int] = []
-        drawn: list[int] = []
-        avoiding: list[int] = []
-        for index in special:
-            row = rows[index]
-            if not row.is_adjusted:
-                if row.is_drawn:
-                    drawn.append(index)
-            elif has_kernels and not row.is_drawn and not row.params.changes_scores:
-                avoiding.append(index)
-            else:
-                adjusted.append(index)
+            return Draws(rows, token_ids, best, dtype=logits.dtype)
+        adjusted, avoiding, drawn = _sort_out(rows, special, has_kernels=_has_kernels(logits.device))
+        errors: dict[int, RequestError] = {}
         if drawn:
             self._draw_some(logits, best, rows, drawn, token_ids)
         if avoiding:
             best = best.clone()
             _avoid(logits, best, token_ids, rows, avoiding)
         if adjusted:
-            own_rows = [rows[i] for i in adjusted]
-            [at] = upload([np.array(adjusted)], logits.device)
-            scores = logits.index_select(0, at).float()
-            for index, error in self._adjust(scores, own_rows, previous).items():
-                errors[adjusted[index]] = error
-            own_best, own_ids = scores.max(dim=-1)
-            drawn = [i for i, row in enumerate(own_rows) if row.is_drawn]
-            if drawn:
-                self._draw_some(scores, own_best, own_rows, drawn, own_ids)
+            at, own_best, own_ids = self._choose_adjusted(logits, rows, adjusted, previous, errors)
             best = best.float().index_copy(0, at, own_best)
             token_ids.index_copy_(0, at, own_ids)
         logprobs = _compute_logprobs(logits, rows, special, token_ids)
         return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
+
+    def _choose_adjusted(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[SamplingRow],
+        adjusted: list[int],
+        previous: torch.Tensor | None,
+        errors: dict[int, RequestError],
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(`adjusted`, the rows whose logits change, on the device; the greatest logit of each; its choice)."""
+        own_rows = [rows[i] for i in adjusted]
+        [at] = upload([np.array(adjusted)], logits.device)
+        scores = logits.index_select(0, at).float()
+        for index, error in self._adjust(scores, own_rows, previous).items():
+            errors[adjusted[index]] = error
+        best, token_ids = scores.max(dim=-1)
+        drawn = [i for i, row in enumerate(own_rows) if row.is_drawn]
+        if drawn:
+            self._draw_some(scores, best, own_rows, drawn, token_ids)
+        return at, best, token_ids
 
     def _draw_some(
         self,
@@ -193,7 +193,7 @@ class Sampler:
         picked = [rows[i] for i in drawn]
         points = make_uniform([self._seed(row) for row in picked], [row.num_tokens for row in picked])
         [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], scores.device)
-        if scores.is_cuda and _has_triton():
+        if _has_kernels(scores.device):
             from seesay.kernels import sampling
 
             sampling.draw_tokens(scores, best, draws, token_ids, unit=WEIGHT_OF_BEST)
@@ -289,8 +289,27 @@ def _splitmix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _has_kernels(device: torch.device) -> bool:
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
+def _sort_out(
+    rows: Sequence[SamplingRow], special: list[int], *, has_kernels: bool
+) -> tuple[list[int], list[int], list[int]]:
+    """Of the rows `special`, (those whose logits change, those that avoid banned ids, the rest that are drawn)."""
+    adjusted: list[int] = []
+    avoiding: list[int] = []
+    drawn: list[int] = []
+    for index in special:
+        row = rows[index]
+        if not row.is_adjusted:
+            if row.is_drawn:
+                drawn.append(index)
+        elif has_kernels and not row.is_drawn and not row.params.changes_scores:
+            avoiding.append(index)
+        else:
+            adjusted.append(index)
+    return adjusted, avoiding, drawn
 
 
 def make_draws(

@@ -13,7 +13,7 @@ def test_growing_counts_equal_counting_anew():
     counted = TokenCounts(prompt)
     for stop in (0, 1, 1, 2, 70, 71, 500):
         counted.extend(generated[:stop])
-        expected = {token_id: 0 for token_id in prompt.tolist()}
+        expected = dict.fromkeys(prompt.tolist(), 0)
         for token_id in generated[:stop].tolist():
             expected[token_id] = expected.get(token_id, 0) + 1
         assert dict(zip(counted.ids.tolist(), counted.counts.tolist(), strict=True)) == expected
