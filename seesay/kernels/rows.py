@@ -60,6 +60,49 @@ def norm_kernel(
     tl.store(out_ptr + rows[:, None] * SIZE + columns[None, :], normed.to(out_ptr.dtype.element_ty), mask=is_inside)
 
 
+@triton.jit(do_not_specialize=["num_tokens", "axis_stride"])
+def angles_kernel(
+    positions_ptr,
+    axes_ptr,
+    inv_freq_ptr,
+    long_inv_freq_ptr,
+    is_long_ptr,
+    cos_ptr,
+    sin_ptr,
+    num_tokens,
+    axis_stride,
+    scale,
+    DIM: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_AXES: tl.constexpr,
+    HAS_LONG: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Program i takes tokens i · TOKENS …; `axes` [DIM] names the row of positions that turns a component."""
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    components = tl.arange(0, BLOCK)
+    is_component = components < DIM
+    is_inside = (tokens < num_tokens)[:, None] & is_component[None, :]
+    places = tokens[:, None] + tl.zeros((1, BLOCK), tl.int32)
+    if HAS_AXES:
+        places += (tl.load(axes_ptr + components, mask=is_component, other=0) * axis_stride).to(tl.int32)[None, :]
+    positions = tl.load(positions_ptr + places, mask=is_inside, other=0).to(tl.float32)
+    inv_freq = tl.load(inv_freq_ptr + components, mask=is_component, other=0.0)[None, :]
+    if HAS_LONG:
+        is_long = tl.load(is_long_ptr + tokens, mask=tokens < num_tokens, other=0) != 0
+        long_inv_freq = tl.load(long_inv_freq_ptr + components, mask=is_component, other=0.0)[None, :]
+        inv_freq = tl.where(is_long[:, None], long_inv_freq, inv_freq)
+    angles = positions * inv_freq
+    sign = tl.where(components < DIM // 2, -scale, scale)[None, :]
+    targets = tokens.to(tl.int64)[:, None] * DIM + components[None, :]
+    tl.store(cos_ptr + targets, (tl.cos(angles) * scale).to(cos_ptr.dtype.element_ty), mask=is_inside)
+    tl.store(sin_ptr + targets, (tl.sin(angles) * sign).to(sin_ptr.dtype.element_ty), mask=is_inside)
+
+
 @triton.jit
 def rotate_and_write_kernel(
     qkv_ptr,
@@ -227,6 +270,48 @@ def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, e
         launch_pdl=x.is_cuda,
     )
     return out
+
+
+def make_rotary_tables(
+    positions: torch.Tensor,
+    axes: torch.Tensor | None,
+    inv_freq: torch.Tensor,
+    long_inv_freq: torch.Tensor | None,
+    is_long: torch.Tensor | None,
+    *,
+    scale: float,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin [T, 1, dim], times `scale`, of int64 positions [T] or [3, T] times inv_freq float32 [dim], or times
+    long_inv_freq where is_long [T]; the first half of sin is negated.
+
+    axes int64 [dim]: the row of positions that turns a component; without it positions have one row.
+    """
+    num_tokens, dim = positions.shape[-1], len(inv_freq)
+    assert positions.stride(-1) == 1 or num_tokens <= 1
+    cos, sin = torch.empty((2, num_tokens, 1, dim), dtype=dtype, device=positions.device)
+    tokens = 4
+    if num_tokens:
+        angles_kernel[(-(-num_tokens // tokens),)](
+            positions,
+            positions if axes is None else axes,
+            inv_freq,
+            inv_freq if long_inv_freq is None else long_inv_freq,
+            positions if is_long is None else is_long,
+            cos,
+            sin,
+            num_tokens,
+            positions.stride(0) if positions.dim() == 2 else 0,
+            scale,
+            DIM=dim,
+            TOKENS=tokens,
+            BLOCK=_power_of_2_from(dim),
+            HAS_AXES=axes is not None,
+            HAS_LONG=is_long is not None and long_inv_freq is not None,
+            IS_DEPENDENT=positions.is_cuda,
+            launch_pdl=positions.is_cuda,
+        )
+    return cos, sin
 
 
 def rotate_and_write(

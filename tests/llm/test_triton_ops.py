@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from seesay.llm.models.spec import RotarySpec
 from seesay.llm.ops import Ops, RowLayout, pick_ops
 from seesay.llm.ops.torch_ops import TorchOps
 
@@ -75,6 +76,30 @@ def test_norm_alone_and_with_the_sum(ops, dtype, num_tokens, size):
 def test_norm_of_heads_inside_wider_tokens(ops, dtype):
     wide, weight = random(7, 9, 80, dtype=dtype), random(80, dtype=dtype, seed=1)
     assert_close(ops.rms_norm(wide[:, 2:7], weight, 1e-6), norm_exactly(wide[:, 2:7], weight))
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sections", [(), (5, 4, 3)])
+@pytest.mark.parametrize("has_long", [False, True])
+@pytest.mark.parametrize("num_tokens", [0, 1, 7])
+def test_rotary_tables(dtype, sections, has_long, num_tokens):
+    from seesay.kernels.rows import make_rotary_tables
+
+    short, long = (tuple(float(base**-i) for i in range(12)) for base in (1.4, 1.9))
+    spec = RotarySpec(dim=24, sections=sections, inv_freq=short, long_inv_freq=long, scale=1.3)
+    rng = np.random.default_rng(0)
+    positions = torch.from_numpy(rng.integers(0, 30000, (3, num_tokens) if sections else num_tokens)).to(DEVICE)
+    axes = torch.from_numpy(spec.section_of_component()).to(DEVICE) if sections else None
+    is_long = torch.from_numpy(rng.integers(0, 2, num_tokens) > 0).to(DEVICE) if has_long else None
+    frequencies = [torch.tensor(half * 2, dtype=torch.float32, device=DEVICE) for half in (short, long)]
+    cos, sin = make_rotary_tables(positions, axes, *frequencies, is_long, scale=1.3, dtype=dtype)
+    points = positions[:, None] if axes is None else positions[axes].t()
+    inv_freq = frequencies[0] if is_long is None else torch.where(is_long[:, None], frequencies[1], frequencies[0])
+    angles = (points.float() * inv_freq).double()  # float32 angles are the contract
+    sign = torch.tensor([-1.0] * 12 + [1.0] * 12, device=DEVICE)
+    assert_close(cos, (angles.cos() * 1.3)[:, None])
+    assert_close(sin, (angles.sin() * 1.3 * sign)[:, None])
 
 
 @runs_here

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 
 from seesay.llm.models.spec import RotarySpec
@@ -12,6 +14,7 @@ class Rotary:
 
     def __init__(self, spec: RotarySpec, *, device: torch.device, dtype: torch.dtype) -> None:
         self._dtype = dtype
+        self._has_kernel = device.type == "cuda" and find_spec("triton") is not None
         self._scale = spec.scale
         self._sections = torch.from_numpy(spec.section_of_component()).to(device) if spec.sections else None
         self._inv_freq = self._twice(spec.inv_freq, device)
@@ -28,6 +31,18 @@ class Rotary:
 
         `is_long` bool [T] says which tokens take the long frequencies; None is none of them.
         """
+        if self._has_kernel:
+            from seesay.kernels.rows import make_rotary_tables
+
+            return make_rotary_tables(
+                positions,
+                self._sections,
+                self._inv_freq,
+                self._long_inv_freq,
+                is_long,
+                scale=self._scale,
+                dtype=self._dtype,
+            )
         points = positions.to(torch.float32)
         points = points[:, None] if self._sections is None else self._by_component(points, self._sections)
         inv_freq = self._inv_freq
