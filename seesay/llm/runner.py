@@ -196,8 +196,8 @@ class ModelRunner:
                 with torch.inference_mode():
                     hidden = self.decoder.forward(inputs, cache.layers)
                     logits = self.decoder.logits(hidden[:num_rows])
-                    for row in (sampled, sampled._replace(params=SamplingParams(greedy=False, top_p=0.9))):
-                        self._sampler.draw(logits, [row] * num_rows).collect()
+                    for params in (costly, SamplingParams(greedy=False, top_p=0.9), SamplingParams(bad_token_ids=(0,))):
+                        self._sampler.draw(logits, [sampled._replace(params=params)] * num_rows).collect()
 
             peaks.append(measure_peak(device, trial))
         return max(peaks) + (peaks[-1] if records_graphs else 0)

@@ -96,7 +96,7 @@ def test_banned_tokens_are_avoided(dtype: torch.dtype) -> None:
     from seesay.kernels import sampling
 
     size = 5000
-    assert sampling.SEARCH_BLOCK < size
+    assert size > sampling.SEARCH_BLOCK
     scores = make_scores(9, size, 2.0, dtype)
     ranked = scores.argsort(dim=-1, descending=True, stable=True)
     scores[3, [40, 4500]] = scores[3].max() + 1
