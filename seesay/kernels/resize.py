@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Filter = Literal["bilinear", "bicubic"]
 
 CHANNELS = 3
-LEVELS = 256
-"""Values of a channel."""
 COLUMN_BLOCK, ROW_BLOCK = 128, 4
 """Columns and rows of pixels that one program makes in the first pass."""
 SPAN = 1024
@@ -69,7 +67,8 @@ _FILTERS = {"bilinear": (1.0, _weigh_linear), "bicubic": (2.0, _weigh_cubic)}
 
 @lru_cache(maxsize=512)
 def make_taps(size: int, new_size: int, kind: Filter) -> Taps:
-    """NumPy arrays for an axis of `size` places that gets `new_size`. One that keeps its size is copied."""
+    """NumPy arrays, which nobody writes to, for an axis of `size` places that gets `new_size`. One that keeps its size
+    is copied as it is."""
     if size == new_size:
         return Taps(np.arange(size, dtype=np.int32), np.ones((1, size), dtype=np.int16), 0)
     reach, weigh = _FILTERS[kind]
