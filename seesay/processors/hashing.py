@@ -43,7 +43,7 @@ def _hash_pieces(part: memoryview) -> bytes:
 @cache
 def _threads(_process_id: int) -> ThreadPoolExecutor:
     """Of this process: those of the one it was forked from do not run in it."""
-    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="seesay-hash")
+    return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="seesay-hash")
 
 
 _hash = _pick_hash()
