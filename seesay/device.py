@@ -260,6 +260,21 @@ def current_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
+def record_event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """What marks the end of all that is queued on `stream` by now."""
+    import torch
+
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
+
+
+def hold_stream(stream: torch.cuda.Stream, event: torch.cuda.Event | None) -> None:
+    """Let what is queued on `stream` from now on begin after `event`. The host does not wait."""
+    if event is not None:
+        stream.wait_event(event)
+
+
 def record_done(stream: torch.cuda.Stream | None) -> Callable[[], None]:
     """A function that returns when what is queued on `stream` by now is done. Other Python threads run meanwhile."""
     import torch

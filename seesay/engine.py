@@ -60,6 +60,8 @@ _TEXT_REQUESTS, _MEDIA_REQUESTS = 4, 32
 
 _STREAMED_TOKENS = 512
 """Most tokens of a step in which streamed answers go on: about 10 ms of a 7B model on a large GPU."""
+_ENCODING_TOKENS = 1024
+"""Most tokens of a step while pictures are encoded: shorter steps let tower and decoder work hand in hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +281,7 @@ class AsyncEngine:
             max_batch_size=resolved.max_batch_size,
             max_prefill_token_num=config.max_prefill_token_num,
             max_streamed_tokens=max(_STREAMED_TOKENS, 2 * resolved.max_batch_size),
+            max_encoding_tokens=max(_ENCODING_TOKENS, 2 * resolved.max_batch_size),
             session_len=resolved.session_len,
         )
         return runner, Scheduler(scheduler_config, pool)

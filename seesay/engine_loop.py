@@ -21,6 +21,7 @@ from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.errors import ErrorCode, RequestError
 from seesay.live_request import LiveRequest
 from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
+from seesay.turns import Turns
 from seesay.values import (
     EncodeJob,
     EngineStats,
@@ -55,6 +56,7 @@ class EngineLoop:
         self._runner = runner
         self._is_ahead = is_ahead
         self._in_flight: tuple[StepPlan, LaunchedStep] | None = None
+        self._turns = Turns()
         self._live: dict[int, LiveRequest] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closed = False
@@ -74,6 +76,7 @@ class EngineLoop:
                 on_ready=lambda key, timing: self._inbox.put(lambda: self._on_encoded(key, timing)),
                 on_failed=lambda key, error: self._inbox.put(lambda: self._on_encode_failed(key, error)),
                 is_more_coming=lambda: self._expected_media > 0,
+                turns=self._turns,
             )
         self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
         self._thread.start()
@@ -177,7 +180,10 @@ class EngineLoop:
                 self._collect(plan, launched)
         for ref in self._scheduler.take_released():
             self.store.unpin(ref.hash, (ref.seq_id, ref.item_index))
-        return bool(plan.rows) or before is not None
+        has_more = bool(plan.rows) or before is not None
+        if not has_more:
+            self._turns.rest()
+        return has_more
 
     def _try_launch(self, plan: StepPlan) -> LaunchedStep | None:
         """Launch a plan; None when that failed and the plan is dealt with already."""
@@ -187,7 +193,8 @@ class EngineLoop:
             if request.computing_at is None:
                 request.computing_at = now
         try:
-            return self._runner.launch(plan, self._scheduler.sequences, self.store)
+            with self._turns.step(self._runner.stream, is_paced=plan.is_streamed):
+                return self._runner.launch(plan, self._scheduler.sequences, self.store)
         except BaseException as error:
             failure = error
         self._collect_in_flight()

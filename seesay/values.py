@@ -206,6 +206,7 @@ class StepPlan:
     """What the scheduler decided for one step. Holds no tensors, so the same plan goes to every rank.
 
     Before the rows are computed, the blocks of `saves` are copied to the host, then those of `loads` from it.
+    is_streamed: whether answers go on in it that somebody reads while they are made.
     """
 
     rows: tuple[Row, ...] = ()
@@ -213,6 +214,7 @@ class StepPlan:
     loads: tuple[BlockCopy, ...] = ()
     encode_jobs: tuple[EncodeJob, ...] = ()
     preempted_ids: tuple[int, ...] = ()
+    is_streamed: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from seesay.device import is_out_of_memory, make_stream, on_stream, record_done, synchronize, traced
 from seesay.encoders.store import Lookup
 from seesay.errors import ErrorCode, RequestError
+from seesay.turns import Turns
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +66,7 @@ class EncoderWorker:
     on_ready(hash, timing): the embedding is in `store`. on_failed(hash, error): it could not be made; `error` is a
     `RequestError`. Both are called from the worker's thread, or from that of `submit`, and must be quick.
     is_more_coming(): whether further items are about to be submitted; on the CPU a batch that is not full then waits
-    for them, at most `max_wait_s` in all.
+    for them, at most `max_wait_s` in all. turns: when its calls are computed beside steps of the language engine.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class EncoderWorker:
         on_failed: Callable[[bytes, RequestError], None],
         is_more_coming: Callable[[], bool] = lambda: False,
         max_wait_s: float = 0.2,
+        turns: Turns | None = None,
     ) -> None:
         self._encoder = encoder
         self._store = store
@@ -88,6 +90,7 @@ class EncoderWorker:
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._is_more_coming = is_more_coming
+        self._turns = turns or Turns()
         self._max_wait_s = 0.0 if is_gpu else max_wait_s
         self._changed = threading.Condition()
         self._queue: deque[_Queued] = deque()
@@ -270,7 +273,8 @@ class EncoderWorker:
         with self._changed:
             self.num_calls += 1
             self._sizes[len(items)] = self._sizes.get(len(items), 0) + 1
-        with torch.inference_mode(), traced(f"encode {len(items)}", self._encoder.device):
+        device = self._encoder.device
+        with self._turns.call(self._stream), torch.inference_mode(), traced(f"encode {len(items)}", device):
             embeddings = self._encoder.encode([item.features for item in items])
             if len(embeddings) != len(items):
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")

@@ -40,6 +40,11 @@ class EmbeddingNeeds:
         self._holders = ArrivalQueue()
         self._released: list[EmbeddingRef] = []
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an embedding was asked for and is not there yet."""
+        return bool(self._waiting_for)
+
     def track(self, seq: Sequence) -> None:
         """Look at the sequence's states and status, which may have changed."""
         is_running, has_absent = seq.status is SequenceStatus.RUNNING, EmbeddingState.ABSENT in seq.item_states

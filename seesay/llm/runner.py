@@ -128,7 +128,7 @@ class ModelRunner:
         self._host_cache: HostCache | None = None
         self._num_blocks = 0
         self._graphs: DecodeGraphs | None = None
-        self._stream = make_stream(decoder.device, is_urgent=True)
+        self.stream = make_stream(decoder.device, is_urgent=True)
         self._previous: torch.Tensor | None = None  # the ids that the step launched last samples
         self._sampled_at: Mapping[int, int] = {}  # sequence id → place of its token in them
         self._num_threads = torch.get_num_threads()
@@ -236,12 +236,12 @@ class ModelRunner:
 
     def record_graphs(self, *, max_batch_size: int, session_len: int) -> None:
         """Have decode steps computed by CUDA graphs. Only on a GPU."""
-        assert self._cache is not None and self._stream is not None
+        assert self._cache is not None and self.stream is not None
         with torch.inference_mode():
             self._graphs = DecodeGraphs(
                 self.decoder,
                 self._cache.layers,
-                stream=self._stream,
+                stream=self.stream,
                 max_batch_size=max_batch_size,
                 max_blocks=-(-session_len // self.block_size),
                 scratch_block=self._num_blocks,
@@ -269,7 +269,7 @@ class ModelRunner:
         with (
             torch.inference_mode(),
             cpu_threads(self._threads_for(plan)),
-            on_stream(self._stream),
+            on_stream(self.stream),
             traced("step", device),
         ):
             return self._launch(plan, sequences, embeddings)

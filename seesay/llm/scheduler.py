@@ -32,6 +32,7 @@ class SchedulerConfig:
 
     max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step. max_streamed_tokens: most
     in one in which streamed answers go on, so that none of them waits long for others' prompts; None is no such limit.
+    max_encoding_tokens: most while embeddings are made, so that those already made are soon used; likewise.
     session_len: most tokens of a sequence, prompt and answer.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
     """
@@ -40,6 +41,7 @@ class SchedulerConfig:
     max_prefill_token_num: int
     session_len: int
     max_streamed_tokens: int | None = None
+    max_encoding_tokens: int | None = None
     max_encode_ahead_tokens: int = 32768
 
     def __post_init__(self) -> None:
@@ -240,18 +242,21 @@ class Scheduler:
         saves, loads = self._pool.host.take_copies()
         assert rows or not (saves or loads), "blocks are taken for rows alone"
         return StepPlan(
-            rows=tuple(rows), saves=saves, loads=loads, encode_jobs=tuple(jobs), preempted_ids=tuple(preempted)
+            rows=tuple(rows),
+            saves=saves,
+            loads=loads,
+            encode_jobs=tuple(jobs),
+            preempted_ids=tuple(preempted),
+            is_streamed=any(row.num_tokens == 1 and self._sequences[row.seq_id].is_streamed for row in rows),
         )
 
     def _plan_running(self, rows: list[Row], preempted: list[int]) -> tuple[int, int]:
         """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
         need for their known tokens."""
-        budget = self.config.max_prefill_token_num
         missing_tokens = [self._count_missing(seq) for seq in self._running]
-        limit = self.config.max_streamed_tokens
-        if limit is not None and limit < budget:
-            is_watched = any(n == 1 and seq.is_streamed for n, seq in zip(missing_tokens, self._running, strict=True))
-            budget = limit if is_watched else budget
+        budget = self._find_budget(
+            is_streamed=any(n == 1 and seq.is_streamed for n, seq in zip(missing_tokens, self._running, strict=True))
+        )
         singles = min(missing_tokens.count(1), budget)
         spare = budget - singles
         promised = 0
@@ -276,6 +281,15 @@ class Scheduler:
             if seq.num_scheduled < seq.num_tokens:
                 promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
+
+    def _find_budget(self, *, is_streamed: bool) -> int:
+        """Most tokens of the next step."""
+        limits = [self.config.max_prefill_token_num]
+        if is_streamed and self.config.max_streamed_tokens is not None:
+            limits.append(self.config.max_streamed_tokens)
+        if self._needs.is_waiting and self.config.max_encoding_tokens is not None:
+            limits.append(self.config.max_encoding_tokens)
+        return min(limits)
 
     def _count_missing(self, seq: Sequence) -> int:
         """Tokens that a plan could hold of a running sequence. None ahead of a commit that will end it, or without

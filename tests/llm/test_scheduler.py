@@ -55,12 +55,14 @@ def make_scheduler(
     ahead: int = 1000,
     caching: bool = True,
     streamed: int | None = None,
+    encoding: int | None = None,
     host: int = 0,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_batch_size=batch,
         max_prefill_token_num=budget,
         max_streamed_tokens=streamed,
+        max_encoding_tokens=encoding,
         session_len=session_len,
         max_encode_ahead_tokens=ahead,
     )
@@ -194,6 +196,14 @@ def test_younger_ones_in_flight_pause_so_that_an_older_one_gets_their_blocks() -
     commit(scheduler, plans[1])
     plan = scheduler.plan_step()
     assert rows(plan) == [(1, 8, 1)] and plan.preempted_ids == (2,)
+
+
+def test_steps_while_pictures_are_encoded_are_shorter() -> None:
+    scheduler = make_scheduler([make_sequence(1, 60), make_sequence(2, 20, (4, 8, 1))], budget=40, encoding=16)
+    assert rows(step(scheduler)) == [(1, 0, 40)]  # it asks for the picture
+    assert rows(step(scheduler)) == [(1, 40, 16)]
+    scheduler.mark_ready(picture_hash(1))
+    assert rows(step(scheduler)) == [(1, 56, 4), (2, 0, 20)]
 
 
 def test_steps_in_which_streamed_answers_go_on_are_shorter() -> None:
