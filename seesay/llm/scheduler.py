@@ -253,18 +253,14 @@ class Scheduler:
     def _plan_running(self, rows: list[Row], preempted: list[int]) -> tuple[int, int]:
         """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
         need for their known tokens."""
-        missing_tokens = [self._count_missing(seq) for seq in self._running]
-        budget = self._find_budget(
-            is_streamed=any(n == 1 and seq.is_streamed for n, seq in zip(missing_tokens, self._running, strict=True))
-        )
-        singles = min(missing_tokens.count(1), budget)
+        candidates = [(seq, missing) for seq in self._running if (missing := self._count_missing(seq))]
+        going_on = [seq.is_streamed for seq, missing in candidates if missing == 1]
+        budget = self._find_budget(is_streamed=any(going_on))
+        singles = min(len(going_on), budget)
         spare = budget - singles
         promised = 0
-        index = 0
-        while index < len(self._running):  # preemption shortens it, behind this index only
-            seq, missing = self._running[index], missing_tokens[index]
-            index += 1
-            if not missing:
+        for seq, missing in candidates:
+            if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
                 continue
             allowed = min(singles, 1) if missing == 1 else min(missing, spare)
             wanted = min(allowed, seq.ready_until - seq.num_scheduled)

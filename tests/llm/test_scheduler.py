@@ -297,6 +297,22 @@ def test_what_is_being_computed_is_not_preempted() -> None:
     assert scheduler.plan_step().preempted_ids == (2,)
 
 
+def test_who_is_behind_a_preempted_one_gets_its_own_share() -> None:
+    """The second waits for a picture and is preempted for the first; the third, in flight, goes on by one token."""
+    sequences = [
+        make_sequence(1, 8, max_new_tokens=40),
+        make_sequence(2, 16, (8, 16, 1)),
+        make_sequence(3, 3, max_new_tokens=40),
+    ]
+    scheduler = make_scheduler(sequences, budget=8, blocks=9)
+    in_flight = scheduler.plan_step()
+    while 2 not in in_flight.preempted_ids:
+        plan = scheduler.plan_step()
+        commit(scheduler, in_flight)
+        in_flight = plan
+    assert [(row.seq_id, row.num_tokens) for row in in_flight.rows] == [(1, 1), (3, 1)]
+
+
 def test_a_large_prompt_is_not_starved_by_small_ones_that_keep_coming() -> None:
     scheduler = make_scheduler([make_sequence(n, 8, max_new_tokens=8) for n in range(3)], blocks=12)
     step(scheduler)
