@@ -140,46 +140,46 @@ class Sampler:
         previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
         where they are known already. Waits for the device only when a row has logits processors.
         """
-        if greedy_ids is None:
+        special = [i for i, row in enumerate(rows) if not row.params.is_plain]
+        adjusted, avoiding, drawn = _sort_out(rows, special, has_kernels=_has_kernels(logits.device))
+        errors: dict[int, RequestError] = {}
+        if rows and len(adjusted) == len(rows):
+            best, token_ids = self._choose_adjusted(logits.to(torch.float32, copy=True), rows, previous, errors)
+        elif greedy_ids is None:
             best, token_ids = logits.max(dim=-1)
         else:
             best, token_ids = greedy_ids[0], greedy_ids[1].clone()
-        special = [i for i, row in enumerate(rows) if not row.params.is_plain]
-        if not special:
-            return Draws(rows, token_ids, best, dtype=logits.dtype)
-        adjusted, avoiding, drawn = _sort_out(rows, special, has_kernels=_has_kernels(logits.device))
-        errors: dict[int, RequestError] = {}
         if drawn:
             self._draw_some(logits, best, rows, drawn, token_ids)
         if avoiding:
             best = best.clone()
             _avoid(logits, best, token_ids, rows, avoiding)
-        if adjusted:
-            at, own_best, own_ids = self._choose_adjusted(logits, rows, adjusted, previous, errors)
+        if 0 < len(adjusted) < len(rows):
+            own_errors: dict[int, RequestError] = {}
+            [at] = upload([np.array(adjusted)], logits.device)
+            own_best, own_ids = self._choose_adjusted(
+                logits.index_select(0, at).float(), [rows[i] for i in adjusted], previous, own_errors
+            )
             best = best.float().index_copy(0, at, own_best)
             token_ids.index_copy_(0, at, own_ids)
+            errors = {adjusted[i]: error for i, error in own_errors.items()}
         logprobs = _compute_logprobs(logits, rows, special, token_ids)
         return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
 
     def _choose_adjusted(
         self,
-        logits: torch.Tensor,
+        scores: torch.Tensor,
         rows: Sequence[SamplingRow],
-        adjusted: list[int],
         previous: torch.Tensor | None,
         errors: dict[int, RequestError],
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(`adjusted`, the rows whose logits change, on the device; the greatest logit of each; its choice)."""
-        own_rows = [rows[i] for i in adjusted]
-        [at] = upload([np.array(adjusted)], logits.device)
-        scores = logits.index_select(0, at).float()
-        for index, error in self._adjust(scores, own_rows, previous).items():
-            errors[adjusted[index]] = error
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The greatest logit of each row and its choice, after `scores` float32 [N, V] were adjusted in place."""
+        errors |= self._adjust(scores, rows, previous)
         best, token_ids = scores.max(dim=-1)
-        drawn = [i for i, row in enumerate(own_rows) if row.is_drawn]
+        drawn = [i for i, row in enumerate(rows) if row.is_drawn]
         if drawn:
-            self._draw_some(scores, best, own_rows, drawn, token_ids)
-        return at, best, token_ids
+            self._draw_some(scores, best, rows, drawn, token_ids)
+        return best, token_ids
 
     def _draw_some(
         self,
@@ -232,29 +232,23 @@ class Sampler:
         size, picked = scores.shape[-1], [rows[i] for i in penalized]
         counted = [self._count(row, size) for row in picked]
         self._counted = dict(zip((row.seq_id for row in picked), counted, strict=True))
-        waiting = [i for i, row in enumerate(picked) if row.pending >= 0]
+        params = [row.params for row in picked]
         arrays = [
             np.array(penalized),
-            np.array([len(tokens.ids) for tokens in counted]),
+            np.cumsum([0, *(len(tokens.ids) for tokens in counted)]),
             np.concatenate([tokens.ids for tokens in counted]),
             np.concatenate([tokens.counts for tokens in counted]),
-            np.array([row.params.repetition_penalty for row in picked], dtype=np.float32),
-            np.array([row.params.presence_penalty for row in picked], dtype=np.float64),
-            np.array([row.params.frequency_penalty for row in picked], dtype=np.float64),
-            np.array(waiting, dtype=np.int64),
-            np.array([picked[i].pending for i in waiting], dtype=np.int64),
+            np.array([(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params], np.float64),
+            np.array([row.pending for row in picked]),
         ]
-        at, lengths, ids, counts, repetition, presence, frequency, waiting_at, pending = upload(arrays, scores.device)
-        owner = torch.repeat_interleave(lengths, output_size=len(ids))
-        if waiting:
-            assert previous is not None, "pending tokens are in `previous`"
-            owner, ids, counts = _count_pending(owner, ids, counts, waiting_at, previous[pending], len(picked))
-        places = at[owner] * size + ids
-        flat = scores.view(-1)
-        old, by = flat[places], repetition[owner]
-        flat[places] = torch.where(old < 0, old * by, old / by)
-        amounts = torch.where(counts > 0, -presence[owner] - frequency[owner] * counts, 0.0)
-        flat.scatter_add_(0, places, amounts.float())
+        tensors = upload(arrays, scores.device)
+        tensors.append(tensors[-1] if previous is None else previous)
+        if _has_kernels(scores.device):
+            from seesay.kernels import sampling
+
+            sampling.penalize_tokens(scores, *tensors)
+        else:
+            penalize_tokens(scores, *tensors)
 
     def _count(self, row: SamplingRow, size: int) -> TokenCounts:
         """The tokens that count for the row's penalties. Those that have no logit (placeholders) do not."""
@@ -368,21 +362,34 @@ def draw_tokens(
     token_ids.index_copy_(0, at, chosen.clamp_(max=size - 1))
 
 
-def _count_pending(
-    owner: torch.Tensor,
+def penalize_tokens(
+    scores: torch.Tensor,
+    rows: torch.Tensor,
+    starts: torch.Tensor,
     ids: torch.Tensor,
     counts: torch.Tensor,
-    waiting: torch.Tensor,
+    penalties: torch.Tensor,
     pending: torch.Tensor,
-    num_rows: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The entries (row, token, count) with the tokens `pending` of the rows `waiting`. A row that has its own already
-    counts it once more there; its new entry then repeats the token with a count of 0."""
-    pending_of = torch.full((num_rows,), -1, device=ids.device).index_copy_(0, waiting, pending)
-    is_repeated = (ids == pending_of[owner]).to(counts.dtype)
-    is_known = torch.zeros_like(pending_of, dtype=counts.dtype).index_add_(0, owner, is_repeated)
-    owner, ids = torch.cat([owner, waiting]), torch.cat([ids, pending.to(ids.dtype)])
-    return owner, ids, torch.cat([counts + is_repeated, 1 - is_known[waiting]])
+    previous: torch.Tensor,
+) -> None:
+    """Apply, in place, the penalties of `rows` int64 [R] of scores float32 [N, V].
+
+    starts: int64 [R + 1]; ids and counts[starts[r]:starts[r + 1]] (int32) are the different tokens of row r and how
+    often each was generated. penalties: float64 [R, 3], for repetition, presence and frequency. pending: int64 [R],
+    where in `previous` (int64) is one more generated token; -1: there is none.
+    """
+    owner = torch.repeat_interleave(starts.diff(), output_size=len(ids))
+    late = torch.where(pending >= 0, previous[pending.clamp(min=0)], -1).to(ids.dtype)
+    is_late = (ids == late[owner]).to(counts.dtype)
+    is_known = torch.zeros_like(late).index_add_(0, owner, is_late)
+    new = ((late >= 0) & (is_known == 0)).nonzero()[:, 0]
+    owner, ids = torch.cat([owner, new]), torch.cat([ids, late[new]])
+    counts = torch.cat([counts + is_late, torch.ones_like(late[new])])
+    repetition, presence, frequency = penalties[owner].unbind(dim=1)
+    places = (rows[owner], ids)
+    old, by = scores[places], repetition.float()
+    amounts = torch.where(counts > 0, -presence - frequency * counts, 0.0).float()
+    scores[places] = torch.where(old < 0, old * by, old / by) + amounts
 
 
 def _shift(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:

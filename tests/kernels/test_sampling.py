@@ -42,6 +42,7 @@ def draw_both(scores: torch.Tensor, params: list[SamplingParams], rows: list[int
     """Tokens of `rows` of the scores, by the torch implementation on the CPU and by the kernels; -1 for other rows."""
     from seesay.kernels import sampling
 
+    assert len(set(rows)) == len(rows)
     points = torch.rand(len(rows), generator=torch.Generator().manual_seed(len(rows)), dtype=torch.float64)
     draws = torch.from_numpy(sampler.make_draws(rows, points.tolist(), params))
     expected = torch.full((len(scores),), -1)
@@ -62,7 +63,7 @@ def draw_both(scores: torch.Tensor, params: list[SamplingParams], rows: list[int
 def test_the_same_tokens_as_with_sorting(size: int, spread: float, dtype: torch.dtype) -> None:
     """Flat and steep distributions, ties, rows in any order, some left out."""
     params = [SamplingParams(greedy=False, **options) for options in OPTIONS]
-    rows = [(5 * i + 3) % (len(params) + 1) for i in range(len(params))]
+    rows = [(7 * i + 3) % (len(params) + 1) for i in range(len(params))]
     expected, found = draw_both(make_scores(len(params) + 1, size, spread, dtype), params, rows)
     assert found.tolist() == expected.tolist()
 
@@ -118,6 +119,30 @@ def test_banned_tokens_are_avoided(dtype: torch.dtype) -> None:
     fine = expected_best.isfinite()
     assert torch.equal(best.cpu()[fine], expected_best[fine])
     assert torch.equal(token_ids.cpu()[fine], expected_ids[fine])
+
+
+@runs_here
+@pytest.mark.parametrize("last", [7, 8, 1, None], ids=["new", "generated before", "in the prompt", "none"])
+def test_penalties(last: int | None) -> None:
+    """Rows of no token, of a few, and of more than a program takes at a time, among rows that have no penalties."""
+    from seesay.kernels import sampling
+
+    size, rows = 5000, [4, 0, 2]
+    scores = make_scores(5, size, 2.0, torch.float32)
+    lists = [torch.tensor([], dtype=torch.int32), torch.tensor([1, 8, 30, 9]), torch.randperm(size)[:2500]]
+    starts = torch.tensor([0, *itertools.accumulate(map(len, lists))])
+    ids = torch.cat(lists).int()
+    counts = (ids % 5).masked_fill(ids == 1, 0).int()
+    penalties = torch.tensor([[1.3, 0.5, 0.25], [0.7, 0.0, 0.0], [1.1, -1.0, 0.3]], dtype=torch.float64)
+    pending = torch.full((3,), -1 if last is None else 1)
+    previous = torch.tensor([3, last or 0])
+    arguments = (torch.tensor(rows), starts, ids, counts, penalties, pending, previous)
+    expected = scores.clone()
+    sampler.penalize_tokens(expected, *arguments)
+    found = scores.to(DEVICE, copy=True)
+    sampling.penalize_tokens(found, *(tensor.to(DEVICE) for tensor in arguments))
+    assert not torch.equal(expected, scores)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.skipif(ON_GPU or IS_INTERPRETED or not HAS_TRITON, reason="runs the tests above in the interpreter")
