@@ -39,19 +39,17 @@ def make_scores(num_rows: int, size: int, spread: float, dtype: torch.dtype) -> 
 
 
 def draw_both(scores: torch.Tensor, params: list[SamplingParams], rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens of `rows` of the scores, by the torch implementation on the CPU and by the kernels; -1 for other rows."""
+    """Tokens of `rows` of the scores, by the torch implementation and by the kernels; -1 for other rows."""
     from seesay.kernels import sampling
 
     assert len(set(rows)) == len(rows)
     points = torch.rand(len(rows), generator=torch.Generator().manual_seed(len(rows)), dtype=torch.float64)
-    draws = torch.from_numpy(sampler.make_draws(rows, points.tolist(), params))
-    expected = torch.full((len(scores),), -1)
-    found = expected.to(DEVICE, copy=True)
-    best = scores.amax(dim=-1)
+    draws = torch.from_numpy(sampler.make_draws(rows, points.tolist(), params)).to(DEVICE)
+    expected, scores = torch.full((len(scores),), -1, device=DEVICE), scores.to(DEVICE)
+    found, best = expected.clone(), scores.amax(dim=-1)
     sampler.draw_tokens(scores, best, draws, expected, most=scores.shape[1])
-    arguments = (tensor.to(DEVICE) for tensor in (scores, best, draws))
-    sampling.draw_tokens(*arguments, found, unit=sampler.WEIGHT_OF_BEST)
-    return expected, found.cpu()
+    sampling.draw_tokens(scores, best, draws, found, unit=sampler.WEIGHT_OF_BEST)
+    return expected.cpu(), found.cpu()
 
 
 @runs_here
