@@ -467,9 +467,11 @@ def _compute_logprobs(
         return ()
     most = min(max(rows[i].params.logprobs or 0 for i in asking), logits.shape[-1])
     [at] = upload([np.array(asking)], logits.device)
-    logprobs = logits.index_select(0, at).float().log_softmax(dim=-1)
+    picked = logits.index_select(0, at)
+    greatest = picked.topk(most, dim=-1).indices
+    logprobs = picked.float().log_softmax(dim=-1)
     own = logprobs.gather(1, token_ids.index_select(0, at)[:, None])[:, 0]
-    return own, *logprobs.topk(most, dim=-1)
+    return own, logprobs.gather(1, greatest), greatest
 
 
 def _report_logprobs(
