@@ -35,7 +35,8 @@ from seesay.encoders.store import EmbeddingStore
 from seesay.encoders.weights import use_fast_kernels
 from seesay.encoders.worker import EncoderWorker
 from seesay.errors import RequestError
-from seesay.values import MediaItem, Modality
+from seesay.values import DecodedMedia, MediaItem, Modality
+from seesay.vl.family import send_frames
 
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 NUM_COPIES = 4
@@ -144,23 +145,21 @@ def make_items(count: int) -> list[MediaItem]:
     """Random pictures of 1024 x 1024, to be resized to 1036 x 1036 on the GPU."""
     generator = np.random.default_rng(0)
     num_rows = 37 * 37
-    return [
-        MediaItem(
+    items = []
+    for _ in range(count):
+        frames, digest = generator.integers(0, 256, (1, 1024, 1024, 3), dtype=np.uint8), generator.bytes(32)
+        media = DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=digest)
+        features = send_frames(media, ((1036, 1036),), resample="bicubic", patch=(2, 14, 14))
+        item = MediaItem(
             modality=Modality.IMAGE,
             span=(0, num_rows),
             slots=np.arange(num_rows),
-            hash=generator.bytes(32),
-            features={
-                "frames": generator.integers(0, 256, (1, 1024, 1024, 3), dtype=np.uint8),
-                "resized": (1036, 1036),
-                "resample": "bicubic",
-                "patch": (2, 14, 14),
-                "grid": (1, 74, 74),
-            },
+            hash=digest,
+            features={**features, "grid": (1, 74, 74)},
             num_units=74 * 74,
         )
-        for _ in range(count)
-    ]
+        items.append(item)
+    return items
 
 
 class Worker:
