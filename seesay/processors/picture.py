@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from functools import cache
 
 import numpy as np
@@ -24,6 +25,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
+_LOCKS = tuple(threading.Lock() for _ in range(64))
 _WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
 
 
@@ -37,9 +39,10 @@ def read_size(data: bytes | Image.Image, limits: MediaLimits, name: str) -> tupl
     image = data if isinstance(data, Image.Image) else _open(data, name)
     check_size(image.size, limits, name)
     width, height = image.size
-    # A TIFF's size is upright already, and a PNG whose header does not tell would be decoded to find out.
-    is_told = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
-    is_turned = is_told and _orientation(image) in _SIDEWAYS
+    with _lock_of(image):
+        # A TIFF's size is upright already, and a PNG whose header does not tell would be decoded to find out.
+        is_told = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
+        is_turned = is_told and _orientation(image) in _SIDEWAYS
     return (width, height) if is_turned else (height, width)
 
 
@@ -70,14 +73,20 @@ def to_rgb(image: Image.Image, limits: MediaLimits, name: str) -> Image.Image:
     """`image` as RGB, upright, transparent parts white; itself where that is what it is. Raises `RequestError`."""
     check_size(image.size, limits, name)
     try:
-        image.load()
-        transposition = _UPRIGHT.get(_orientation(image))
+        with _lock_of(image):
+            image.load()
+            transposition = _UPRIGHT.get(_orientation(image))
         image = _convert(image)
         return image if transposition is None else image.transpose(transposition)
     except MemoryError:
         raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {name}") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, … on damaged files
         raise _broken(name, error) from None
+
+
+def _lock_of(image: Image.Image) -> threading.Lock:
+    """For what changes an image from inside: one that was opened and not read yet may be in several requests."""
+    return _LOCKS[id(image) // 64 % len(_LOCKS)]
 
 
 @cache

@@ -4,6 +4,7 @@ import base64
 import io
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -134,6 +135,22 @@ def test_sources_of_one_picture(encode, picture, png_file):
 def test_a_fitting_image_is_not_copied(picture):
     image = Image.fromarray(picture)
     assert load_image(image) is image
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
+def test_an_image_that_is_not_read_yet_may_be_used_by_several_threads(encode, kind):
+    source = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+    data = encode(source, kind, **({"lossless": True} if kind == "WEBP" else {}))
+
+    def read(image):
+        read_size(image, MediaLimits(), "it")
+        return pixels(image)
+
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            image = Image.open(io.BytesIO(data))
+            for found in threads.map(read, [image] * 8):
+                np.testing.assert_array_equal(found, source)
 
 
 def bomb(width: int, height: int) -> bytes:
