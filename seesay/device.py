@@ -225,6 +225,15 @@ class HostCopy:
         return self._tensors
 
 
+def upload_into(target: torch.Tensor, array: npt.NDArray[Any]) -> None:
+    """Fill `target`, which is dense, with the contents of `array`. Nobody waits for it on a GPU."""
+    import torch
+
+    host = torch.empty(target.shape, dtype=target.dtype, pin_memory=target.is_cuda)
+    host.numpy()[:] = array
+    target.copy_(host, non_blocking=True)
+
+
 class GraphRecorder:
     """Records work of a GPU as CUDA graphs, which the host then starts with one call. Graphs of one recorder share
     their memory: they run one after the other, and what one of them made is used before another runs."""

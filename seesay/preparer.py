@@ -32,7 +32,7 @@ from seesay.values import (
     RenderedPrompt,
 )
 from seesay.vl.family import Family
-from seesay.vl.media import FeatureCacheStats, MediaFront, OpenRequest, PreparedMedia
+from seesay.vl.media import FeatureCacheStats, MediaBatch, MediaFront, OpenRequest, PreparedMedia
 from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
 
 
@@ -82,14 +82,20 @@ class RequestPreparer:
         return self._media.stats()
 
     def prepare(
-        self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float
+        self,
+        request_id: int,
+        request: GenerationRequest,
+        on_output: OutputSink,
+        received_at: float,
+        batch: MediaBatch | None = None,
     ) -> LiveRequest:
-        """Everything the loop needs to answer `request`. `received_at` is a `time.perf_counter()` reading."""
+        """Everything the loop needs to answer `request`. `received_at` is a `time.perf_counter()` reading; `batch` is
+        shared by the requests of one call."""
         config = request.gen_config
         template_stops = self.chat_template.stop_words if _is_conversation(request) else ()
         stop_words, stop_ids = self._split_stop_words((*template_stops, *(config.stop_words or ())))
         params = self._make_params(request, stop_ids)
-        prompt, media = self._build_prompt(request)
+        prompt, media = self._build_prompt(request, batch)
         detokenizer = IncrementalDetokenizer(
             self.tokenizer,
             skip_special_tokens=config.skip_special_tokens,
@@ -152,11 +158,13 @@ class RequestPreparer:
             return len(self._build_input(tokens, self._media.prepare(opened)).token_ids)
         return tokens.num_text_tokens + sum(count for count in counts if count is not None)
 
-    def _build_prompt(self, request: GenerationRequest) -> tuple[MultimodalInput, list[PreparedMedia]]:
+    def _build_prompt(
+        self, request: GenerationRequest, batch: MediaBatch | None = None
+    ) -> tuple[MultimodalInput, list[PreparedMedia]]:
         tokens, opened = self._open_prompt(request)
         num_media_tokens = sum(item.num_tokens or 0 for item in opened.items)
         check_prompt_length(tokens.num_text_tokens + num_media_tokens, self._session_len)
-        media = self._media.prepare(opened)
+        media = self._media.prepare(opened, batch)
         return self._build_input(tokens, media), media
 
     def _build_input(self, tokens: TokenizedPrompt, media: list[PreparedMedia]) -> MultimodalInput:

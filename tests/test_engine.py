@@ -18,8 +18,10 @@ from asking import ask, collect, held, join, make_picture, parse
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.processors.decode import decode_media
 from seesay.response import Response
 from seesay.values import GenerationRequest, OutputDelta
+from seesay.vl import media
 
 CPU = EngineConfig(device_type="cpu", block_size=16)
 
@@ -494,6 +496,24 @@ def test_abort_ends_with_one_final_delta(vision_engine: AsyncEngine) -> None:
         seen.append(arrived.get())
     finals = [(delta.request_id, delta.finish_reason) for delta in seen if delta.finish_reason]
     assert sorted(finals) == [(request_id, "abort") for request_id in ids]
+
+
+def test_one_picture_in_many_requests_of_a_call_is_decoded_once(
+    vision_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Any] = []
+
+    def count(opened: Any, allowance: Any) -> Any:
+        decoded.append(opened.content)
+        return decode_media(opened, allowance)
+
+    monkeypatch.setattr(media, "decode_media", count)
+    first, second = make_picture(40, 30, 170), make_picture(40, 30, 171)
+    prompts = [("a", first), ("b", second), ("c", first), ("d", [second, first])]
+    outputs = ask(vision_engine, parse(prompts, max_new_tokens=5, ignore_eos=True))
+    assert len(decoded) == 2 and {id(content) for content in decoded} == {id(first), id(second)}
+    alone = [ask(vision_engine, parse([prompt], max_new_tokens=5, ignore_eos=True))[0] for prompt in prompts]
+    assert [output.token_ids for output in outputs] == [output.token_ids for output in alone]
 
 
 def test_an_answer_that_nobody_reads_meanwhile_is_the_same_text(text_engine: AsyncEngine) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.device import GraphRecorder, upload
+from seesay.device import GraphRecorder, upload, upload_into
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
 from seesay.llm.step_input import StepRows, find_long
@@ -22,7 +22,10 @@ from seesay.llm.step_input import StepRows, find_long
 UNEVEN_ROWS = 128
 """From this many rows graphs do not split contexts, so a step with a row much longer than the others has none."""
 
-_IDS, _SOURCES, _SLOTS, _LENS, _IS_LONG, _POSITIONS = range(6)
+_PREVIOUS, _IDS, _PLACES, _SLOTS, _LENS, _IS_LONG, _POSITIONS = range(7)
+"""Lines of the table of numbers, each with one per row: what the step before sampled; the tokens that the host knows,
+the places of the rows' own among both; KV slots; lengths (as int32); whether the long frequencies are used; positions.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,6 @@ class DecodeOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Graph:
-    numbers: torch.Tensor
     replay: Callable[[], None]
     output: DecodeOutput
 
@@ -72,33 +74,30 @@ class DecodeGraphs:
         self._host_table = np.full((max_batch_size, max_blocks), scratch_block, dtype=np.int32)
         device = decoder.device
         self._table = torch.from_numpy(self._host_table).to(device)
-        self._previous = torch.zeros(max_batch_size, dtype=torch.int64, device=device)
+        num_lines = _POSITIONS + (3 if decoder.config.rotary.sections else 1)
+        self._numbers = torch.zeros(num_lines, max_batch_size, dtype=torch.int64, device=device)
+        self._numbers[1:].copy_(torch.from_numpy(self._make_scratch_numbers()))
         recorder = GraphRecorder(stream)
         self._sizes = ladder(max_batch_size)
         self._graphs = {size: self._record(recorder, size) for size in reversed(self._sizes)}
 
     def _record(self, recorder: GraphRecorder, size: int) -> _Graph:
-        num_positions = 3 if self._decoder.config.rotary.sections else 1
-        numbers = torch.zeros(_POSITIONS + num_positions, size, dtype=torch.int64, device=self._decoder.device)
-        numbers[_SOURCES] = -1
-        numbers[_LENS] = 1
-        numbers[_SLOTS] = self._scratch[0] * self._block_size
-        replay, output = recorder.record(lambda: self._compute(numbers, size))
-        return _Graph(numbers=numbers, replay=replay, output=output)
+        replay, output = recorder.record(lambda: self._compute(size))
+        return _Graph(replay=replay, output=output)
 
-    def _compute(self, numbers: torch.Tensor, size: int) -> DecodeOutput:
-        config = self._decoder.config
-        sources = numbers[_SOURCES]
-        sampled = self._previous.index_select(0, sources.clamp(min=0))
-        has_long = config.rotary.long_inv_freq is not None
+    def _compute(self, size: int) -> DecodeOutput:
+        rotary = self._decoder.config.rotary
+        numbers = self._numbers[:, :size]
         inputs = ModelInput(
-            input_ids=torch.where(sources >= 0, sampled, numbers[_IDS]),
-            positions=numbers[_POSITIONS:] if config.rotary.sections else numbers[_POSITIONS],
+            input_ids=self._numbers.view(-1).index_select(0, numbers[_PLACES]),
+            positions=numbers[_POSITIONS:] if rotary.sections else numbers[_POSITIONS],
             slot_mapping=numbers[_SLOTS],
             layout=DecodeRows(
-                kv_lens=numbers[_LENS].to(torch.int32), block_table=self._table[:size], is_even=size >= UNEVEN_ROWS
+                kv_lens=self._numbers[_LENS].view(torch.int32)[:size],
+                block_table=self._table[:size],
+                is_even=size >= UNEVEN_ROWS,
             ),
-            is_long=numbers[_IS_LONG] > 0 if has_long else None,
+            is_long=None if rotary.long_inv_freq is None else numbers[_IS_LONG] > 0,
         )
         logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
         best, token_ids = logits.max(dim=-1)
@@ -120,39 +119,48 @@ class DecodeGraphs:
         graph = self._graphs[size]
         self._update_tables(step, size)
         if previous is not None:
-            self._previous[: len(previous)].copy_(previous)
-        graph.numbers.copy_(upload([self._make_numbers(step, tuple(graph.numbers.shape))], self._decoder.device)[0])
+            self._numbers[_PREVIOUS, : len(previous)].copy_(previous)
+        upload_into(self._numbers[1:], self._make_numbers(step))
         graph.replay()
         output = graph.output
         return DecodeOutput(logits=output.logits[:count], best=output.best[:count], token_ids=output.token_ids[:count])
 
-    def _make_numbers(self, step: StepRows, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-        """What changes in every step, int64 of the graph's `shape`: a column per row, scratch rows behind."""
+    def _make_scratch_numbers(self) -> npt.NDArray[np.int64]:
+        """All lines but the first, int64 [lines - 1, max_batch_size], of rows that are padding."""
+        num_lines, width = self._numbers.shape
+        numbers = np.zeros((num_lines, width), dtype=np.int64)
+        numbers[_PLACES] = width + np.arange(width)
+        numbers[_SLOTS] = self._scratch[0] * self._block_size
+        numbers[_LENS].view(np.int32)[:] = 1
+        return numbers[1:]
+
+    def _make_numbers(self, step: StepRows) -> npt.NDArray[np.int64]:
+        """What changes in every step: all lines but the first."""
         block_size, count = self._block_size, len(step.rows)
-        numbers = np.zeros(shape, dtype=np.int64)
-        numbers[_SOURCES] = -1
-        numbers[_LENS] = 1
-        numbers[_SLOTS] = self._scratch[0] * block_size
-        ids, slots, lens, positions, in_prompt = [], [], [], [], []
+        numbers = self._make_scratch_numbers()
+        lines = dict(enumerate(numbers[:, :count], start=1))
+        ids, slots, lens, first_positions, in_prompt = [], [], [], [], []
         for index, (row, sequence, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
             start = row.start
             ids.append(0 if source >= 0 else sequence.token_ids[start])
             slots.append(row.block_ids[start // block_size] * block_size + start % block_size)
             lens.append(start + 1)
-            positions.append(start + sequence.next_position - sequence.num_prompt_tokens)
+            first_positions.append(start + sequence.next_position - sequence.num_prompt_tokens)
             if start < sequence.num_prompt_tokens:
                 in_prompt.append(index)
-        numbers[_IDS, :count] = ids
-        numbers[_SOURCES, :count] = step.sources
-        numbers[_SLOTS, :count] = slots
-        numbers[_LENS, :count] = lens
-        numbers[_POSITIONS:, :count] = positions
+        sources = np.array(step.sources)
+        lines[_IDS][:] = ids
+        lines[_PLACES][:] = np.where(sources >= 0, sources, lines[_PLACES])
+        lines[_SLOTS][:] = slots
+        numbers[_LENS - 1].view(np.int32)[:count] = lens
+        positions = numbers[_POSITIONS - 1 :, :count]
+        positions[:] = first_positions
         for index in in_prompt:  # these alone may have a different position on each axis
             start = step.rows[index].start
-            numbers[_POSITIONS:, index] = step.members[index].positions(start, start + 1)[..., 0]
+            positions[:, index] = step.members[index].positions(start, start + 1)[..., 0]
         is_long = find_long(step.members, self._decoder.config)
         if is_long is not None:
-            numbers[_IS_LONG, :count] = is_long
+            lines[_IS_LONG][:] = is_long
         return numbers
 
     def _update_tables(self, step: StepRows, size: int) -> None:

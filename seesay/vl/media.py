@@ -153,6 +153,25 @@ class PixelGate:
                 self._changed.notify_all()
 
 
+class MediaBatch:
+    """The pictures of requests that were given in one call: one that several of them hold, the very same object, is
+    prepared once. For the time of that call alone, as an object may change later. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: dict[tuple[object, ...], tuple[OpenItem, Future[PreparedMedia]]] = {}
+
+    def share(self, item: OpenItem, begin: Callable[[OpenItem], Future[PreparedMedia]]) -> Future[PreparedMedia]:
+        """The preparation of `item`, begun by `begin` unless it was before."""
+        if item.opened.modality is not Modality.IMAGE:
+            return begin(item)
+        key = (id(item.opened.content), *sorted(item.options.items()))
+        with self._lock:
+            if key not in self._begun:
+                self._begun[key] = item, begin(item)  # the item keeps the object alive, and its id its own
+            return self._begun[key][1]
+
+
 class MediaFront:
     """Loads the media of requests, several at a time. `close` ends its threads.
 
@@ -186,9 +205,16 @@ class MediaFront:
         futures = [self._fetchers.submit(self._open_one, part, allowance) for part in media]
         return OpenRequest(items=_gather(futures), allowance=allowance)
 
-    def prepare(self, request: OpenRequest) -> list[PreparedMedia]:
-        """Decode and preprocess what was opened, in order. Raises the first `RequestError` among them."""
-        return _gather([self._decoders.submit(self._prepare_one, item, request.allowance) for item in request.items])
+    def prepare(self, request: OpenRequest, batch: MediaBatch | None = None) -> list[PreparedMedia]:
+        """Decode and preprocess what was opened, in order; what another request of `batch` holds, too, once. Raises the
+        first `RequestError` among them."""
+
+        def begin(item: OpenItem) -> Future[PreparedMedia]:
+            return self._decoders.submit(self._prepare_one, item, request.allowance)
+
+        if batch is None:
+            return _gather([begin(item) for item in request.items])
+        return [future.result() for future in [batch.share(item, begin) for item in request.items]]
 
     def stats(self) -> FeatureCacheStats:
         """Counts of the feature cache."""
