@@ -19,9 +19,6 @@ from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
 from seesay.llm.step_input import StepRows, find_long
 
-UNEVEN_ROWS = 128
-"""From this many rows graphs do not split contexts, so a step with a row much longer than the others has none."""
-
 _PREVIOUS, _IDS, _PLACES, _SLOTS, _LENS, _IS_LONG, _POSITIONS = range(7)
 """Lines of the table of numbers, each with one per row: what the step before sampled; the tokens that the host knows,
 the places of the rows' own among both; KV slots; lengths (as int32); whether the long frequencies are used; positions.
@@ -95,7 +92,6 @@ class DecodeGraphs:
             layout=DecodeRows(
                 kv_lens=self._numbers[_LENS].view(torch.int32)[:size],
                 block_table=self._table[:size],
-                is_even=size >= UNEVEN_ROWS,
             ),
             is_long=None if rotary.long_inv_freq is None else numbers[_IS_LONG] > 0,
         )
@@ -105,12 +101,7 @@ class DecodeGraphs:
 
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows."""
-        count = len(step.rows)
-        if not step.is_decode or not 0 < count <= self._sizes[-1]:
-            return False
-        starts = [row.start for row in step.rows]
-        longest = max(starts)
-        return count < UNEVEN_ROWS or longest <= 2 * (sum(starts) // count) + self._block_size
+        return step.is_decode and 0 < len(step.rows) <= self._sizes[-1]
 
     def run(self, step: StepRows, previous: torch.Tensor | None) -> DecodeOutput:
         """Compute the rows. `previous` int64: the ids that the step before sampled, to which `step.sources` refer."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.llm.models.spec import RotarySpec
-from seesay.llm.ops import Ops, RowLayout, pick_ops
+from seesay.llm.ops import DecodeRows, Ops, RowLayout, pick_ops
 from seesay.llm.ops.torch_ops import TorchOps
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -30,6 +31,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 """Largest relative error ‖ours - exact‖ / ‖exact‖ of one operation."""
 
+pytestmark = [pytest.mark.gpu] if ON_GPU else []
 runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
 
 
@@ -166,12 +168,21 @@ class Case:
     block_size: int = 64
     window: int | None = None
     soft_cap: float | None = None
+    has_sinks: bool = False
     dtype: torch.dtype = torch.float32
 
     @property
     def name(self) -> str:
         parts = [f"{n}of{length}" for n, length in self.rows[:3]], self.heads, self.dim, self.block_size
-        return f"{parts}-{self.window}-{self.soft_cap}-{self.dtype}"
+        return f"{parts}-{self.window}-{self.soft_cap}-{'sinks-' if self.has_sinks else ''}{self.dtype}"
+
+    @property
+    def sinks(self) -> torch.Tensor | None:
+        return random(self.heads[0], dtype=self.dtype, seed=7) * 3 if self.has_sinks else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"scale": self.dim**-0.5, "window": self.window, "soft_cap": self.soft_cap, "sinks": self.sinks}
 
 
 SMALL = [(1, 1), (1, 70), (1, 64), (5, 5), (9, 40), (2, 2)]
@@ -190,6 +201,10 @@ CASES = [
     Case(rows=SMALL, dtype=torch.float16, dim=128, heads=(7, 1)),
     Case(rows=SMALL, dtype=torch.float16, dim=80, block_size=16, window=33),
     Case(rows=[(1, 17)], heads=(20, 1)),
+    Case(rows=SMALL, has_sinks=True),
+    Case(rows=SMALL, has_sinks=True, dim=80, heads=(3, 1), window=20, soft_cap=5.0, dtype=torch.float16),
+    Case(rows=[(1, 300), (1, 2), (70, 130)], dim=16, has_sinks=True, heads=(4, 2)),
+    Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, has_sinks=True, window=140, heads=(2, 1)),
     Case(rows=[(1, 300), (1, 2)], dim=16, heads=(2, 1)),
     Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, window=140, heads=(2, 1)),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16),
@@ -206,6 +221,7 @@ def large_cases() -> list[Case]:
         Case(rows=[(9000, 9000)], heads=(28, 4), dim=128, dtype=torch.bfloat16),
         Case(rows=[(1, 131072), (1, 5), (1, 65537)], heads=(28, 4), dim=128, dtype=torch.bfloat16),
         Case(rows=[(1, 131071)], heads=(28, 4), dim=128, dtype=torch.bfloat16, window=4096),
+        Case(rows=[(1, 131071), (1, 9), (300, 9000)], heads=(64, 8), dim=64, dtype=torch.bfloat16, has_sinks=True),
         Case(rows=[(200, 131072)], heads=(4, 2), dim=128, dtype=torch.bfloat16),
         Case(rows=[(1, 900)] * 256, heads=(28, 4), dim=128, dtype=torch.bfloat16),
         Case(rows=[(1, 40000), *[(1, 30)] * 200, (700, 700)], heads=(28, 4), dim=128, dtype=torch.bfloat16),
@@ -227,6 +243,7 @@ def large_cases() -> list[Case]:
                 block_size=int(rng.choice([1, 13, 16, 32, 64, 64, 64, 128])),
                 window=[None, None, 1, 37, 512][rng.integers(5)],
                 soft_cap=[None, None, 20.0][rng.integers(3)],
+                has_sinks=bool(rng.integers(3) == 0),
                 dtype=DTYPES[rng.integers(3)],
             )
         )
@@ -246,7 +263,10 @@ def attend_exactly(query, keys, values, case, scale):
         scores = query[:, head].double() @ keys[:, head // group].double().t() * scale
         if case.soft_cap is not None:
             scores = case.soft_cap * torch.tanh(scores / case.soft_cap)
-        output[:, head] = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ values[:, head // group].double()
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if case.sinks is not None:
+            scores = torch.cat((scores, case.sinks[head].double().expand(n, 1)), dim=1)
+        output[:, head] = scores.softmax(-1)[:, :length] @ values[:, head // group].double()
     return output
 
 
@@ -294,10 +314,98 @@ def test_attention(ops, case):
     windows = frozenset([case.window])
     plan = ops.plan_attention(layout, windows=windows, device=DEVICE, dtype=case.dtype)
     for _ in range(2):
-        output = ops.attend(
-            wide[:, : case.heads[0]], cache, plan, scale=case.dim**-0.5, window=case.window, soft_cap=case.soft_cap
-        )
+        output = ops.attend(wide[:, : case.heads[0]], cache, plan, **case.options)
         assert_close(output, expected, factor=4 if case.dtype == torch.float32 else 1)
+
+
+@runs_here
+def test_many_rows_and_one_much_longer(monkeypatch):
+    from seesay.llm.ops import triton_attention
+    from seesay.llm.ops.triton_ops import TritonOps
+
+    monkeypatch.setattr(triton_attention, "WHOLE_PROGRAMS", 8)
+    monkeypatch.setattr(triton_attention, "TARGET_PROGRAMS", 12)
+    test_attention(TritonOps(), Case(rows=[(1, 300), (1, 3), (1, 70), (1, 64)], dim=16, heads=(6, 2), has_sinks=True))
+
+
+@runs_here
+@pytest.mark.parametrize("window", [None, 100, 640])
+@pytest.mark.parametrize("num_rows", [1, 3, 40, 300])
+def test_contexts_are_divided_without_gaps(num_rows, window):
+    from seesay.llm.ops import triton_attention
+
+    rng = np.random.default_rng(num_rows)
+    lens = rng.integers(1, 400, num_rows)
+    lens[rng.integers(num_rows)] = 130_001
+    device_rows = DecodeRows(
+        kv_lens=torch.from_numpy(lens.astype(np.int32)).to(DEVICE),
+        block_table=torch.zeros(num_rows, 1, dtype=torch.int32, device=DEVICE),
+    )
+    work = triton_attention.divide(triton_attention.make_plan(device_rows, DEVICE), 4, 2, 16, window, 64)
+    items, parts = work.items.cpu().numpy(), work.parts.cpu().numpy()
+    num_used = int(parts[:, 1].sum())
+    assert num_used <= len(items) and not items[num_used:, 3].any() and items[:num_used, 3].all()
+    for row, length in enumerate(lens):
+        first, count = parts[row]
+        own = items[first : first + count]
+        assert (own[:, 0] == row).all() and (own[:, 3] == count).all()
+        assert own[-1, 2] == length and (own[1:, 1] == own[:-1, 2]).all() and (own[:, 1] < own[:, 2]).all()
+        assert own[0, 1] == (0 if window is None else max(length - window, 0) // 64 * 64)
+    if window is None and num_rows < 100:
+        sizes = items[:num_used, 2] - items[:num_used, 1]
+        assert sizes.max() <= 2 * max(64, lens.sum() / len(items)) and num_used >= num_rows + 30
+
+
+@runs_here
+def test_rows_of_similar_lengths_stay_whole_where_there_are_many():
+    from seesay.llm.ops import triton_attention
+
+    lens = torch.linspace(500, 900, 300).to(DEVICE, torch.int32)
+    table = torch.zeros(300, 1, dtype=torch.int32, device=DEVICE)
+    for longest, is_whole in ((900, True), (5000, False)):
+        lens[-1] = longest
+        plan = triton_attention.make_plan(DecodeRows(kv_lens=lens, block_table=table), DEVICE)
+        parts = triton_attention.divide(plan, 4, 2, 16, None, 64).parts
+        assert bool((parts[:, 1] == 1).all()) == is_whole
+
+
+@runs_here
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("window", [None, 100])
+def test_rows_that_only_the_device_knows(window, has_sinks):
+    """What is computed, on a GPU as a graph, from other lengths and blocks than those it was made with."""
+    from seesay.llm.ops.triton_ops import TritonOps
+
+    lens = ([7, 300, 1, 64, 65], [1, 1, 200, 1, 1], [400, 399, 2, 128, 1])
+    cases = [Case(rows=[(1, n) for n in own], dim=16, heads=(4, 2), window=window, has_sinks=has_sinks) for own in lens]
+    built = [build(case) for case in cases]
+    kv_lens = torch.ones(5, dtype=torch.int32, device=DEVICE)
+    rows = DecodeRows(kv_lens=kv_lens, block_table=torch.zeros(5, 8, dtype=torch.int32, device=DEVICE))
+    query = torch.zeros(5, 4, 16, device=DEVICE)
+    cache = torch.zeros(max(len(own_cache) for _, own_cache, _, _ in built), 64, 2, 2, 16, device=DEVICE)
+    options, ops = cases[0].options, TritonOps()
+
+    def run() -> torch.Tensor:
+        plan = ops.plan_attention(rows, windows=frozenset([window]), device=DEVICE, dtype=torch.float32)
+        return ops.attend(query, cache, plan, **options)
+
+    output = run()
+    if ON_GPU:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = run()
+    for own_query, own_cache, layout, expected in built:
+        width = layout.block_table.shape[1]
+        kv_lens.copy_(torch.from_numpy(layout.kv_lens))
+        rows.block_table[:, :width] = torch.from_numpy(layout.block_table)
+        query.copy_(own_query)
+        cache[: len(own_cache)] = own_cache
+        if ON_GPU:
+            output.fill_(float("nan"))
+            graph.replay()
+        else:
+            output = run()
+        assert_close(output, expected, factor=4)
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")

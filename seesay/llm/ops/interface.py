@@ -39,13 +39,11 @@ class DecodeRows:
     """Rows of one token each whose lengths and blocks only the device knows: what a CUDA graph is captured with, and
     what it reads again in every replay. Only implementations for CUDA take it.
 
-    kv_lens int32 [B]; block_table int32 [B, M], contiguous. is_even: no row is much longer than the others, so that
-    many rows need no splitting.
+    kv_lens int32 [B]; block_table int32 [B, M], contiguous.
     """
 
     kv_lens: torch.Tensor
     block_table: torch.Tensor
-    is_even: bool
 
 
 class Ops(Protocol):
@@ -102,11 +100,13 @@ class Ops(Protocol):
         scale: float,
         window: int | None,
         soft_cap: float | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Causal attention of query [T, H, D] over the cached keys and values of each token's own sequence → [T, H, D].
 
         The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i.
-        Scores s become soft_cap · tanh(s / soft_cap) when a cap is given.
+        Scores s become soft_cap · tanh(s / soft_cap) when a cap is given. Sinks [H] are each head's score of one more
+        key that has no value: it takes its share of the softmax (OpenAI 2025, gpt-oss).
         """
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:

@@ -147,15 +147,22 @@ class TorchOps:
         scale: float,
         window: int | None,
         soft_cap: float | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         outputs = []
         if plan.context is not None:
             keys, values = self._kept.read(cache, plan.context)
             bias = plan.context.bias(window, cache.shape[3])
             rows = query[: plan.context.num_rows]
-            outputs.append(_attend_kept(rows, keys, values, bias, scale=scale, soft_cap=soft_cap))
-        outputs += [_attend_group(query, cache, g, scale=scale, window=window, soft_cap=soft_cap) for g in plan.groups]
-        outputs += [_attend_piece(query, cache, p, scale=scale, window=window, soft_cap=soft_cap) for p in plan.pieces]
+            outputs.append(_attend_kept(rows, keys, values, bias, scale=scale, soft_cap=soft_cap, sinks=sinks))
+        for group in plan.groups:
+            outputs.append(
+                _attend_group(query, cache, group, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+            )
+        for piece in plan.pieces:
+            outputs.append(
+                _attend_piece(query, cache, piece, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+            )
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -211,6 +218,7 @@ def _attend_group(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Decode rows. On CUDA the query heads of one key-value head stand in for query positions, because no kernel there
     takes both a mask and grouped heads; on the CPU one does, and is faster. For what `KeptContext` does not take."""
@@ -218,13 +226,14 @@ def _attend_group(
     pairs = cache.index_select(0, group.blocks).view(num_rows, -1, 2, num_kv_heads, head_dim)
     key, value = pairs[:, :, 0].transpose(1, 2), pairs[:, :, 1].transpose(1, 2)
     rows, mask = query[group.start : group.stop], group.masks[window]
-    if soft_cap is None and not query.is_cuda:
+    if soft_cap is None and sinks is None and not query.is_cuda:
         output = F.scaled_dot_product_attention(
             rows.unsqueeze(2), key, value, attn_mask=mask, scale=scale, enable_gqa=rows.shape[1] != num_kv_heads
         )
         return output.squeeze(2)
     grouped = rows.reshape(num_rows, num_kv_heads, -1, head_dim)
-    output = _attend(grouped, key, value, mask, scale=scale, soft_cap=soft_cap)
+    own = None if sinks is None else sinks.view(1, num_kv_heads, -1, 1)
+    output = _attend(grouped, key, value, mask, scale=scale, soft_cap=soft_cap, sinks=own)
     return output.reshape(num_rows, -1, head_dim)
 
 
@@ -236,6 +245,7 @@ def _attend_kept(
     *,
     scale: float,
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Query [B, H, D] over keys and values [B · G, L, D] with bias [B · G, 1, L]. For one token per row plain products
     are faster than `scaled_dot_product_attention`."""
@@ -244,7 +254,12 @@ def _attend_kept(
         scores = torch.baddbmm(bias, grouped, keys.transpose(1, 2), alpha=scale)
     else:
         scores = torch.bmm(grouped, keys.transpose(1, 2)).mul_(scale / soft_cap).tanh_().mul_(soft_cap).add_(bias)
-    return torch.bmm(torch.softmax(scores, dim=-1), values).view(query.shape)
+    if sinks is None:
+        weights = torch.softmax(scores, dim=-1)
+    else:
+        own = sinks.view(-1, grouped.shape[1], 1).repeat(len(keys) * grouped.shape[1] // len(sinks), 1, 1)
+        weights = _softmax_with(scores, own)
+    return torch.bmm(weights, values).view(query.shape)
 
 
 def _attend_piece(
@@ -255,13 +270,14 @@ def _attend_piece(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     num_kv_heads, head_dim = cache.shape[3:]
     pairs = cache.index_select(0, piece.blocks).view(-1, 2, num_kv_heads, head_dim)[: piece.kv_len]
     key, value = pairs[:, 0].transpose(0, 1)[None], pairs[:, 1].transpose(0, 1)[None]
     part = query[piece.start : piece.stop].transpose(0, 1)[None]
     num_tokens, is_windowed = part.shape[2], window is not None and piece.kv_len > window
-    if soft_cap is None and not is_windowed:
+    if soft_cap is None and sinks is None and not is_windowed:
         is_gqa = part.shape[1] != num_kv_heads
         if num_tokens == piece.kv_len:
             output = F.scaled_dot_product_attention(part, key, value, is_causal=True, scale=scale, enable_gqa=is_gqa)
@@ -273,7 +289,8 @@ def _attend_piece(
     mask = _mask_of(piece, window if is_windowed else None, query)
     group = part.shape[1] // num_kv_heads
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-    return _attend(part, key, value, mask, scale=scale, soft_cap=soft_cap)[0].transpose(0, 1)
+    own = None if sinks is None else sinks.view(1, -1, 1, 1)
+    return _attend(part, key, value, mask, scale=scale, soft_cap=soft_cap, sinks=own)[0].transpose(0, 1)
 
 
 def _mask_of(piece: Piece, window: int | None, query: torch.Tensor) -> torch.Tensor:
@@ -300,8 +317,20 @@ def _attend(
     *,
     scale: float,
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    if soft_cap is None:
+    """Query, keys and values [·, ·, ·, D] under an additive mask; sinks broadcast to a column of the scores."""
+    if soft_cap is None and sinks is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    scores = torch.matmul(query, key.transpose(-1, -2)).float().mul_(scale / soft_cap).tanh_().mul_(soft_cap)
-    return torch.matmul(torch.softmax(scores + mask, dim=-1).to(value.dtype), value)
+    scores = torch.matmul(query, key.transpose(-1, -2)).float().mul_(scale)
+    if soft_cap is not None:
+        scores = scores.div_(soft_cap).tanh_().mul_(soft_cap)
+    scores = scores + mask
+    weights = torch.softmax(scores, dim=-1) if sinks is None else _softmax_with(scores, sinks)
+    return torch.matmul(weights.to(value.dtype), value)
+
+
+def _softmax_with(scores: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """Softmax over scores [·, ·, L] and one sink more, whose own weight is dropped."""
+    column = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[..., :-1]

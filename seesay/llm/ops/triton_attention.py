@@ -10,59 +10,60 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 
 from seesay.device import upload
 from seesay.llm.ops.interface import DecodeRows, RowLayout
-from seesay.llm.ops.triton_attention_kernels import combine_kernel, decode_kernel, prefill_kernel
+from seesay.llm.ops.triton_attention_kernels import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
 
-TARGET_PROGRAMS = 528
-"""Decode programs worth having at once: four per multiprocessor of a large GPU. Fewer rows are split further."""
-LONG_PREFILL_TOKENS = 1 << 12
-"""New tokens per row from which prefill takes larger tiles: shorter rows lose more at their ends than they gain."""
+TARGET_PROGRAMS = 396
+"""Decode programs worth having at once: three per multiprocessor of a large GPU. Fewer rows are split further."""
+WHOLE_PROGRAMS = 448
+"""From this many decode programs on, rows of similar lengths are not split."""
 MIN_SPLIT_TOKENS = 64
 """Fewest tokens of a split."""
-GRAPH_SPLITS = 16
-"""Splits that a CUDA graph for few rows has at least: one row may be much longer than the others. Those that a row does
-not need cost next to nothing."""
+DIVIDE_ELEMENTS = 1 << 13
+"""Largest tile, rows times items, when contexts are divided."""
+FEW_COMBINED = 1 << 10
+"""Rows times heads below which each may take much of the GPU to add its splits up."""
+LARGE_PREFILL = 3 << 15
+"""New tokens times heads from which prefill takes larger tiles: fewer would not fill the GPU with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tile:
-    """`rows` query rows against `keys` keys at a time."""
+    """`rows` query rows against `keys` keys at a time. max_registers: of a thread, so that two programs fit on a
+    multiprocessor."""
 
     rows: int
     keys: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Splits:
-    """Each decode row's context in up to `count` splits of `tokens` or more, and their partial results, if there are
-    several."""
+class Work:
+    """Decode rows in splits, for layers of one kind: items int32 [W, 4], parts int32 [B, 2] (see `divide_kernel`), and
+    what becomes of a split, partials float32 [W, H, D] and sums float32 [W, H, 2]."""
 
-    tokens: int
-    count: int
+    items: torch.Tensor
+    parts: torch.Tensor
     partials: torch.Tensor
-    weights: torch.Tensor
+    sums: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
-    """A step's rows: on the device cu_seqlens_q int32 [B + 1], kv_lens int32 [B], block_table int32 [B, M]; on the
-    host what the grids need, of rows that only the device knows whether they are even. `splits` is filled by the first
-    layer of each kind."""
+    """A step's rows, on the device: cu_seqlens_q int32 [B + 1], unless all have one token; kv_lens int32 [B];
+    block_table int32 [B, M]. `work` is filled by the first layer of each kind."""
 
     cu_seqlens_q: torch.Tensor | None
     kv_lens: torch.Tensor
     block_table: torch.Tensor
     num_decode: int
-    decode_lens_cpu: npt.NDArray[np.int64] | None
-    is_even: bool = False
-    splits: dict[tuple[int, int, int | None], _Splits] = field(default_factory=dict)
+    work: dict[tuple[int, int, int | None], Work] = field(default_factory=dict)
 
 
 def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> AttentionPlan:
@@ -73,8 +74,6 @@ def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> Attention
             kv_lens=layout.kv_lens,
             block_table=layout.block_table,
             num_decode=len(layout.kv_lens),
-            decode_lens_cpu=None,
-            is_even=layout.is_even,
         )
     num_rows = len(layout.kv_lens)
     packed = np.concatenate((layout.cu_seqlens_q, layout.kv_lens, layout.block_table.reshape(-1))).astype(np.int32)
@@ -84,7 +83,6 @@ def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> Attention
         kv_lens=there[num_rows + 1 : 2 * num_rows + 1],
         block_table=there[2 * num_rows + 1 :].view(layout.block_table.shape),
         num_decode=layout.num_decode,
-        decode_lens_cpu=layout.kv_lens[: layout.num_decode],
     )
 
 
@@ -96,14 +94,15 @@ def attend(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `Ops.attend`."""
     assert cache.is_contiguous() and query.stride(2) == 1 and scale > 0
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if plan.num_decode:
-        _decode(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap)
+        _decode(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
     if len(query) > plan.num_decode:
-        _prefill(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap)
+        _prefill(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
     return out
 
 
@@ -116,24 +115,28 @@ def _decode(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> None:
     num_heads, head_dim = query.shape[1:]
     num_kv_heads = cache.shape[3]
-    group = num_heads // num_kv_heads
-    tile = _decode_tile(query.dtype, head_dim, group)
-    splits = _plan_splits(plan, num_heads, num_kv_heads, head_dim, window, tile.keys)
-    decode_kernel[(plan.num_decode, num_kv_heads, splits.count)](
+    tile = _decode_tile(query.dtype, head_dim, num_heads // num_kv_heads)
+    kind = (num_heads, head_dim, window)
+    work = plan.work.get(kind)
+    if work is None:
+        work = plan.work[kind] = divide(plan, num_heads, num_kv_heads, head_dim, window, tile.keys)
+    decode_kernel[(num_kv_heads, len(work.items))](
         query,
         cache,
         plan.block_table,
         plan.kv_lens,
+        work.items,
+        sinks,
         out,
-        splits.partials,
-        splits.weights,
+        work.partials,
+        work.sums,
         query.stride(0),
         query.stride(1),
         plan.block_table.stride(0),
-        splits.tokens,
         scale,
         window or 0,
         soft_cap or 0.0,
@@ -151,64 +154,58 @@ def _decode(
         num_stages=tile.num_stages,
         launch_pdl=query.is_cuda,
     )
-    if splits.count > 1:
-        combine_kernel[(plan.num_decode, num_heads)](
-            splits.partials,
-            splits.weights,
-            plan.kv_lens,
-            out,
-            splits.count,
-            splits.tokens,
-            window or 0,
-            NUM_HEADS=num_heads,
-            DIM=head_dim,
-            BLOCK_N=tile.keys,
-            BLOCK_S=16,
-            BLOCK_D=_padded_dim(head_dim),
-            HAS_WINDOW=window is not None,
-            IS_DEPENDENT=query.is_cuda,
-            launch_pdl=query.is_cuda,
-        )
+    is_few = plan.num_decode * num_heads < FEW_COMBINED
+    is_whole = plan.num_decode >= _whole_rows(num_kv_heads)
+    heads = num_heads // num_kv_heads if is_whole else 1
+    combine_kernel[(plan.num_decode, num_heads // heads)](
+        work.parts,
+        work.partials,
+        work.sums,
+        out,
+        NUM_HEADS=num_heads,
+        DIM=head_dim,
+        HEADS=heads,
+        BLOCK_S=64 if is_few else 16,
+        BLOCK_D=_padded_dim(head_dim),
+        IS_DEPENDENT=query.is_cuda,
+        num_warps=2 if is_few else 1,
+        launch_pdl=query.is_cuda,
+    )
 
 
-def _plan_splits(
+def divide(
     plan: AttentionPlan, num_heads: int, num_kv_heads: int, head_dim: int, window: int | None, keys: int
-) -> _Splits:
-    """The splits of all decode rows in layers of one kind."""
-    kind = (num_heads, head_dim, window)
-    splits = plan.splits.get(kind)
-    if splits is not None:
-        return splits
-    if plan.decode_lens_cpu is None:
-        tokens, count = _divide_unknown(plan.num_decode * num_kv_heads, plan.is_even, keys)
-    else:
-        tokens, count = _divide_known(plan.decode_lens_cpu, num_kv_heads, window, keys)
-    shape = (plan.num_decode, num_heads, count) if count > 1 else (0,)
-    partials = torch.empty((*shape, head_dim), dtype=torch.float32, device=plan.kv_lens.device)
-    weights = torch.empty((*shape, 2), dtype=torch.float32, device=plan.kv_lens.device)
-    splits = plan.splits[kind] = _Splits(tokens=tokens, count=count, partials=partials, weights=weights)
-    return splits
+) -> Work:
+    """Divide the contexts of the decode rows, for layers of one kind."""
+    num_rows, device = plan.num_decode, plan.kv_lens.device
+    wanted_items = -(-TARGET_PROGRAMS // num_kv_heads)
+    num_items = num_rows + wanted_items
+    items = torch.empty(num_items, 4, dtype=torch.int32, device=device)
+    parts = torch.empty(num_rows, 2, dtype=torch.int32, device=device)
+    block_rows = int(triton.next_power_of_2(num_rows))
+    block_items = max(1, min(64, DIVIDE_ELEMENTS // block_rows))
+    divide_kernel[(-(-num_items // block_items),)](
+        plan.kv_lens,
+        items,
+        parts,
+        num_rows,
+        num_items,
+        wanted_items,
+        _whole_rows(num_kv_heads),
+        MIN_SPLIT_TOKENS,
+        window or 0,
+        BLOCK_B=block_rows,
+        BLOCK_W=block_items,
+        BLOCK_N=keys,
+        HAS_WINDOW=window is not None,
+    )
+    partials = torch.empty(num_items, num_heads, head_dim, dtype=torch.float32, device=device)
+    sums = torch.empty(num_items, num_heads, 2, dtype=torch.float32, device=device)
+    return Work(items=items, parts=parts, partials=partials, sums=sums)
 
 
-def _divide_known(lens: npt.NDArray[np.int64], num_kv_heads: int, window: int | None, keys: int) -> tuple[int, int]:
-    """(tokens, number) of splits for rows of these lengths: of equal length, so that long rows among short ones get
-    more of them."""
-    lens = lens if window is None else np.minimum(lens, window)
-    share = -(-int(lens.sum()) * num_kv_heads // TARGET_PROGRAMS)
-    tokens = -(-max(share, MIN_SPLIT_TOKENS) // keys) * keys
-    longest = int(lens.max()) + (0 if window is None else keys)
-    count = -(-longest // tokens)
-    if count > 1 and len(lens) * num_kv_heads >= TARGET_PROGRAMS and longest <= 2 * int(lens.mean()):
-        return -(-longest // keys) * keys, 1
-    return tokens, count
-
-
-def _divide_unknown(num_programs: int, is_even: bool, keys: int) -> tuple[int, int]:
-    """(least tokens, number) of splits for rows of any length; `num_programs` is that of undivided rows."""
-    if is_even and num_programs >= TARGET_PROGRAMS:
-        return keys, 1
-    tokens = MIN_SPLIT_TOKENS * min(16, max(1, num_programs // 32))
-    return -(-tokens // keys) * keys, max(-(-TARGET_PROGRAMS // num_programs), GRAPH_SPLITS)
+def _whole_rows(num_kv_heads: int) -> int:
+    return -(-WHOLE_PROGRAMS // num_kv_heads)
 
 
 def _prefill(
@@ -220,13 +217,14 @@ def _prefill(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> None:
     assert plan.cu_seqlens_q is not None
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads, num_rows, num_decode = cache.shape[3], len(plan.kv_lens), plan.num_decode
     group = num_heads // num_kv_heads
-    is_long = num_tokens - num_decode >= LONG_PREFILL_TOKENS * (num_rows - num_decode)
-    tile = _prefill_tile(query.dtype, head_dim, group, is_long)
+    is_large = (num_tokens - num_decode) * num_heads >= LARGE_PREFILL
+    tile = _prefill_tile(query.dtype, head_dim, group, is_large)
     tokens = tile.rows // group
     first_tile = num_decode // tokens + num_decode
     num_tiles = num_tokens // tokens + num_rows - first_tile
@@ -236,6 +234,7 @@ def _prefill(
         plan.block_table,
         plan.cu_seqlens_q,
         plan.kv_lens,
+        sinks,
         out,
         query.stride(0),
         query.stride(1),
@@ -256,8 +255,11 @@ def _prefill(
         TOKENS=tokens,
         HAS_WINDOW=window is not None,
         HAS_CAP=soft_cap is not None,
+        IS_DEPENDENT=query.is_cuda,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        maxnreg=tile.max_registers,
+        launch_pdl=query.is_cuda,
     )
 
 
@@ -275,12 +277,12 @@ def _decode_tile(dtype: torch.dtype, head_dim: int, group: int) -> _Tile:
 
 
 @cache
-def _prefill_tile(dtype: torch.dtype, head_dim: int, group: int, is_long: bool) -> _Tile:
+def _prefill_tile(dtype: torch.dtype, head_dim: int, group: int, is_large: bool) -> _Tile:
     least = int(triton.next_power_of_2(group))
     if dtype == torch.float32:
         return _Tile(rows=max(least, 32 if head_dim <= 128 else 16), keys=32, num_warps=4, num_stages=1)
     if head_dim > 128:
         return _Tile(rows=max(least, 128), keys=32, num_warps=8, num_stages=2)
-    if is_long:
-        return _Tile(rows=max(least, 128), keys=128, num_warps=8, num_stages=3)
+    if is_large:
+        return _Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=3, max_registers=128)
     return _Tile(rows=max(least, 64), keys=64, num_warps=4, num_stages=3)

@@ -90,30 +90,77 @@ def _add_tile(
     return new_top, total, output
 
 
-@triton.jit
-def _divide(kv_len, window, num_splits, least_tokens, BLOCK_N: tl.constexpr, HAS_WINDOW: tl.constexpr):
-    """How a row's context is divided: (where it begins, tokens of a split, splits that hold any)."""
-    begin = kv_len * 0
+@triton.jit(do_not_specialize=["num_rows", "num_items", "wanted_items", "whole_rows", "least_tokens"])
+def divide_kernel(
+    lens_ptr,
+    items_ptr,
+    parts_ptr,
+    num_rows,
+    num_items,
+    wanted_items,
+    whole_rows,
+    least_tokens,
+    window,
+    BLOCK_B: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+):
+    """Divide the contexts of all decode rows into splits of about equal length.
+
+    Writes the splits to items int32 [num_items, 4]: (row, first key, key behind the last, splits of the row), unused
+    ones with none in all; and to parts int32 [num_rows, 2] each row's (first item, number of items). There are about
+    `wanted_items`, none shorter than `least_tokens` unless its row is. From `whole_rows` rows on they stay whole if
+    none is longer than twice the mean. Program i writes items i · BLOCK_W and up, the first one also all parts.
+    """
+    rows = tl.arange(0, BLOCK_B)
+    lens = tl.load(lens_ptr + rows, mask=rows < num_rows, other=0)
+    spans = lens
     if HAS_WINDOW:
-        begin = tl.maximum(kv_len - window, 0) // BLOCK_N * BLOCK_N
-    share = (kv_len - begin + num_splits - 1) // num_splits
-    tokens = tl.maximum((share + BLOCK_N - 1) // BLOCK_N * BLOCK_N, least_tokens)
-    return begin, tokens, (kv_len - begin + tokens - 1) // tokens
+        spans = lens - tl.maximum(lens - window, 0) // BLOCK_N * BLOCK_N
+    total = tl.sum(spans.to(tl.int64), axis=0)
+    longest = tl.max(spans, axis=0)
+    tokens = tl.maximum((total + wanted_items - 1) // wanted_items, least_tokens).to(tl.int32)
+    if (num_rows >= whole_rows) & (longest.to(tl.int64) * num_rows <= 2 * total):
+        tokens = tl.maximum(tokens, longest)
+    tokens = (tokens + BLOCK_N - 1) // BLOCK_N * BLOCK_N
+    counts = (spans + tokens - 1) // tokens
+    ends = tl.cumsum(counts, axis=0)
+    if tl.program_id(0) == 0:
+        tl.store(parts_ptr + rows * 2, ends - counts, mask=rows < num_rows)
+        tl.store(parts_ptr + rows * 2 + 1, counts, mask=rows < num_rows)
+    items = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
+    is_before = ends[None, :] <= items[:, None]
+    row = tl.sum(is_before.to(tl.int32), axis=1)
+    split = items - tl.sum(tl.where(is_before, counts[None, :], 0), axis=1)
+    own = row[:, None] == rows[None, :]
+    count = tl.sum(tl.where(own, counts[None, :], 0), axis=1)
+    span = tl.sum(tl.where(own, spans[None, :], 0), axis=1)
+    length = tl.sum(tl.where(own, lens[None, :], 0), axis=1)
+    share = (span + tl.maximum(count, 1) - 1) // tl.maximum(count, 1)
+    start = length - span + split * ((share + BLOCK_N - 1) // BLOCK_N * BLOCK_N)
+    stop = tl.minimum(start + (share + BLOCK_N - 1) // BLOCK_N * BLOCK_N, length)
+    is_item = items < num_items
+    tl.store(items_ptr + items * 4, row, mask=is_item)
+    tl.store(items_ptr + items * 4 + 1, start, mask=is_item)
+    tl.store(items_ptr + items * 4 + 2, stop, mask=is_item)
+    tl.store(items_ptr + items * 4 + 3, count, mask=is_item)
 
 
-@triton.jit(do_not_specialize=["table_stride", "least_tokens"])
+@triton.jit(do_not_specialize=["table_stride"])
 def decode_kernel(
     query_ptr,
     cache_ptr,
     table_ptr,
     lens_ptr,
+    items_ptr,
+    sinks_ptr,
     out_ptr,
     partials_ptr,
-    weights_ptr,
+    sums_ptr,
     token_stride,
     head_stride,
     table_stride,
-    least_tokens,
     scale,
     window,
     soft_cap,
@@ -128,20 +175,22 @@ def decode_kernel(
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program (b, g, s) takes split s of row b's context for the query heads of key-value head g.
+    """Program (g, i) takes item i of W (see `divide_kernel`) for the query heads of key-value head g. Unused items come
+    last: between others they would upset how these are spread over the multiprocessors.
 
-    A row is divided into as many of the S splits as hold `least_tokens` each. The only split of a row writes the
-    output, one of several its own output [B, H, S, D] and (maximum, sum) [B, H, S, 2].
+    Sinks [H] are scores of one more key without a value, which a row's first split takes. The only split of a row
+    writes the output, one of several its own output [W, H, D] and (maximum, sum) [W, H, 2].
     """
     if IS_DEPENDENT:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    row = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
-    kv_len = tl.load(lens_ptr + row)
-    begin, tokens, num_used = _divide(kv_len, window, tl.num_programs(2), least_tokens, BLOCK_N, HAS_WINDOW)
-    if split >= num_used:
+        tl.extra.cuda.gdc_launch_dependents()
+    kv_head = tl.program_id(0)
+    item = tl.program_id(1).to(tl.int64)
+    row = tl.load(items_ptr + item * 4).to(tl.int64)
+    start = tl.load(items_ptr + item * 4 + 1)
+    stop = tl.load(items_ptr + item * 4 + 2)
+    num_splits = tl.load(items_ptr + item * 4 + 3)
+    if num_splits == 0:
         return
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
     members = tl.arange(0, BLOCK_M)
@@ -149,16 +198,22 @@ def decode_kernel(
     dims = tl.arange(0, BLOCK_D)
     is_head = members < GROUP
     is_inside = is_head[:, None] & (dims < DIM)[None, :]
-    start = begin + split * tokens
-    stop = tl.minimum(start + tokens, kv_len)
+    kv_len = tl.load(lens_ptr + row)
     full = stop // BLOCK_N * BLOCK_N
     if HAS_WINDOW:
-        full = tl.minimum(start, stop)
+        full = start
     query_places = query_ptr + row * token_stride + heads[:, None] * head_stride + dims[None, :]
     query = tl.load(query_places, mask=is_inside, other=0.0)
     positions = tl.zeros([BLOCK_M], tl.int32) + (kv_len - 1)
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    if sinks_ptr is not None:
+        begin = start * 0
+        if HAS_WINDOW:
+            begin = tl.maximum(kv_len - window, 0) // BLOCK_N * BLOCK_N
+        if start == begin:
+            top = tl.load(sinks_ptr + heads, mask=is_head, other=0.0).to(tl.float32) * 1.4426950408889634
+            total += 1.0
     output = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     own_table = table_ptr + row * table_stride
     if not HAS_WINDOW:
@@ -167,72 +222,77 @@ def decode_kernel(
                 query, top, total, output, cache_ptr, own_table, first, positions, kv_len, kv_head, scale, window,
                 soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP,
             )  # fmt: skip
-    for first in range(tl.maximum(full, start), stop, BLOCK_N):
+    for first in range(full, stop, BLOCK_N):
         top, total, output = _add_tile(
             query, top, total, output, cache_ptr, own_table, first, positions, kv_len, kv_head, scale, window,
             soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
         )  # fmt: skip
     output = output / tl.where(total == 0.0, 1.0, total)[:, None]
-    if num_used == 1:
+    if num_splits == 1:
         places = out_ptr + (row * NUM_HEADS + heads)[:, None] * DIM + dims[None, :]
         tl.store(places, output.to(out_ptr.dtype.element_ty), mask=is_inside)
     else:
-        rows = (row * NUM_HEADS + heads) * tl.num_programs(2) + split
-        tl.store(partials_ptr + rows[:, None] * DIM + dims[None, :], output, mask=is_inside)
-        tl.store(weights_ptr + rows * 2, top, mask=is_head)
-        tl.store(weights_ptr + rows * 2 + 1, total, mask=is_head)
+        parts = item * NUM_HEADS + heads
+        tl.store(partials_ptr + parts[:, None] * DIM + dims[None, :], output, mask=is_inside)
+        tl.store(sums_ptr + parts * 2, top, mask=is_head)
+        tl.store(sums_ptr + parts * 2 + 1, total, mask=is_head)
 
 
-@triton.jit(do_not_specialize=["num_splits", "least_tokens"])
+@triton.jit
 def combine_kernel(
+    parts_ptr,
     partials_ptr,
-    weights_ptr,
-    lens_ptr,
+    sums_ptr,
     out_ptr,
-    num_splits,
-    least_tokens,
-    window,
     NUM_HEADS: tl.constexpr,
     DIM: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    HEADS: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program (b, h) adds up the splits of one head of one row, each weighted by its sum, where there are several."""
+    """Program (b, i) adds up the splits of row b, each weighted by its sum, where there are several: of the HEADS heads
+    from head i · HEADS on.
+
+    It starts while `decode_kernel` runs. Only those who have something to do wait for that, and the first, so that
+    this kernel never ends before that one.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    first_head = tl.program_id(1) * HEADS
+    first_item = tl.load(parts_ptr + row * 2).to(tl.int64)
+    num_splits = tl.load(parts_ptr + row * 2 + 1)
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    kv_len = tl.load(lens_ptr + tl.program_id(0))
-    _, _, num_used = _divide(kv_len, window, num_splits, least_tokens, BLOCK_N, HAS_WINDOW)
-    if num_used == 1:
+        if (num_splits > 1) | (row + first_head == 0):
+            tl.extra.cuda.gdc_wait()
+    if num_splits == 1:
         return
-    row = tl.program_id(0).to(tl.int64) * NUM_HEADS + tl.program_id(1)
     dims = tl.arange(0, BLOCK_D)
-    top = float("-inf")
-    total = 0.0
-    output = tl.zeros([BLOCK_D], tl.float32)
-    for first in range(0, num_used, BLOCK_S):
-        splits = first + tl.arange(0, BLOCK_S)
-        is_split = splits < num_used
-        places = row * num_splits + splits
-        tops = tl.load(weights_ptr + places * 2, mask=is_split, other=float("-inf"))
-        totals = tl.load(weights_ptr + places * 2 + 1, mask=is_split, other=0.0)
-        parts = tl.load(
-            partials_ptr + places[:, None] * DIM + dims[None, :],
-            mask=is_split[:, None] & (dims < DIM)[None, :],
-            other=0.0,
-        )
-        new_top = tl.maximum(top, tl.max(tops, axis=0))
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)
-        fade = tl.exp2(top - base)
-        weights = totals * tl.exp2(tops - base)
-        total = total * fade + tl.sum(weights, axis=0)
-        output = output * fade + tl.sum(parts * weights[:, None], axis=0)
-        top = new_top
-    output = output / tl.where(total == 0.0, 1.0, total)
-    tl.store(out_ptr + row * DIM + dims, output.to(out_ptr.dtype.element_ty), mask=dims < DIM)
+    for head in range(first_head, first_head + HEADS):
+        top = float("-inf")
+        total = 0.0
+        output = tl.zeros([BLOCK_D], tl.float32)
+        for first in range(0, num_splits, BLOCK_S):
+            splits = first + tl.arange(0, BLOCK_S)
+            is_split = splits < num_splits
+            places = (first_item + splits) * NUM_HEADS + head
+            tops = tl.load(sums_ptr + places * 2, mask=is_split, other=float("-inf"))
+            totals = tl.load(sums_ptr + places * 2 + 1, mask=is_split, other=0.0)
+            parts = tl.load(
+                partials_ptr + places[:, None] * DIM + dims[None, :],
+                mask=is_split[:, None] & (dims < DIM)[None, :],
+                other=0.0,
+            )
+            new_top = tl.maximum(top, tl.max(tops, axis=0))
+            base = tl.where(new_top == float("-inf"), 0.0, new_top)
+            fade = tl.exp2(top - base)
+            weights = totals * tl.exp2(tops - base)
+            total = total * fade + tl.sum(weights, axis=0)
+            output = output * fade + tl.sum(parts * weights[:, None], axis=0)
+            top = new_top
+        output = output / tl.where(total == 0.0, 1.0, total)
+        places = out_ptr + (row * NUM_HEADS + head) * DIM + dims
+        tl.store(places, output.to(out_ptr.dtype.element_ty), mask=dims < DIM)
 
 
 @triton.jit(do_not_specialize=["table_stride", "first_tile", "num_decode", "num_rows"])
@@ -242,6 +302,7 @@ def prefill_kernel(
     table_ptr,
     cu_seqlens_ptr,
     lens_ptr,
+    sinks_ptr,
     out_ptr,
     token_stride,
     head_stride,
@@ -262,12 +323,16 @@ def prefill_kernel(
     TOKENS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
     """Program (i, g) takes TOKENS tokens of a row, with the query heads of key-value head g packed into the tile.
 
     Row b's tiles begin at number cu_seqlens[b] // TOKENS + b, which leaves room for the last, partial one without a
     table of tiles. The last tiles, which see most keys, go first.
     """
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     tile = first_tile + tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
     low = num_decode
@@ -300,6 +365,9 @@ def prefill_kernel(
         full = tl.maximum(lowest - window + 1, 0) // BLOCK_N * BLOCK_N
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    if sinks_ptr is not None:
+        top = tl.load(sinks_ptr + heads).to(tl.float32) * 1.4426950408889634
+        total += 1.0
     output = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     own_table = table_ptr + low.to(tl.int64) * table_stride
     if not HAS_WINDOW:

@@ -64,5 +64,6 @@ class TritonOps:
         scale: float,
         window: int | None,
         soft_cap: float | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return triton_attention.attend(query, cache, plan, scale=scale, window=window, soft_cap=soft_cap)
+        return triton_attention.attend(query, cache, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
