@@ -49,8 +49,12 @@ def make_fused_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> FusedK
 
 def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
     """The most rows that kernels of `make_fused_kernel` take; 0 where there are none."""
-    del dtype
-    return 0 if device.type != "cuda" or find_spec("triton") is None else 1
+    if device.type != "cuda" or find_spec("triton") is None:
+        return 0
+    from seesay.kernels.gemv import MAX_ROWS
+
+    # Several rows: measured on Hopper, with its shared memory.
+    return MAX_ROWS if dtype.itemsize == 2 and torch.cuda.get_device_capability(device) >= (9, 0) else 1
 
 
 def _try_packed_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel | None:

@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.gpu import has_dependent_launch
 from seesay.kernels.rows import activate
 from seesay.kernels.rows import norm as rms_norm
 
@@ -184,9 +185,19 @@ def _tile_one_row(num_outputs: int, size: int, is_gated: bool) -> Tiling:
 
 
 @cache
-def _tile_few_rows(num_outputs: int, size: int, is_gated: bool) -> Tiling:
-    del num_outputs, is_gated
-    return Tiling(num_outputs=16, span=max(16, min(256, _power_of_2_from(size))), num_warps=4, num_stages=4)
+def _tile_few_rows(num_rows: int, num_outputs: int, size: int, is_gated: bool) -> Tiling:
+    """Measured as above with 8 and 32 rows."""
+    if num_outputs > 65536:
+        tiling = Tiling(num_outputs=64, span=128, num_warps=4, num_stages=3 if num_rows <= 8 else 4)
+    elif num_rows <= 8:
+        tiling = Tiling(num_outputs=16, span=256, num_warps=1, num_stages=4)
+    elif is_gated:
+        tiling = Tiling(num_outputs=32, span=128, num_warps=2, num_stages=4)
+    elif size > 8192:
+        tiling = Tiling(num_outputs=16, span=512, num_warps=2, num_stages=3)
+    else:
+        tiling = Tiling(num_outputs=64, span=128, num_warps=4, num_stages=4)
+    return tiling._replace(span=max(16, min(tiling.span, _power_of_2_from(size))))
 
 
 def _power_of_2_from(size: int) -> int:
@@ -214,12 +225,13 @@ def multiply(
         num_outputs //= 2
     out = x.new_empty(num_rows, num_outputs) if add_to is None else add_to
     assert out.stride(1) == 1
+    is_dependent = has_dependent_launch(x.get_device())
     options = {
         "HAS_BIAS": bias is not None,
         "GATE": activation,
         "ADDS": add_to is not None,
-        "IS_DEPENDENT": x.is_cuda,
-        "launch_pdl": x.is_cuda,
+        "IS_DEPENDENT": is_dependent,
+        "launch_pdl": is_dependent,
     }
     if num_rows == 1:
         tiling = _tile_one_row(num_outputs, size, activation is not None)
@@ -242,7 +254,8 @@ def multiply(
         return out
     if norm is not None:
         x = rms_norm(x, None, *norm)
-    tiling = _tile_few_rows(num_outputs, size, activation is not None)
+    padded_rows = max(8, _power_of_2_from(num_rows))
+    tiling = _tile_few_rows(padded_rows, num_outputs, size, activation is not None)
     few_rows_kernel[(-(-num_outputs // tiling.num_outputs),)](
         x,
         weight,
@@ -253,7 +266,7 @@ def multiply(
         x.stride(0),
         out.stride(0),
         SIZE=size,
-        ROWS=max(8, _power_of_2_from(num_rows)),
+        ROWS=padded_rows,
         OUTPUTS=tiling.num_outputs,
         SPAN=tiling.span,
         STAGES=tiling.num_stages,

@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.gpu import has_dependent_launch
+
 MAX_NORM_TILE = 1024
 """Most elements of several short rows that one program takes: the norms of heads are that short."""
 SPAN = 1024
@@ -248,7 +250,7 @@ def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, e
     num_rows = out.numel() // size if size else 0
     if not num_rows:
         return out
-    block = _power_of_2_from(size)
+    block, is_dependent = _power_of_2_from(size), has_dependent_launch(x.get_device())
     rows = 1 if 2 * block > MAX_NORM_TILE else min(MAX_NORM_TILE // block, _power_of_2_from(num_rows))
     norm_kernel[(-(-num_rows // rows),)](
         x,
@@ -265,9 +267,9 @@ def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, e
         ROWS=rows,
         BLOCK=block,
         ADD=residual is not None,
-        IS_DEPENDENT=x.is_cuda,
+        IS_DEPENDENT=is_dependent,
         num_warps=4 if block * rows <= 2048 else 8 if block <= 8192 else 16,
-        launch_pdl=x.is_cuda,
+        launch_pdl=is_dependent,
     )
     return out
 
@@ -290,7 +292,7 @@ def make_rotary_tables(
     num_tokens, dim = positions.shape[-1], len(inv_freq)
     assert positions.stride(-1) == 1 or num_tokens <= 1
     cos, sin = torch.empty((2, num_tokens, 1, dim), dtype=dtype, device=positions.device)
-    tokens = 4
+    tokens, is_dependent = 4, has_dependent_launch(positions.get_device())
     if num_tokens:
         angles_kernel[(-(-num_tokens // tokens),)](
             positions,
@@ -308,8 +310,8 @@ def make_rotary_tables(
             BLOCK=_power_of_2_from(dim),
             HAS_AXES=axes is not None,
             HAS_LONG=is_long is not None and long_inv_freq is not None,
-            IS_DEPENDENT=positions.is_cuda,
-            launch_pdl=positions.is_cuda,
+            IS_DEPENDENT=is_dependent,
+            launch_pdl=is_dependent,
         )
     return cos, sin
 
@@ -330,7 +332,7 @@ def rotate_and_write(
     assert qkv.stride(1) == dim and qkv.stride(2) == 1 and cache.is_contiguous() and half
     assert cos.is_contiguous() and sin.is_contiguous()
     heads = min(HEADS_PER_PROGRAM, _power_of_2_from(num_all))
-    is_dependent = qkv.is_cuda
+    is_dependent = has_dependent_launch(qkv.get_device())
     rotate_and_write_kernel[(num_tokens, -(-num_all // heads))](
         qkv,
         cos,
@@ -360,7 +362,7 @@ def act_and_mul(x: torch.Tensor, activation: str) -> torch.Tensor:
     out = torch.empty((*x.shape[:-1], size), dtype=x.dtype, device=x.device)
     if out.numel():
         flat = x.reshape(-1, 2 * size)
-        block = min(SPAN, _power_of_2_from(size))
+        block, is_dependent = min(SPAN, _power_of_2_from(size)), has_dependent_launch(x.get_device())
         activation_kernel[(len(flat), -(-size // block))](
             flat,
             out,
@@ -368,8 +370,8 @@ def act_and_mul(x: torch.Tensor, activation: str) -> torch.Tensor:
             SIZE=size,
             BLOCK=block,
             ACTIVATION=activation,
-            IS_DEPENDENT=x.is_cuda,
-            launch_pdl=x.is_cuda,
+            IS_DEPENDENT=is_dependent,
+            launch_pdl=is_dependent,
         )
     return out
 

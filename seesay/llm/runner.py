@@ -309,12 +309,14 @@ class ModelRunner:
         inputs, last_tokens = make_model_input(
             step, self._previous, config=config, block_size=block_size, device=self.decoder.device
         )
-        hidden = self.decoder.forward(inputs, self._cache.layers)
+        samples_all = len(last_tokens) == len(inputs.input_ids)
+        wanted = last_tokens if is_plain and not samples_all else None
+        hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
         draws: Draws | None = None
         logits: torch.Tensor | None = None
         if len(last_tokens):
-            is_all = len(last_tokens) == len(hidden)
-            logits = self.decoder.logits(hidden if is_all else hidden.index_select(0, last_tokens))
+            is_whole = wanted is None and not samples_all
+            logits = self.decoder.logits(hidden.index_select(0, last_tokens) if is_whole else hidden)
             draws = self._draw(logits, step)
         outputs = {} if is_plain else self._collect_outputs(step, hidden, logits)
         return LaunchedStep(step=step, draws=draws, outputs=outputs, done=None if draws else HostCopy(last_tokens))

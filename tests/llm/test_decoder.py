@@ -14,7 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
+from seesay.llm.kv_cache import KVCache
+from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.ops import RowLayout
 from seesay.llm.sampling_params import SamplingParams
 
 TOLERANCE = 1e-4
@@ -178,6 +181,40 @@ def test_overrides_reach_the_decoder(saved):
     assert json.loads((backbone.path / "config.json").read_text())["rope_parameters"]["rope_theta"] == 10000.0
     frequencies = DecoderConfig.from_hf(checkpoint.hf_config()).rotary.inv_freq
     assert frequencies[1] == pytest.approx(500.0 ** (-2 / 10))
+
+
+@pytest.mark.parametrize("name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "phi3"])
+@pytest.mark.parametrize("wanted", [[8], [8, 12], [3, 0, 12], []])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_wanted_tokens_alone_are_as_among_all(saved, name, wanted, device):
+    decoder = backbones.load_runner(saved(name), device=device).decoder
+    lens = np.array([9, 4])
+    numbers = torch.arange(lens.sum(), device=device)
+    inputs = ModelInput(
+        input_ids=numbers * 7 % decoder.config.vocab_size,
+        positions=torch.cat([torch.arange(length) for length in lens]).to(device),
+        slot_mapping=torch.cat([numbers[:9], numbers[9:] + 3]),
+        layout=RowLayout(
+            cu_seqlens_q=np.array([0, 9, 13]),
+            kv_lens=lens,
+            block_table=np.array([[0, 1, 2], [3, 3, 3]]),
+            block_size=4,
+            num_decode=0,
+        ),
+    )
+
+    def run(rows: list[int] | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        kv = KVCache(decoder.config, num_blocks=4, block_size=4, device=decoder.device, dtype=decoder.dtype)
+        with torch.inference_mode():
+            tokens = None if rows is None else torch.tensor(rows, dtype=torch.int64, device=device)
+            return decoder.forward(inputs, kv.layers, tokens), list(kv.layers)
+
+    everything, cache = run(None)
+    some, cache_of_some = run(wanted)
+    assert some.shape == (len(wanted), decoder.config.hidden_size)
+    torch.testing.assert_close(some, everything[wanted], atol=1e-5, rtol=1e-5)
+    for own, expected in zip(cache_of_some, cache, strict=True):
+        torch.testing.assert_close(own, expected)
 
 
 @pytest.mark.gpu

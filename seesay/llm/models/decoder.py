@@ -86,15 +86,28 @@ class _Layer:
         own = [self._input_norm, self._mlp_norm, *self._qk_norms]
         return own + [parameter for linear in self.linears for parameter in linear.parameters]
 
-    def run(self, delta: torch.Tensor | None, residual: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
-        """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds."""
+    def run(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: torch.Tensor,
+        step: _Step,
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds, and to what.
+
+        wanted int64 [N]: the tokens that are needed after this layer. All others only leave keys and values.
+        """
         ops = self._ops
         if delta is None:
             x = ops.rms_norm(residual, self._input_norm.data, self._eps)
         else:
             x = ops.add_rms_norm(delta, residual, self._input_norm.data, self._eps)
-        x = ops.add_rms_norm(self._attend(x, cache, step), residual, self._mlp_norm.data, self._eps)
-        return self._down(ops.act_and_mul(self._gate_up(x), self._activation))
+        x = self._attend_to(self._qkv(x).view(len(x), -1, self._head_dim), cache, step)
+        if wanted is not None:
+            x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
+        x = ops.add_rms_norm(self._out(x), residual, self._mlp_norm.data, self._eps)
+        return self._down(ops.act_and_mul(self._gate_up(x), self._activation)), residual
 
     def run_fused(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
         """As `run` for a few tokens, whose residual stream x [T, hidden] is changed in place: norms, the activation and
@@ -104,10 +117,6 @@ class _Layer:
         mixed = qkv(x, norm=(self._input_norm.data, self._eps)).view(len(x), -1, self._head_dim)
         out(self._attend_to(mixed, cache, step), add_to=x)
         down(gate_up(x, norm=(self._mlp_norm.data, self._eps), activation=self._activation), add_to=x)
-
-    def _attend(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
-        qkv = self._qkv(x).view(x.shape[0], -1, self._head_dim)
-        return self._out(self._attend_to(qkv, cache, step))
 
     def _attend_to(self, qkv: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
         """Attention output [T, H · D] of queries, keys and values [T, H + 2 G, D]."""
@@ -202,8 +211,14 @@ class Decoder:
         head = [] if self._head is self._embed else [self._head]
         return [self._embed, self._norm, *head, *(p for layer in self._layers for p in layer.parameters)]
 
-    def forward(self, inputs: ModelInput, caches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Hidden states [T, hidden] after the last norm. Writes keys and values to `caches`, one per layer."""
+    def forward(
+        self, inputs: ModelInput, caches: Sequence[torch.Tensor], wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Hidden states [N, hidden] after the last norm, of the tokens `wanted` int64 [N] or of all. Writes keys and
+        values of all tokens to `caches`, one per layer.
+
+        Most of the last layer is computed for wanted tokens only; of a prompt that is its last one.
+        """
         ops = self._ops
         residual = F.embedding(inputs.input_ids, self._embed.data)
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
@@ -214,10 +229,12 @@ class Decoder:
         if 0 < len(residual) <= self._max_fused_rows:
             for layer, cache in zip(self._layers, caches, strict=True):
                 layer.run_fused(residual, cache, step)
-            return ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
+            hidden = ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
+            return hidden if wanted is None else hidden.index_select(0, wanted)
         delta = None
         for layer, cache in zip(self._layers, caches, strict=True):
-            delta = layer.run(delta, residual, cache, step)
+            is_last = layer is self._layers[-1]
+            delta, residual = layer.run(delta, residual, cache, step, wanted if is_last else None)
         assert delta is not None
         return ops.add_rms_norm(delta, residual, self._norm.data, self.config.norm_eps)
 

@@ -14,6 +14,7 @@ import torch
 import triton
 
 from seesay.device import upload
+from seesay.kernels.gpu import fitting_stages, has_dependent_launch
 from seesay.llm.ops.interface import DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention_kernels import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
 
@@ -120,6 +121,7 @@ def _decode(
     num_heads, head_dim = query.shape[1:]
     num_kv_heads = cache.shape[3]
     tile = _decode_tile(query.dtype, head_dim, num_heads // num_kv_heads)
+    is_dependent = has_dependent_launch(query.get_device())
     kind = (num_heads, head_dim, window)
     work = plan.work.get(kind)
     if work is None:
@@ -149,10 +151,10 @@ def _decode(
         BLOCK_D=_padded_dim(head_dim),
         HAS_WINDOW=window is not None,
         HAS_CAP=soft_cap is not None,
-        IS_DEPENDENT=query.is_cuda,
+        IS_DEPENDENT=is_dependent,
         num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        launch_pdl=query.is_cuda,
+        num_stages=fitting_stages(query.get_device(), tile.num_stages),
+        launch_pdl=is_dependent,
     )
     is_few = plan.num_decode * num_heads < FEW_COMBINED
     is_whole = plan.num_decode >= _whole_rows(num_kv_heads)
@@ -167,9 +169,9 @@ def _decode(
         HEADS=heads,
         BLOCK_S=64 if is_few else 16,
         BLOCK_D=_padded_dim(head_dim),
-        IS_DEPENDENT=query.is_cuda,
+        IS_DEPENDENT=is_dependent,
         num_warps=2 if is_few else 1,
-        launch_pdl=query.is_cuda,
+        launch_pdl=is_dependent,
     )
 
 
@@ -225,6 +227,7 @@ def _prefill(
     group = num_heads // num_kv_heads
     is_large = (num_tokens - num_decode) * num_heads >= LARGE_PREFILL
     tile = _prefill_tile(query.dtype, head_dim, group, is_large)
+    is_dependent = has_dependent_launch(query.get_device())
     tokens = tile.rows // group
     first_tile = num_decode // tokens + num_decode
     num_tiles = num_tokens // tokens + num_rows - first_tile
@@ -255,11 +258,11 @@ def _prefill(
         TOKENS=tokens,
         HAS_WINDOW=window is not None,
         HAS_CAP=soft_cap is not None,
-        IS_DEPENDENT=query.is_cuda,
+        IS_DEPENDENT=is_dependent,
         num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
+        num_stages=fitting_stages(query.get_device(), tile.num_stages),
         maxnreg=tile.max_registers,
-        launch_pdl=query.is_cuda,
+        launch_pdl=is_dependent,
     )
 
 
