@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 class SchedulerConfig:
     """Limits of a scheduler.
 
-    max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step. max_streamed_tokens: most
-    in one in which streamed answers go on, so that none of them waits long for others' prompts; None is no such limit.
-    max_encoding_tokens: most while embeddings are made, so that those already made are soon used; likewise.
+    max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step. max_streamed_tokens: most of
+    prompts in one in which streamed answers go on, so that none of them waits long for others' prompts; None is no such
+    limit. max_encoding_tokens: most of prompts while embeddings are made, so that those already made are soon used;
+    likewise.
     session_len: most tokens of a sequence, prompt and answer.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
     """
@@ -255,9 +256,8 @@ class Scheduler:
         need for their known tokens."""
         candidates = [(seq, missing) for seq in self._running if (missing := self._count_missing(seq))]
         going_on = [seq.is_streamed for seq, missing in candidates if missing == 1]
-        budget = self._find_budget(is_streamed=any(going_on))
-        singles = min(len(going_on), budget)
-        spare = budget - singles
+        singles = min(len(going_on), self.config.max_prefill_token_num)
+        spare = self._find_spare(singles, is_streamed=any(going_on))
         promised = 0
         for seq, missing in candidates:
             if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
@@ -278,9 +278,9 @@ class Scheduler:
                 promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
 
-    def _find_budget(self, *, is_streamed: bool) -> int:
-        """Most tokens of the next step."""
-        limits = [self.config.max_prefill_token_num]
+    def _find_spare(self, singles: int, *, is_streamed: bool) -> int:
+        """Most tokens that the next step has beside `singles` rows of one token."""
+        limits = [self.config.max_prefill_token_num - singles]
         if is_streamed and self.config.max_streamed_tokens is not None:
             limits.append(self.config.max_streamed_tokens)
         if self._needs.is_waiting and self.config.max_encoding_tokens is not None:

@@ -211,7 +211,7 @@ def test_steps_in_which_streamed_answers_go_on_are_shorter() -> None:
         scheduler = make_scheduler([make_sequence(1, 10), make_sequence(2, 60)], budget=40, streamed=8)
         scheduler.sequences[1].is_streamed = is_streamed
         assert rows(step(scheduler)) == [(1, 0, 10), (2, 0, 30)]
-        assert rows(step(scheduler)) == [(1, 10, 1), (2, 30, 7 if is_streamed else 30)]
+        assert rows(step(scheduler)) == [(1, 10, 1), (2, 30, 8 if is_streamed else 30)]
 
 
 # --- ends -----------------------------------------------------------------------------------------------------------
