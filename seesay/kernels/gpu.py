@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 LARGE_SHARED_BYTES = 160 * 1024
-"""Shared memory of a multiprocessor that data-centre GPUs have since Ampere, and others have not."""
+"""Shared memory of a block that data-centre GPUs have since Ampere, and others have not."""
 
 
 @cache
@@ -17,9 +17,6 @@ def has_dependent_launch(index: int) -> bool:
 
 
 @cache
-def fitting_stages(index: int, num_stages: int) -> int:
-    """`num_stages` of a software pipeline that are made for a large shared memory, or the 2 that fit into any."""
-    if index < 0:
-        return num_stages
-    shared_bytes = torch.cuda.get_device_properties(index).shared_memory_per_block_optin
-    return num_stages if shared_bytes >= LARGE_SHARED_BYTES else min(num_stages, 2)
+def has_large_shared_memory(index: int) -> bool:
+    """Whether a block may take as much as data-centre GPUs have; for the interpreter, which takes anything, too."""
+    return index < 0 or torch.cuda.get_device_properties(index).shared_memory_per_block_optin >= LARGE_SHARED_BYTES

@@ -14,7 +14,7 @@ import torch
 import triton
 
 from seesay.device import upload
-from seesay.kernels.gpu import fitting_stages, has_dependent_launch
+from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
 from seesay.llm.ops.interface import DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention_kernels import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
 
@@ -120,8 +120,9 @@ def _decode(
 ) -> None:
     num_heads, head_dim = query.shape[1:]
     num_kv_heads = cache.shape[3]
-    tile = _decode_tile(query.dtype, head_dim, num_heads // num_kv_heads)
-    is_dependent = has_dependent_launch(query.get_device())
+    index = query.get_device()
+    tile = _decode_tile(query.dtype, head_dim, num_heads // num_kv_heads, has_large_shared_memory(index))
+    is_dependent = has_dependent_launch(index)
     kind = (num_heads, head_dim, window)
     work = plan.work.get(kind)
     if work is None:
@@ -153,7 +154,7 @@ def _decode(
         HAS_CAP=soft_cap is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=tile.num_warps,
-        num_stages=fitting_stages(query.get_device(), tile.num_stages),
+        num_stages=tile.num_stages,
         launch_pdl=is_dependent,
     )
     is_few = plan.num_decode * num_heads < FEW_COMBINED
@@ -226,8 +227,9 @@ def _prefill(
     num_kv_heads, num_rows, num_decode = cache.shape[3], len(plan.kv_lens), plan.num_decode
     group = num_heads // num_kv_heads
     is_large = (num_tokens - num_decode) * num_heads >= LARGE_PREFILL
-    tile = _prefill_tile(query.dtype, head_dim, group, is_large)
-    is_dependent = has_dependent_launch(query.get_device())
+    index = query.get_device()
+    tile = _prefill_tile(query.dtype, head_dim, group, is_large, has_large_shared_memory(index))
+    is_dependent = has_dependent_launch(index)
     tokens = tile.rows // group
     first_tile = num_decode // tokens + num_decode
     num_tiles = num_tokens // tokens + num_rows - first_tile
@@ -260,7 +262,7 @@ def _prefill(
         HAS_CAP=soft_cap is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=tile.num_warps,
-        num_stages=fitting_stages(query.get_device(), tile.num_stages),
+        num_stages=tile.num_stages,
         maxnreg=tile.max_registers,
         launch_pdl=is_dependent,
     )
@@ -272,20 +274,22 @@ def _padded_dim(head_dim: int) -> int:
 
 
 @cache
-def _decode_tile(dtype: torch.dtype, head_dim: int, group: int) -> _Tile:
+def _decode_tile(dtype: torch.dtype, head_dim: int, group: int, has_room: bool) -> _Tile:
     rows = max(16, int(triton.next_power_of_2(group)))
     if dtype == torch.float32 or head_dim > 128:
         return _Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
-    return _Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=3)
+    return _Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=3 if has_room else 2)
 
 
 @cache
-def _prefill_tile(dtype: torch.dtype, head_dim: int, group: int, is_large: bool) -> _Tile:
-    least = int(triton.next_power_of_2(group))
+def _prefill_tile(dtype: torch.dtype, head_dim: int, group: int, is_large: bool, has_room: bool) -> _Tile:
+    """has_room: whether shared memory is large (see `has_large_shared_memory`)."""
+    least, num_stages = int(triton.next_power_of_2(group)), 3 if has_room else 2
     if dtype == torch.float32:
         return _Tile(rows=max(least, 32 if head_dim <= 128 else 16), keys=32, num_warps=4, num_stages=1)
     if head_dim > 128:
-        return _Tile(rows=max(least, 128), keys=32, num_warps=8, num_stages=2)
+        rows, num_warps = (128, 8) if has_room else (64, 4)
+        return _Tile(rows=max(least, rows), keys=32, num_warps=num_warps, num_stages=2)
     if is_large:
-        return _Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=3, max_registers=128)
-    return _Tile(rows=max(least, 64), keys=64, num_warps=4, num_stages=3)
+        return _Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=num_stages, max_registers=128)
+    return _Tile(rows=max(least, 64), keys=64, num_warps=4, num_stages=num_stages)

@@ -1,0 +1,280 @@
+"""Compiles every kernel of the package for one compute capability, on a machine that needs no GPU:
+
+    python compile_all.py 89 bfloat16
+
+The package's own functions are called as for a GPU of that kind, but with tensors of the CPU, and what they would
+launch is only compiled. Prints JSON: "shared_bytes", what each kernel takes at most; "problems", what does not compile
+or not fit; "unused", the kernels that nobody called. Or else "unavailable", why Triton cannot do this here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import empty, float64, int32, int64
+from triton.runtime.jit import JITFunction
+
+SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10}
+"""Most shared memory of a block, by compute capability (CUDA C++ Programming Guide, "Technical Specifications")."""
+NUM_THREADS = 2
+
+Launched = list[tuple[str, Any]]
+"""The name, module:function, of each kernel that was launched, and what will be the compiled one."""
+
+
+# --- a GPU that is not there -----------------------------------------------------------------------------------------
+
+
+class _Driver:
+    """What Triton asks before it compiles."""
+
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self._capability, 32)
+
+
+@contextmanager
+def pretend_gpu(capability: int) -> Iterator[Launched]:
+    """Inside, all tensors seem to be on a GPU of this capability, and kernels that are launched begin to compile."""
+    from triton import AsyncCompileMode
+
+    launched: Launched = []
+    launch = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        launched.append((name_kernel(self), launch(self, *args, grid=grid, warmup=True, **options)))
+
+    properties = SimpleNamespace(shared_memory_per_block_optin=SHARED_BYTES[capability])
+    triton.runtime.driver.set_active(_Driver(capability))
+    with (
+        mock.patch.object(torch.Tensor, "get_device", lambda tensor: 0),
+        mock.patch.object(torch.cuda, "get_device_capability", lambda device: divmod(capability, 10)),
+        mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
+        mock.patch.object(JITFunction, "run", compile_only),
+        ThreadPoolExecutor(NUM_THREADS) as threads,
+        AsyncCompileMode(threads),
+    ):
+        yield launched
+
+
+def name_kernel(function: Any) -> str:
+    return f"{function.fn.__module__}:{function.fn.__name__}"
+
+
+@triton.jit
+def _add_one_kernel(x_ptr):
+    tl.store(x_ptr, tl.load(x_ptr) + 1)
+
+
+def try_triton(capability: int) -> None:
+    """Raises where Triton cannot compile for such a GPU, or not in this way."""
+    with pretend_gpu(capability) as launched:
+        _add_one_kernel[(1,)](empty(1))
+        [(_, kernel)] = launched
+        assert kernel.result().metadata.shared == 0
+
+
+# --- the calls: Qwen2.5-VL-7B, and heads of other sizes --------------------------------------------------------------
+
+HEADS, KV_HEADS, HIDDEN, INNER, VOCABULARY = 28, 4, 3584, 18944, 152064
+TOWER_HEADS, TOWER_DIM, TOWER_HIDDEN = 16, 80, 1280
+
+
+def call_rows(dtype: torch.dtype) -> None:
+    from seesay.kernels import rows
+
+    x, weight = empty(40, HIDDEN, dtype=dtype), empty(HIDDEN, dtype=dtype)
+    rows.norm(x, None, weight, 1e-6)
+    rows.norm(x, x, weight, 1e-6)
+    rows.norm(empty(40, HEADS, 128, dtype=dtype), None, empty(128, dtype=dtype), 1e-6)
+    rows.act_and_mul(empty(40, 2 * INNER, dtype=dtype), "silu")
+    rows.scatter(x, empty(8, dtype=int64), empty(8, HIDDEN, dtype=dtype))
+    positions, axes, frequencies = empty(3, 40, dtype=int64), empty(128, dtype=int64), empty(128)
+    rows.make_rotary_tables(positions, axes, frequencies, None, None, scale=1.0, dtype=dtype)
+    for dim in (64, 128, 256):
+        qkv, slots = empty(40, HEADS + 2 * KV_HEADS, dim, dtype=dtype), empty(40, dtype=int64)
+        angles, weight = empty(40, 1, dim, dtype=dtype), empty(dim, dtype=dtype)
+        norms = (weight, weight, 1e-6) if dim == 128 else None
+        rows.rotate_and_write(qkv, angles, angles, make_cache(dim, dtype), slots, norms)
+
+
+def make_cache(dim: int, dtype: torch.dtype, block_size: int = 64) -> torch.Tensor:
+    return empty(4, block_size, 2, KV_HEADS, dim, dtype=dtype)
+
+
+def call_attention(dtype: torch.dtype) -> None:
+    few, large, many = [1] * 8 + [32], [1] * 8 + [8192], [1] * 128
+    for dim, lengths in ((128, few), (128, large), (128, many), (256, few)):
+        attend(lengths, dim, dtype)
+    attend(few, 64, dtype, block_size=16, window=4096, soft_cap=50.0, sinks=empty(HEADS, dtype=dtype))
+
+
+def call_wide_attention(dtype: torch.dtype) -> None:
+    attend([32], 128, dtype)
+    attend([1] * 8 + [32], 256, dtype)
+
+
+def attend(
+    lengths: list[int],
+    dim: int,
+    dtype: torch.dtype,
+    *,
+    block_size: int = 64,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> None:
+    """Rows of `lengths` new tokens behind 100 others."""
+    from seesay.llm.ops import RowLayout
+    from seesay.llm.ops.triton_ops import TritonOps
+
+    layout = RowLayout(
+        cu_seqlens_q=np.cumsum([0, *lengths]),
+        kv_lens=np.array(lengths) + 100,
+        block_table=np.zeros((len(lengths), 1024), dtype=np.int64),
+        block_size=block_size,
+        num_decode=lengths.count(1),
+    )
+    ops, query = TritonOps(), empty(sum(lengths), HEADS, dim, dtype=dtype)
+    plan = ops.plan_attention(layout, windows=frozenset([window]), device=query.device, dtype=dtype)
+    cache = make_cache(dim, dtype, block_size)
+    ops.attend(query, cache, plan, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks)
+
+
+def call_gemv(dtype: torch.dtype) -> None:
+    """With as many rows as the decoder gives it on this GPU."""
+    from seesay.kernels.gemv import multiply
+    from seesay.linear import max_fused_rows
+
+    qkv_size, norm = (HEADS + 2 * KV_HEADS) * 128, (empty(HIDDEN, dtype=dtype), 1e-6)
+    for num_rows in (1, 8, 32):
+        if num_rows > max_fused_rows(torch.device("cuda"), dtype):
+            continue
+        x, inner = empty(num_rows, HIDDEN, dtype=dtype), empty(num_rows, INNER, dtype=dtype)
+        multiply(x, empty(qkv_size, HIDDEN, dtype=dtype), empty(qkv_size, dtype=dtype), norm=norm)
+        multiply(x, empty(2 * INNER, HIDDEN, dtype=dtype), None, norm=norm, activation="silu")
+        multiply(inner, empty(HIDDEN, INNER, dtype=dtype), None, add_to=x)
+        multiply(x, empty(VOCABULARY, HIDDEN, dtype=dtype), None)
+
+
+def call_tower_attention(dtype: torch.dtype) -> None:
+    from seesay.kernels import tower
+
+    qkv, angles = empty(128, 3, TOWER_HEADS, TOWER_DIM, dtype=dtype), empty(128, TOWER_DIM // 2)
+    starts = empty(3, dtype=int32)
+    tower.attend_windows(qkv, angles, angles, starts, tower.LONGEST_WINDOW)
+    tower.attend_segments(qkv, starts, 4096)
+
+
+def call_tower(dtype: torch.dtype) -> None:
+    from seesay.kernels import tower
+
+    angles = empty(128, TOWER_DIM // 2)
+    tower.rotate_(empty(128, 3, TOWER_HEADS, TOWER_DIM, dtype=dtype), angles, angles)
+    x, weight = empty(128, TOWER_HIDDEN, dtype=dtype), empty(TOWER_HIDDEN, dtype=dtype)
+    tower.norm(x, x, weight, None, 1e-6)
+    tower.norm(x, x, weight, weight, 1e-6, scale=weight, offset=empty(TOWER_HIDDEN))
+    tower.quick_gelu_(x)
+
+
+def call_resize(dtype: torch.dtype) -> None:
+    """Two frames of 1024 · 1024 pixels, as Qwen2.5-VL takes them."""
+    from seesay.kernels import resize
+
+    frames, new_size = empty(2, 1024, 1024, 3, dtype=torch.uint8), 1036
+    taps = resize.make_taps(1024, new_size, "bicubic")
+    taps = taps._replace(starts=torch.tensor(taps.starts), weights=torch.tensor(taps.weights))
+    layout = resize.PatchLayout(patch=(14, 14), group=(2, 2), num_frames=2)
+    out = empty((new_size // 14) ** 2, layout.vector_size, dtype=dtype)
+    resize.cut_patches(resize.resize_columns(frames, taps), taps, empty(3, 256, dtype=dtype), layout, out)
+
+
+def call_sampling(dtype: torch.dtype) -> None:
+    from seesay.kernels import sampling
+    from seesay.llm.sampler import WEIGHT_OF_BEST
+
+    scores, best, token_ids = empty(8, VOCABULARY, dtype=dtype), empty(8, dtype=dtype), empty(8, dtype=int64)
+    rows, starts, listed = empty(8, dtype=int64), empty(9, dtype=int64), empty(100, dtype=int64)
+    sampling.draw_tokens(scores, best, empty(8, 6, dtype=float64), token_ids, unit=WEIGHT_OF_BEST)
+    sampling.avoid_tokens(scores, best, token_ids, rows, starts, listed)
+    counts, penalties = empty(100, dtype=int32), empty(8, 3, dtype=float64)
+    sampling.penalize_tokens(scores.float(), rows, starts, counts, counts, penalties, rows, token_ids)
+
+
+CALLS = {
+    "bfloat16": (call_attention, call_gemv, call_tower_attention, call_tower, call_sampling, call_resize, call_rows),
+    "float32": (call_wide_attention, call_tower_attention),
+}
+"""float32: where it has tiles of its own."""
+
+
+# --- all of it -------------------------------------------------------------------------------------------------------
+
+
+def find_kernels() -> set[str]:
+    """All that the package could launch: Triton functions named …_kernel."""
+    import seesay.kernels
+    import seesay.llm.ops
+
+    found = set()
+    for package in (seesay.kernels, seesay.llm.ops):
+        for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            values = vars(importlib.import_module(info.name)).values()
+            found |= {name_kernel(value) for value in values if isinstance(value, JITFunction)}
+    return {name for name in found if name.endswith("_kernel")}
+
+
+def compile_all(capability: int, dtype: str) -> dict[str, Any]:
+    shared_bytes: dict[str, int] = {}
+    problems: list[str] = []
+    limit = SHARED_BYTES[capability]
+    with pretend_gpu(capability) as launched:
+        for call in CALLS[dtype]:
+            call(getattr(torch, dtype))
+        for name, kernel in {id(kernel): (name, kernel) for name, kernel in launched}.values():
+            try:
+                taken = kernel.result().metadata.shared
+            except Exception as error:
+                problems.append(f"{name} does not compile: {type(error).__name__}: {error}")
+                continue
+            shared_bytes[name] = max(taken, shared_bytes.get(name, 0))
+            if taken > limit:
+                problems.append(f"{name} takes {taken} bytes of shared memory; a block has {limit}")
+    unused = find_kernels() - {name for name, _ in launched}
+    return {"shared_bytes": shared_bytes, "problems": problems, "unused": sorted(unused)}
+
+
+def main(capability: int, dtype: str) -> None:
+    try:
+        try_triton(capability)
+    except Exception as error:
+        print(json.dumps({"unavailable": f"{type(error).__name__}: {error}"}))
+    else:
+        print(json.dumps(compile_all(capability, dtype)))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

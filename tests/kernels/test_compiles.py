@@ -1,0 +1,40 @@
+"""Every kernel compiles for GPUs of several kinds and finds its shared memory there. No GPU is needed: `compile_all.py`
+runs in a process of its own for each, because what it pretends holds for a whole process."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seesay
+
+SCRIPT = Path(__file__).with_name("compile_all.py")
+ONLY_ON_HOPPER = {"seesay.kernels.gemv:few_rows_kernel"}
+GPUS = [(80, "bfloat16"), (89, "bfloat16"), (90, "bfloat16"), (89, "float32")]
+"""Compute capability, and type. float32 has the same tiles on all, so the smallest shared memory decides."""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.parametrize(("capability", "dtype"), GPUS)
+def test_kernels_compile_and_fit(capability: int, dtype: str, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(seesay.__file__).parents[1]),
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "TRITON_INTERPRET": "0",
+    }
+    command = [sys.executable, str(SCRIPT), str(capability), dtype]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    if "unavailable" in report:
+        pytest.skip(f"this Triton cannot compile without a GPU: {report['unavailable']}")
+    assert not report["problems"], "\n".join(report["problems"])
+    if dtype == "bfloat16":
+        assert set(report["unused"]) == (set() if capability >= 90 else ONLY_ON_HOPPER)
