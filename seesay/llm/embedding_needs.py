@@ -6,6 +6,7 @@ as the rows asked for and not used yet stay within a limit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,9 +26,9 @@ class EmbeddingRef(NamedTuple):
 class EmbeddingNeeds:
     """The embedding states of all live sequences' items.
 
-    max_rows: most embedding rows that are asked for or ready, and not used yet. What the next chunk needs of a running
-    sequence, or of a waiting one when none older holds rows, is asked for in any case: a low limit slows down but never
-    stops anything.
+    max_rows: most embedding rows that are asked for or ready, and not used yet; those of an embedding that many
+    sequences need count once. What the next chunk needs of a running sequence, or of a waiting one when none older
+    holds any, is asked for in any case: a low limit slows down but never stops anything.
     """
 
     def __init__(self, max_rows: int) -> None:
@@ -36,7 +37,8 @@ class EmbeddingNeeds:
         self._running = ArrivalQueue()  # running sequences with an item to ask for
         self._waiting = ArrivalQueue()  # waiting sequences with an item to ask for
         self._waiting_for: dict[bytes, dict[tuple[int, int], Sequence]] = {}
-        self._rows_held: dict[int, int] = {}
+        self._num_held: dict[int, int] = {}  # by sequence id, its items that are asked for or ready
+        self._num_holders: dict[bytes, int] = {}  # by hash, how many such items there are of it
         self._holders = ArrivalQueue()
         self._released: list[EmbeddingRef] = []
 
@@ -140,7 +142,8 @@ class EmbeddingNeeds:
         return True
 
     def _has_room(self, seq: Sequence, index: int) -> bool:
-        return self.num_rows + len(seq.items[index].slots) <= self.max_rows
+        item = seq.items[index]
+        return item.hash in self._num_holders or self.num_rows + len(item.slots) <= self.max_rows
 
     def _may_exceed(self, seq: Sequence) -> bool:
         is_running = seq.status is SequenceStatus.RUNNING
@@ -150,8 +153,10 @@ class EmbeddingNeeds:
         item = seq.items[index]
         seq.item_states[index] = EmbeddingState.REQUESTED
         self._waiting_for.setdefault(item.hash, {})[seq.seq_id, index] = seq
-        self.num_rows += len(item.slots)
-        self._rows_held[seq.seq_id] = self._rows_held.get(seq.seq_id, 0) + len(item.slots)
+        if item.hash not in self._num_holders:
+            self.num_rows += len(item.slots)
+        self._num_holders[item.hash] = self._num_holders.get(item.hash, 0) + 1
+        self._num_held[seq.seq_id] = self._num_held.get(seq.seq_id, 0) + 1
         self._holders.add(seq)
 
     def _release(self, seq: Sequence, index: int) -> None:
@@ -165,16 +170,19 @@ class EmbeddingNeeds:
             if not waiting:
                 del self._waiting_for[item.hash]
         seq.item_states[index] = EmbeddingState.DONE
-        self.num_rows -= len(item.slots)
-        self._rows_held[seq.seq_id] -= len(item.slots)
-        if not self._rows_held[seq.seq_id]:
-            del self._rows_held[seq.seq_id]
+        self._num_holders[item.hash] -= 1
+        if not self._num_holders[item.hash]:
+            del self._num_holders[item.hash]
+            self.num_rows -= len(item.slots)
+        self._num_held[seq.seq_id] -= 1
+        if not self._num_held[seq.seq_id]:
+            del self._num_held[seq.seq_id]
             self._holders.discard(seq)
         self._released.append(EmbeddingRef(seq.seq_id, index, item.hash))
 
     def check_integrity(self, sequences: dict[int, Sequence]) -> None:
         """Assert all invariants over the live sequences."""
-        requested, num_rows = set(), 0
+        requested, held, num_rows = set(), list[bytes](), dict[bytes, int]()
         for seq in sequences.values():
             has_absent, is_running = EmbeddingState.ABSENT in seq.item_states, seq.status is SequenceStatus.RUNNING
             assert (has_absent and is_running) == (seq in self._running), seq
@@ -183,8 +191,9 @@ class EmbeddingNeeds:
                 if state is EmbeddingState.REQUESTED:
                     requested.add((item.hash, seq.seq_id, index))
                 if state in (EmbeddingState.REQUESTED, EmbeddingState.READY):
-                    num_rows += len(item.slots)
+                    held.append(item.hash)
+                    num_rows[item.hash] = len(item.slots)
         assert requested == {(h, *ref) for h, waiting in self._waiting_for.items() for ref in waiting}
-        assert num_rows == self.num_rows == sum(self._rows_held.values())
-        assert {seq.seq_id for seq in self._holders} == set(self._rows_held)
+        assert Counter(held) == self._num_holders and sum(num_rows.values()) == self.num_rows
+        assert {seq.seq_id for seq in self._holders} == set(self._num_held)
         assert all(self._waiting_for.values())

@@ -594,6 +594,18 @@ def test_the_look_ahead_is_bounded_but_never_stops_the_oldest() -> None:
     assert served == [0, 1, 2, 3], "one after the other, each larger than the limit"
 
 
+def test_an_embedding_that_many_need_counts_once_in_the_look_ahead() -> None:
+    questions = [make_sequence(n, 40, (5, 35, 1)) for n in range(6)]
+    scheduler = make_scheduler([*questions, make_sequence(9, 40, (5, 35, 2))], ahead=50, budget=500, blocks=100)
+    assert [job.seq_id for job in step(scheduler).encode_jobs] == [0, 1, 2, 3, 4, 5]
+    assert scheduler.stats().num_embedding_rows == 30
+    scheduler.mark_ready(picture_hash(1))
+    assert rows(step(scheduler)) == [(n, 0, 40) for n in range(6)], "at once, though each has tokens of its own before"
+    plan = step(scheduler)
+    assert [job.seq_id for job in plan.encode_jobs] == [9] and scheduler.stats().num_embedding_rows == 30
+    assert len(scheduler.take_released()) == 6
+
+
 # --- cost -----------------------------------------------------------------------------------------------------------
 
 
