@@ -277,6 +277,8 @@ class AsyncEngine:
         if num_blocks * config.block_size < resolved.session_len:
             self.resolved = resolved = replace(resolved, session_len=num_blocks * config.block_size)
             logger.warning("the KV cache holds %d tokens: session_len is lowered to that", resolved.session_len)
+        if is_gpu:
+            runner.warm_up(max_tokens=config.max_prefill_token_num, max_batch_size=resolved.max_batch_size)
         if records_graphs:
             runner.record_graphs(max_batch_size=resolved.max_batch_size, session_len=resolved.session_len)
         scheduler_config = SchedulerConfig(

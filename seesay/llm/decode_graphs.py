@@ -6,7 +6,6 @@ What a graph reads stays in place: a few numbers per row come with one copy, blo
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from seesay.device import GraphRecorder, upload, upload_into
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
 from seesay.llm.step_input import StepRows, find_long
+from seesay.llm.step_sizes import fill_up, row_sizes
 
 _PREVIOUS, _IDS, _PLACES, _SLOTS, _LENS, _IS_LONG, _POSITIONS = range(7)
 """Lines of the table of numbers, each with one per row: what the step before sampled; the tokens that the host knows,
@@ -39,12 +39,6 @@ class DecodeOutput:
 class _Graph:
     replay: Callable[[], None]
     output: DecodeOutput
-
-
-def ladder(max_batch_size: int) -> list[int]:
-    """Numbers of rows that get a graph, ascending: the steps grow with them, so that few rows are padding."""
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, max_batch_size + 16, 16)]
-    return sorted({min(size, max_batch_size) for size in sizes})
 
 
 class DecodeGraphs:
@@ -75,7 +69,7 @@ class DecodeGraphs:
         self._numbers = torch.zeros(num_lines, max_batch_size, dtype=torch.int64, device=device)
         self._numbers[1:].copy_(torch.from_numpy(self._make_scratch_numbers()))
         recorder = GraphRecorder(stream)
-        self._sizes = ladder(max_batch_size)
+        self._sizes = row_sizes(max_batch_size)
         self._graphs = {size: self._record(recorder, size) for size in reversed(self._sizes)}
 
     def _record(self, recorder: GraphRecorder, size: int) -> _Graph:
@@ -106,7 +100,7 @@ class DecodeGraphs:
     def run(self, step: StepRows, previous: torch.Tensor | None) -> DecodeOutput:
         """Compute the rows. `previous` int64: the ids that the step before sampled, to which `step.sources` refer."""
         count = len(step.rows)
-        size = self._sizes[bisect_left(self._sizes, count)]
+        size = fill_up(count, self._sizes)
         graph = self._graphs[size]
         self._update_tables(step, size)
         if previous is not None:

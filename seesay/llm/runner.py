@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from seesay.device import HostCopy, cpu_threads, make_stream, measure_memory, measure_peak, on_stream, traced
+from seesay.device import (
+    HostCopy,
+    cpu_threads,
+    make_stream,
+    measure_memory,
+    measure_peak,
+    on_stream,
+    synchronize,
+    traced,
+)
 from seesay.errors import RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.host_cache import HostCache, staging_bytes
@@ -26,7 +35,16 @@ from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.sampler import Draws, Sampler, SamplingRow
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
-from seesay.llm.step_input import Embeddings, StepRows, build_profile_inputs, check_rows, make_model_input
+from seesay.llm.step_input import (
+    Embeddings,
+    Filling,
+    StepRows,
+    build_profile_inputs,
+    build_warm_up_inputs,
+    check_rows,
+    make_model_input,
+)
+from seesay.llm.step_sizes import row_sizes, token_sizes
 from seesay.values import Row, StepPlan
 
 if TYPE_CHECKING:
@@ -117,7 +135,7 @@ class LaunchedStep:
 class ModelRunner:
     """Owns the decoder and its KV cache. Used by one thread at a time.
 
-    `allocate_cache` must be called once before `launch` and `run`, `record_graphs` may be.
+    `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be.
     """
 
     def __init__(self, decoder: Decoder, *, block_size: int, sampler: Sampler | None = None) -> None:
@@ -128,6 +146,7 @@ class ModelRunner:
         self._host_cache: HostCache | None = None
         self._num_blocks = 0
         self._graphs: DecodeGraphs | None = None
+        self._filling: Filling | None = None
         self.stream = make_stream(decoder.device, is_urgent=True)
         self._previous: torch.Tensor | None = None  # the ids that the step launched last samples
         self._sampled_at: Mapping[int, int] = {}  # sequence id → place of its token in them
@@ -228,7 +247,7 @@ class ModelRunner:
                 num_blocks_of_full_batch=max_batch_size * -(-session_len // self.block_size),
                 is_cpu=device.type == "cpu",
             )
-        self._cache = self._make_cache(num_blocks + (device.type == "cuda"))  # one is scratch, for graphs
+        self._cache = self._make_cache(num_blocks + 1)  # the last one is scratch, for what steps are filled up with
         self._num_blocks = num_blocks
         if num_host_slots:
             self._host_cache = HostCache(self._cache.blocks, num_host_slots)
@@ -247,6 +266,22 @@ class ModelRunner:
                 scratch_block=self._num_blocks,
                 block_size=self.block_size,
             )
+
+    def warm_up(self, *, max_tokens: int, max_batch_size: int) -> None:
+        """Use all kernels of steps of a few sizes, to which steps are filled up from now on, so that no request waits
+        for one to be compiled or loaded. Of use on a GPU."""
+        assert self._cache is not None
+        device = self.decoder.device
+        filling = Filling(
+            scratch_block=self._num_blocks,
+            token_sizes=token_sizes(max_tokens),
+            row_sizes=row_sizes(max_batch_size),
+        )
+        with torch.inference_mode(), on_stream(self.stream):
+            for inputs, wanted in build_warm_up_inputs(filling, block_size=self.block_size, device=device):
+                self.decoder.warm_up(inputs, self._cache.layers, wanted)
+        synchronize(device)
+        self._filling = filling
 
     def _make_cache(self, num_blocks: int) -> KVCache:
         decoder = self.decoder
@@ -307,16 +342,21 @@ class ModelRunner:
             greedy = output.best, output.token_ids
             return LaunchedStep(step=step, draws=self._draw(output.logits, step, greedy=greedy), outputs={}, done=None)
         inputs, last_tokens = make_model_input(
-            step, self._previous, config=config, block_size=block_size, device=self.decoder.device
+            step,
+            self._previous,
+            config=config,
+            block_size=block_size,
+            device=self.decoder.device,
+            filling=self._filling,
         )
-        samples_all = len(last_tokens) == len(inputs.input_ids)
-        wanted = last_tokens if is_plain and not samples_all else None
+        wanted = last_tokens if is_plain and not step.samples_all else None
         hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
         draws: Draws | None = None
         logits: torch.Tensor | None = None
-        if len(last_tokens):
-            is_whole = wanted is None and not samples_all
-            logits = self.decoder.logits(hidden.index_select(0, last_tokens) if is_whole else hidden)
+        num_sampled = sum(row.samples for row in step.rows)
+        if num_sampled:
+            is_whole = wanted is None and not step.samples_all
+            logits = self.decoder.logits(hidden.index_select(0, last_tokens) if is_whole else hidden)[:num_sampled]
             draws = self._draw(logits, step)
         outputs = {} if is_plain else self._collect_outputs(step, hidden, logits)
         return LaunchedStep(step=step, draws=draws, outputs=outputs, done=None if draws else HostCopy(last_tokens))

@@ -17,6 +17,7 @@ from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
 from seesay.llm.sequence import Sequence
+from seesay.llm.step_sizes import fill_up
 from seesay.values import Row, StepPlan
 
 
@@ -45,7 +46,12 @@ class StepRows:
     @property
     def is_decode(self) -> bool:
         """Whether each row has one token, a known id or one that was sampled, and gives the next one."""
-        return not self.splices and all(row.num_tokens == 1 and row.samples for row in self.rows)
+        return not self.splices and self.samples_all
+
+    @property
+    def samples_all(self) -> bool:
+        """Whether each token gives the next one."""
+        return all(row.num_tokens == 1 and row.samples for row in self.rows)
 
     def fresh_blocks(self, block_size: int) -> list[int]:
         return [block for row in self.rows if (block := _fresh_block(row, block_size)) is not None]
@@ -107,14 +113,37 @@ def _is_long_row(row: Row) -> bool:
     return row.num_tokens > 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """What steps are filled up with: tokens of a block that nobody owns, to one of a few sizes (see `step_sizes`)."""
+
+    scratch_block: int
+    token_sizes: Seq[int]
+    row_sizes: Seq[int]
+
+
 def make_model_input(
-    step: StepRows, previous: torch.Tensor | None, *, config: DecoderConfig, block_size: int, device: torch.device
+    step: StepRows,
+    previous: torch.Tensor | None,
+    *,
+    config: DecoderConfig,
+    block_size: int,
+    device: torch.device,
+    filling: Filling | None = None,
 ) -> tuple[ModelInput, torch.Tensor]:
     """The decoder's input, and int64 [R] the last tokens of the rows that sample.
 
-    `previous` int64 on the device: the ids that the step before sampled, to which `step.sources` refer.
+    `previous` int64 on the device: the ids that the step before sampled, to which `step.sources` refer. With `filling`
+    the input may have another row, and more last tokens follow, which mean nothing.
     """
-    layout = _make_layout(step.rows, block_size)
+    rows = list(step.rows)
+    if filling is not None:
+        num_known = sum(row.num_tokens for row in rows)
+        num_more = fill_up(num_known, filling.token_sizes) - num_known
+        if num_more:
+            blocks = (filling.scratch_block,) * -(-num_more // block_size)
+            rows.append(Row(seq_id=-1, start=0, num_tokens=num_more, block_ids=blocks, samples=False))
+    layout = _make_layout(rows, block_size, num_decode=sum(row.num_tokens == 1 for row in step.rows))
     num_tokens = int(layout.cu_seqlens_q[-1])
     input_ids = np.empty(num_tokens, dtype=np.int64)
     positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
@@ -132,14 +161,23 @@ def make_model_input(
         positions[..., own] = sequence.positions(row.start, stop)
         places = np.arange(row.start, stop)
         slots[own] = layout.block_table[index, places // block_size] * block_size + places % block_size
+    if first < num_tokens:
+        assert filling is not None
+        input_ids[first:] = 0
+        positions[..., first:] = 0
+        slots[first:] = filling.scratch_block * block_size + np.arange(num_tokens - first) % block_size
+    last_tokens = _find_last_tokens(step.rows, layout)
+    if filling is not None and len(last_tokens):
+        last_tokens = np.pad(last_tokens, (0, fill_up(len(last_tokens), filling.row_sizes) - len(last_tokens)))
     arrays: dict[str, npt.NDArray[Any]] = {
         "input_ids": input_ids,
         "positions": positions,
         "slots": slots,
-        "last_tokens": _find_last_tokens(step.rows, layout),
+        "last_tokens": last_tokens,
     }
     is_long = find_long(step.members, config)
     if is_long is not None:
+        is_long += [False] * (len(rows) - len(step.rows))
         arrays["is_long"] = np.repeat(np.array(is_long), np.diff(layout.cu_seqlens_q))
     pending = [index for index, source in enumerate(step.sources) if source >= 0]
     if pending:  # each is the only token of its row, and such rows come first
@@ -173,7 +211,7 @@ def _join_pieces(splices: Mapping[int, _Splices], device: torch.device) -> torch
 
 def _find_last_tokens(rows: Seq[Row], layout: RowLayout) -> npt.NDArray[np.int64]:
     """int64 [R]: the packed places of the last tokens of the rows that sample."""
-    return layout.cu_seqlens_q[1:][np.array([row.samples for row in rows], dtype=np.bool_)] - 1
+    return layout.cu_seqlens_q[1 : len(rows) + 1][np.array([row.samples for row in rows], dtype=np.bool_)] - 1
 
 
 def find_long(members: Seq[Sequence], config: DecoderConfig) -> list[bool] | None:
@@ -183,7 +221,7 @@ def find_long(members: Seq[Sequence], config: DecoderConfig) -> list[bool] | Non
     return [config.rotary.uses_long(s.num_prompt_tokens + s.params.max_new_tokens) for s in members]
 
 
-def _make_layout(rows: Seq[Row], block_size: int) -> RowLayout:
+def _make_layout(rows: Seq[Row], block_size: int, *, num_decode: int) -> RowLayout:
     num_blocks = [-(-(row.start + row.num_tokens) // block_size) for row in rows]
     block_table = np.zeros((len(rows), max(num_blocks, default=0)), dtype=np.int64)
     for index, (row, used) in enumerate(zip(rows, num_blocks, strict=True)):
@@ -196,7 +234,7 @@ def _make_layout(rows: Seq[Row], block_size: int) -> RowLayout:
         kv_lens=np.array([row.start + row.num_tokens for row in rows], dtype=np.int64),
         block_table=block_table,
         block_size=block_size,
-        num_decode=sum(row.num_tokens == 1 for row in rows),
+        num_decode=num_decode,
     )
 
 
@@ -242,13 +280,35 @@ def build_profile_inputs(
         ([max_tokens // many] * many, [max_tokens // many] * many),
         ([1] * max_batch_size, [session_len] * max_batch_size),
     ):
-        num_tokens = sum(num_new)
-        layout = RowLayout(
-            cu_seqlens_q=np.concatenate(([0], np.cumsum(num_new))).astype(np.int64),
-            kv_lens=np.array(kv_lens, dtype=np.int64),
-            block_table=np.zeros((len(num_new), -(-max(kv_lens) // block_size)), dtype=np.int64),
-            block_size=block_size,
-            num_decode=len(num_new) if num_new[0] == 1 else 0,
+        yield _make_blank_input(num_new, kv_lens, block=0, block_size=block_size, device=device), len(num_new)
+
+
+def build_warm_up_inputs(
+    filling: Filling, *, block_size: int, device: torch.device
+) -> Iterator[tuple[ModelInput, torch.Tensor]]:
+    """An input of every size, as prompt and, once, beside decode rows; and every number of wanted tokens (int64)."""
+    least = max(filling.row_sizes[-1], min(64, filling.token_sizes[-1]))
+    num_new = [[size] for size in filling.token_sizes]
+    num_wanted = [1] * len(num_new)
+    num_new += [[1] * 8 + [max(1, least - 8)], *[[least]] * len(filling.row_sizes)]
+    num_wanted += [1, *filling.row_sizes]
+    for num_tokens, count in zip(num_new, num_wanted, strict=True):
+        inputs = _make_blank_input(
+            num_tokens, num_tokens, block=filling.scratch_block, block_size=block_size, device=device
         )
-        zeros = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        yield ModelInput(input_ids=zeros, positions=zeros, slot_mapping=zeros, layout=layout), len(num_new)
+        yield inputs, torch.arange(count, device=device)
+
+
+def _make_blank_input(
+    num_new: list[int], kv_lens: list[int], *, block: int, block_size: int, device: torch.device
+) -> ModelInput:
+    """Rows of so many new tokens in sequences of so many, which all read and write one block."""
+    zeros = torch.zeros(sum(num_new), dtype=torch.int64, device=device)
+    layout = RowLayout(
+        cu_seqlens_q=np.concatenate(([0], np.cumsum(num_new))).astype(np.int64),
+        kv_lens=np.array(kv_lens, dtype=np.int64),
+        block_table=np.full((len(num_new), -(-max(kv_lens) // block_size)), block, dtype=np.int64),
+        block_size=block_size,
+        num_decode=sum(count == 1 for count in num_new),
+    )
+    return ModelInput(input_ids=zeros, positions=zeros, slot_mapping=zeros + block * block_size, layout=layout)

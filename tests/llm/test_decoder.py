@@ -183,6 +183,22 @@ def test_overrides_reach_the_decoder(saved):
     assert frequencies[1] == pytest.approx(500.0 ** (-2 / 10))
 
 
+@pytest.mark.parametrize("name", ["qwen2-some-windows", "phi3-longrope", "qwen2.5-vl"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_steps_filled_up_give_the_same(saved, name, device):
+    backbone = saved(name)
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (41, 9, 70, 1)]
+    for params in (SamplingParams(max_new_tokens=9), SamplingParams(output_logits="all", max_new_tokens=9)):
+        expected = backbones.Driver(backbones.load_runner(backbone, device=device)).generate(prompts, [params] * 4)
+        for chunk in (7, 1 << 30):
+            runner = backbones.load_runner(backbone, device=device)
+            runner.warm_up(max_tokens=150, max_batch_size=4)
+            tokens, logits = backbones.Driver(runner, chunk=chunk).generate(prompts, [params] * 4)
+            assert tokens == expected[0]
+            for own, other in zip(logits, expected[1], strict=True):
+                torch.testing.assert_close(own, other, atol=1e-3 if device == "cuda" else TOLERANCE, rtol=0)
+
+
 @pytest.mark.parametrize("name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "phi3"])
 @pytest.mark.parametrize("wanted", [[8], [8, 12], [3, 0, 12], []])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

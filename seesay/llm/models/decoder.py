@@ -219,6 +219,22 @@ class Decoder:
 
         Most of the last layer is computed for wanted tokens only; of a prompt that is its last one.
         """
+        return self._compute(inputs, self._layers, caches, wanted)
+
+    def warm_up(self, inputs: ModelInput, caches: Sequence[torch.Tensor], wanted: torch.Tensor) -> None:
+        """Compute logits with one layer of each kind, for the sake of the kernels that they take."""
+        windows = self.config.windows
+        kinds = [windows.index(window) for window in dict.fromkeys(windows)]
+        hidden = self._compute(inputs, [self._layers[i] for i in kinds], [caches[i] for i in kinds], wanted)
+        self.logits(hidden)
+
+    def _compute(
+        self,
+        inputs: ModelInput,
+        layers: Sequence[_Layer],
+        caches: Sequence[torch.Tensor],
+        wanted: torch.Tensor | None,
+    ) -> torch.Tensor:
         ops = self._ops
         residual = F.embedding(inputs.input_ids, self._embed.data)
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
@@ -227,14 +243,13 @@ class Decoder:
         plan = ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         step = _Step(cos, sin, inputs.slot_mapping, plan)
         if 0 < len(residual) <= self._max_fused_rows:
-            for layer, cache in zip(self._layers, caches, strict=True):
+            for layer, cache in zip(layers, caches, strict=True):
                 layer.run_fused(residual, cache, step)
             hidden = ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
             return hidden if wanted is None else hidden.index_select(0, wanted)
         delta = None
-        for layer, cache in zip(self._layers, caches, strict=True):
-            is_last = layer is self._layers[-1]
-            delta, residual = layer.run(delta, residual, cache, step, wanted if is_last else None)
+        for layer, cache in zip(layers, caches, strict=True):
+            delta, residual = layer.run(delta, residual, cache, step, wanted if layer is layers[-1] else None)
         assert delta is not None
         return ops.add_rms_norm(delta, residual, self._norm.data, self.config.norm_eps)
 
