@@ -191,7 +191,7 @@ def test_steps_filled_up_give_the_same(saved, name, device):
     for params in (SamplingParams(max_new_tokens=9), SamplingParams(output_logits="all", max_new_tokens=9)):
         expected = backbones.Driver(backbones.load_runner(backbone, device=device)).generate(prompts, [params] * 4)
         for chunk in (7, 1 << 30):
-            runner = backbones.load_runner(backbone, device=device)
+            runner = backbones.load_runner(backbone, device=device, num_blocks=41)  # all of them are used
             runner.warm_up(max_tokens=150, max_batch_size=4)
             tokens, logits = backbones.Driver(runner, chunk=chunk).generate(prompts, [params] * 4)
             assert tokens == expected[0]
