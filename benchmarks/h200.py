@@ -1,6 +1,6 @@
 """Latency and throughput of the offline pipeline by the steps by which the peers' figures were measured.
 
-    python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0]
+    python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0] [--max-batch-size 256]
     python benchmarks/h200.py MODEL_DIR --trace FOLDER [--only single,text,image,shared] [--scale 1.0]
 
 *start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
@@ -232,10 +232,11 @@ def main() -> None:
     parser.add_argument("--only", help="names of workloads, with commas; without --trace all of them")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
+    parser.add_argument("--max-batch-size", type=int, default=256, help="sequences in a step; 256 is the peers' setting")
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
     args = parser.parse_args()
     started_s = time.perf_counter()
-    pipe = open_pipeline(args.model)
+    pipe = open_pipeline(args.model, max_batch_size=args.max_batch_size)
     report(what="start", seconds=round(time.perf_counter() - started_s, 1))
     figures = make_figures(pipe, args.scale, args.side_px)
     names = list(figures) if args.only is None else args.only.split(",")

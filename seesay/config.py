@@ -43,7 +43,7 @@ class EngineConfig:
     dtype: of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
         checkpoint), float32 on the CPU.
     session_len: longest prompt + answer in tokens; None is what the model was trained for.
-    max_batch_size: most sequences in one step; None is 256 on a GPU, 32 on the CPU.
+    max_batch_size: most sequences in one step; None is 512 on a GPU, 32 on the CPU.
     cache_max_entry_count: share (0, 1] of the memory left free by weights and activations that the KV cache takes.
     block_size: tokens in a KV block.
     num_cpu_blocks: KV blocks in host memory (pinned, for a GPU) that keep what prefix caching finds no room for on the
@@ -70,7 +70,7 @@ class EngineConfig:
     num_cpu_blocks: int = 0
     num_gpu_blocks: int = 0
     adapters: Mapping[str, str] | None = None
-    max_prefill_token_num: int = 4096
+    max_prefill_token_num: int = 8192
     thread_safe: bool = True
     enable_prefix_caching: bool = True
     device_type: str = "auto"

@@ -99,7 +99,7 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> R
         device=device,
         dtype=getattr(torch, dtype),
         session_len=config.session_len or num_positions,
-        max_batch_size=config.max_batch_size or (256 if device.type == "cuda" else 32),
+        max_batch_size=config.max_batch_size or (512 if device.type == "cuda" else 32),
     )
 
 

@@ -75,7 +75,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--max-batch-size",
         type=whole(1),
         metavar="N",
-        help="most sequences in one step (default: 256 on a GPU, 32 on the CPU)",
+        help="most sequences in one step (default: 512 on a GPU, 32 on the CPU)",
     )
     group.add_argument(
         "--cache-max-entry-count",
@@ -97,9 +97,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-prefill-token-num",
         type=whole(1),
-        default=4096,
+        default=8192,
         metavar="TOKENS",
-        help="token budget of a step (default: 4096)",
+        help="token budget of a step (default: 8192)",
     )
     group.add_argument(
         "--enable-prefix-caching",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 def row_sizes(max_batch_size: int) -> list[int]:
     """Numbers of rows that give a next token, ascending: the steps grow with them, so that few rows are padding."""
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, max_batch_size + 16, 16)]
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, max_batch_size + 32, 32)]
     return sorted({min(size, max_batch_size) for size in sizes})
 
 
