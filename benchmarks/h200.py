@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--only", help="names of workloads, with commas; without --trace all of them")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
-    parser.add_argument("--max-batch-size", type=int, default=256, help="sequences in a step; 256 is the peers' setting")
+    parser.add_argument("--max-batch-size", type=int, default=256, help="256 is the peers' setting")
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
     args = parser.parse_args()
     started_s = time.perf_counter()
