@@ -21,6 +21,7 @@ from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.errors import ErrorCode, RequestError
 from seesay.live_request import LiveRequest
 from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
+from seesay.quick_switches import quick_switches
 from seesay.turns import Turns
 from seesay.values import (
     EncodeJob,
@@ -141,6 +142,10 @@ class EngineLoop:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        with quick_switches:
+            self._answer_until_closed()
+
+    def _answer_until_closed(self) -> None:
         has_more = False
         while not self._is_closed:
             try:

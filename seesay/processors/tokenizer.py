@@ -126,7 +126,9 @@ class Tokenizer:
             ids, offsets, tokens = self._literal_tokenizer().encode(rendered.text, rendered.literals)
         else:
             encoding = self.backend.encode(rendered.text, add_special_tokens=False)
-            ids, offsets, tokens = encoding.ids, encoding.offsets, encoding.tokens
+            has_markers = bool(rendered.markers)  # each of these three makes a new list
+            ids = encoding.ids
+            offsets, tokens = (encoding.offsets, encoding.tokens) if has_markers else ([], [])
         spans = _ascending(rendered.markers)
         ranges = tuple(self._find_marker(rendered.text, span, ids, offsets, tokens) for span in spans)
         prefix = self._prefix_ids if add_special_tokens and not self._starts_with(ids, self._prefix_ids) else []

@@ -10,7 +10,8 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
 
@@ -20,6 +21,28 @@ _PRIVATE_USE = range(0xE000, 0xF8FF)
 _ESCAPES = re.compile(r"\\u([ef][0-9a-f]{3})", re.IGNORECASE)
 
 
+class _Spellings(NamedTuple):
+    """What finds any of some spellings, the longest first; where one starts; their beginnings; the longest size."""
+
+    pattern: re.Pattern[str] | None
+    starts: re.Pattern[str] | None
+    beginnings: frozenset[str]
+    longest: int
+
+
+@lru_cache(maxsize=64)
+def _compile(spellings: tuple[str, ...]) -> _Spellings:
+    # A blank spelling cannot hold a nonce that survives strip(), and cannot end a turn either.
+    wanted = sorted({s for s in spellings if s.strip()}, key=lambda s: (-len(s), s))
+    alternatives = "|".join(map(re.escape, wanted))
+    return _Spellings(
+        pattern=re.compile(alternatives) if wanted else None,
+        starts=re.compile(f"(?={alternatives})") if wanted else None,
+        beginnings=frozenset(s[:size] for s in wanted for size in range(1, len(s))),
+        longest=max(map(len, wanted), default=0),
+    )
+
+
 class Shield:
     """One rendering's nonces. Order of use: `choose_nonces`, `cover` user texts, render, `lift`."""
 
@@ -27,13 +50,7 @@ class Shield:
 
     def __init__(self, spellings: Sequence[str]) -> None:
         """`spellings` are the texts that a tokenizer or a splicer would take for more than text."""
-        # A blank spelling cannot hold a nonce that survives strip(), and cannot end a turn either.
-        wanted = sorted({s for s in spellings if s.strip()}, key=lambda s: (-len(s), s))
-        alternatives = "|".join(map(re.escape, wanted))
-        self._pattern = re.compile(alternatives) if wanted else None
-        self._starts = re.compile(f"(?={alternatives})") if wanted else None
-        self._beginnings = frozenset(s[:size] for s in wanted for size in range(1, len(s)))
-        self._longest = max(map(len, wanted), default=0)
+        self._pattern, self._starts, self._beginnings, self._longest = _compile(tuple(spellings))
         self._nonce = chr(_PRIVATE_USE[0])
         self.tail = chr(_PRIVATE_USE[1])
 
