@@ -390,6 +390,7 @@ class AsyncEngine:
     ) -> None:
         """Turn a request into a sequence and hand it to the loop. A request that cannot be, ends here."""
         expects_media = has_media_at_hand(request)
+        self.loop.give_way()
         try:
             live = self._preparer.prepare(request_id, request, on_output, received_at, batch)
             error: Exception | None = None

@@ -19,9 +19,9 @@ from seesay.device import is_out_of_memory, release_cached_memory
 from seesay.encoders.store import EmbeddingStore
 from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.errors import ErrorCode, RequestError
+from seesay.interpreter import quick_switches
 from seesay.live_request import LiveRequest
 from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
-from seesay.quick_switches import quick_switches
 from seesay.turns import Turns
 from seesay.values import (
     EncodeJob,
@@ -41,7 +41,8 @@ OutputSink = Callable[[OutputDelta], None]
 
 
 class EngineLoop:
-    """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media` and `close` are thread-safe."""
+    """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media`, `give_way` and `close`
+    are thread-safe."""
 
     def __init__(
         self,
@@ -89,6 +90,10 @@ class EngineLoop:
         wait a moment to batch them. `submit` takes its own request off the count."""
         with self._expected_lock:
             self._expected_media += num_requests
+
+    def give_way(self) -> None:
+        """Wait while work is launched for a GPU, but not long: for threads that are going to run much Python."""
+        self._turns.launching.give_way()
 
     def submit(self, request: LiveRequest, *, was_expected: bool = False) -> None:
         """Answer a request. Its output comes from the loop's thread."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from seesay.device import hold_stream, record_event
+from seesay.interpreter import Precedence
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +23,10 @@ MAX_WAIT_S = 0.1
 
 
 class Turns:
-    """Steps are launched by one thread, calls of the tower by another. On the CPU nothing waits."""
+    """Steps are launched by one thread, calls of the tower by another. On the CPU nothing waits.
+
+    launching: what others give way to, so that launches take no longer than they must.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -31,6 +35,7 @@ class Turns:
         self._num_steps_before = 0  # steps when the tower was called last
         self._step: torch.cuda.Event | None = None
         self._call: torch.cuda.Event | None = None
+        self.launching = Precedence()
 
     @contextmanager
     def step(self, stream: torch.cuda.Stream | None, *, is_paced: bool) -> Iterator[None]:
@@ -45,7 +50,8 @@ class Turns:
                 hold_stream(stream, self._call)
             self._call = None
         try:
-            yield
+            with self.launching:
+                yield
         finally:
             with self._changed:
                 self._step = record_event(stream)
@@ -72,7 +78,8 @@ class Turns:
             if self._is_paced:
                 hold_stream(stream, self._step)
         try:
-            yield
+            with self.launching:
+                yield
         finally:
             with self._changed:
                 self._call = record_event(stream)

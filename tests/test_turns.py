@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from seesay import interpreter
 from seesay import turns as module
 from seesay.turns import Turns
 
@@ -90,3 +91,25 @@ def test_nothing_waits_where_nobody_reads_and_where_there_are_no_streams(monkeyp
     with turns.step(None, is_paced=True), turns.call(None):
         pass
     assert not log.entries
+
+
+def test_others_give_way_while_work_is_launched_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "MAX_WAIT_S", 60.0)
+    Log(monkeypatch)
+    turns, done = Turns(), threading.Event()
+    stream: Any = "step"
+
+    def prepare() -> None:
+        turns.launching.give_way()
+        done.set()
+
+    for launch in (turns.step(stream, is_paced=True), turns.call(stream)):
+        done.clear()
+        thread = threading.Thread(target=prepare)
+        with launch:
+            thread.start()
+            assert not done.wait(0.05)
+        assert done.wait(10)
+        thread.join()
+    with turns.step(None, is_paced=True):
+        turns.launching.give_way()

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from seesay.quick_switches import INTERVAL_S, QuickSwitches
+from seesay import interpreter
+from seesay.interpreter import INTERVAL_S, Precedence, QuickSwitches
 
 
 def test_switches_are_quick_until_the_last_user_is_done() -> None:
@@ -38,3 +39,28 @@ def test_an_interval_that_is_shorter_already_stays() -> None:
             assert sys.getswitchinterval() == pytest.approx(INTERVAL_S / 4, rel=0.2)
     finally:
         sys.setswitchinterval(before)
+
+
+def test_others_give_way_until_all_launches_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "MAX_WAIT_S", 60.0)
+    precedence, done = Precedence(), threading.Event()
+    precedence.give_way()
+
+    def prepare() -> None:
+        precedence.give_way()
+        done.set()
+
+    with precedence:
+        with precedence:
+            thread = threading.Thread(target=prepare)
+            thread.start()
+            assert not done.wait(0.05)
+        assert not done.wait(0.05)
+    assert done.wait(10)
+    thread.join()
+
+
+def test_nobody_gives_way_for_ever() -> None:
+    precedence = Precedence()
+    with precedence:
+        precedence.give_way()
