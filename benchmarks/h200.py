@@ -46,11 +46,13 @@ def report(**figures: Any) -> None:
     print("RESULT " + json.dumps({"engine": "seesay", **figures}), flush=True)
 
 
-def open_pipeline(model: str, **options: Any) -> Pipeline:
-    """The pipeline as all figures are measured, importing seesay first; `options` are more of `EngineConfig`'s."""
-    from seesay import PytorchEngineConfig, pipeline
+def open_pipeline(model: str, vision: Mapping[str, Any] | None = None, **options: Any) -> Pipeline:
+    """The pipeline as all figures are measured, importing seesay first; `options` are more of `EngineConfig`'s, and
+    `vision` has those of `VisionConfig`."""
+    from seesay import PytorchEngineConfig, VisionConfig, pipeline
 
-    return pipeline(model, PytorchEngineConfig(**{"session_len": 16384, "max_batch_size": 256, **options}))
+    config = PytorchEngineConfig(**{"session_len": 16384, "max_batch_size": 256, **options})
+    return pipeline(model, config, vision_config=VisionConfig(**(vision or {})))
 
 
 def run(pipe: Pipeline, requests: Sequence[Request]) -> tuple[int, int]:

@@ -4,8 +4,9 @@
 
 Every client asks about one picture after another. Sizes and shapes differ, most are small and some are large; one in
 five is a picture that was shown before, so that every cache fills, evicts and hits. Memory is read fifty times, each
-time when nothing is being answered. The first fifth of the requests warms up; after it every reading counts. On the CPU
-the KV cache takes memory as its blocks are first written: give it no more blocks than the warm-up fills.
+time when nothing is being answered. The first fifth of the requests warms up; after it every reading counts. Caches
+grow up to their limits, and on the CPU the KV cache takes memory as its blocks are first written: give them no more
+than the warm-up fills.
 
 Prints a line `RESULT {JSON}` per kind of memory, in MB: at the first reading that counts, at the last, and the slope of
 a line through all of them, per 1,000 requests; then what was answered. Ends with status 1 when an answer is missing,
@@ -116,6 +117,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32, help="requests at the same time")
     parser.add_argument("--max-side-px", type=int, default=1024, help="the longest side of the largest pictures")
     parser.add_argument("--kv-blocks", type=int, default=0, help="0: as many as fit; see above")
+    parser.add_argument("--cache-mb", type=int, default=256, help="of embeddings, and of preprocessed pictures")
     parser.add_argument("--max-growth-mb", type=float, default=20.0, help="per 1,000 requests")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
@@ -123,7 +125,9 @@ def main() -> None:
     shapes = list(make_shapes(args.requests, args.max_side_px, args.seed))
     step = max(1, args.requests // NUM_READINGS)
     num_answered, counts = 0, list[int]()
-    with open_pipeline(args.model, num_gpu_blocks=args.kv_blocks) as pipe, ThreadPoolExecutor(args.clients) as clients:
+    vision = {"embedding_cache_bytes": args.cache_mb << 20, "feature_cache_bytes": args.cache_mb << 20}
+    pipe = open_pipeline(args.model, vision, num_gpu_blocks=args.kv_blocks)
+    with pipe, ThreadPoolExecutor(args.clients) as clients:
         readers = memory_readers()
         readings_mb: dict[str, list[float]] = {name: [] for name in readers}
         started_s = time.perf_counter()

@@ -32,6 +32,7 @@ from seesay.config import (
 from seesay.device import measure_peak, pick_device
 from seesay.engine_loop import EngineLoop, explain
 from seesay.errors import ErrorCode, RequestError
+from seesay.host_memory import MemoryReturn
 from seesay.live_request import OutputSink
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
@@ -165,6 +166,7 @@ class AsyncEngine:
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
         self._threads = ThreadPoolExecutor(_TEXT_REQUESTS, thread_name_prefix="seesay-prepare")
         self._media_threads = ThreadPoolExecutor(_MEDIA_REQUESTS, thread_name_prefix="seesay-prepare-media")
+        self._memory_return = MemoryReturn()
         self._ids = itertools.count(1)
         self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
         self._lock = threading.Lock()
@@ -398,14 +400,17 @@ class AsyncEngine:
             live, error = None, explain(failure)
         with self._lock:
             is_aborted = self._preparing.pop(request_id)
-            if self._is_closed and not is_aborted:
-                error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
-            elif live is not None and not is_aborted:
+            is_alive = live is not None and not is_aborted and not self._is_closed
+            if live is not None and is_alive:
                 self.loop.submit(live, was_expected=expects_media)
-                return
-        self.loop.expect_media(-expects_media)
-        reason: FinishReason = "abort" if is_aborted else "error"
-        on_output(OutputDelta(request_id=request_id, finish_reason=reason, error=None if is_aborted else error))
+            elif self._is_closed and not is_aborted:
+                error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
+        if not is_alive:
+            self.loop.expect_media(-expects_media)
+            reason: FinishReason = "abort" if is_aborted else "error"
+            on_output(OutputDelta(request_id=request_id, finish_reason=reason, error=None if is_aborted else error))
+        if has_media(request):
+            self._memory_return.return_if_due()
 
     def close(self) -> None:
         """End what is running with an error, and free the threads."""
