@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+WORKLOADS = ("single", "text", "image", "shared")
 TRACED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TRACED_STEPS, UNTRACED_STEPS = 40, 12
 LONG_ANSWER_TOKENS = 4000
@@ -237,16 +238,20 @@ def main() -> None:
     parser.add_argument("--max-batch-size", type=int, default=256, help="256 is the peers' setting")
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
     args = parser.parse_args()
+    asked = None if args.only is None else args.only.split(",")
+    if unknown := set(asked or ()) - set(WORKLOADS):
+        parser.error(f"--only {args.only}: {', '.join(sorted(unknown))} is none of {', '.join(WORKLOADS)}")
+    if not 0 < args.scale <= 1 or args.side_px < 1:
+        parser.error("--scale is a share, more than 0 and at most 1, and --side-px at least 1")
     started_s = time.perf_counter()
     pipe = open_pipeline(args.model, max_batch_size=args.max_batch_size)
     report(what="start", seconds=round(time.perf_counter() - started_s, 1))
     figures = make_figures(pipe, args.scale, args.side_px)
-    names = list(figures) if args.only is None else args.only.split(",")
     warm_up(pipe, args.side_px)
     if args.trace is None:
-        measure_each(figures, names)
+        measure_each(figures, asked or WORKLOADS)
     else:
-        trace_all(pipe, args.trace, {name: figures[name] for name in names if args.only is not None})
+        trace_all(pipe, args.trace, {name: figures[name] for name in asked or ()})
     pipe.close()
 
 

@@ -14,6 +14,7 @@ Prints a line `RESULT {JSON}` per way of answering.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,13 +91,17 @@ def main() -> None:
     parser.add_argument("--device-type", default="auto")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     args = parser.parse_args()
+    if args.scenes < 1:
+        parser.error("--scenes is at least 1")
     scenes = make_scenes(args.scenes)
     options = {"device_type": args.device_type, "dtype": args.dtype}
     plain = ask_plainly(scenes, **options)
     fast = dict(zip(("computed", "cached"), ask_fast(scenes, **options)))
     fast |= zip(("computed, few blocks", "cached, few blocks"), ask_fast(scenes, **options, **FEW_BLOCKS))
+    num_different = 0
     for name, answers in fast.items():
         differences = compare(plain, answers)
+        num_different += len(differences)
         report(
             what="same_answers",
             how=name,
@@ -107,6 +112,7 @@ def main() -> None:
             margins=sorted(round(difference.margin, 4) for difference in differences),
             cached_tokens=sum(answer.usage.cached_tokens for answer in answers if answer.usage is not None),
         )
+    sys.exit(int(num_different > 0))
 
 
 if __name__ == "__main__":

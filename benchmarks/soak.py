@@ -121,6 +121,8 @@ def main() -> None:
     parser.add_argument("--max-growth-mb", type=float, default=20.0, help="per 1,000 requests")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    if args.requests < NUM_READINGS:
+        parser.error(f"--requests is at least {NUM_READINGS}, and a slope tells something from some thousands on")
 
     shapes = list(make_shapes(args.requests, args.max_side_px, args.seed))
     step = max(1, args.requests // NUM_READINGS)

@@ -307,12 +307,7 @@ class AsyncEngine:
         """
         received_at = time.perf_counter()
         ids = [next(self._ids) for _ in requests]
-        if self._process_id != os.getpid():
-            raise RequestError(
-                ErrorCode.CLOSED,
-                f"this engine belongs to process {self._process_id}, and its threads do not survive a fork: make one "
-                "in each process, and start processes with the 'spawn' method",
-            )
+        self._check_process()
         with self._lock:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
@@ -329,6 +324,7 @@ class AsyncEngine:
 
         The future raises `RequestError` for a prompt that cannot be made; the call does when the engine is closed.
         """
+        self._check_process()
         with self._lock:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
@@ -338,6 +334,14 @@ class AsyncEngine:
         """Tokens of the request's prompt, media included: what `usage.prompt_tokens` will be. Fetches media and reads
         their headers, so call it from a thread that may wait. Raises `RequestError`."""
         return self._preparer.count_tokens(request)
+
+    def _check_process(self) -> None:
+        if self._process_id != os.getpid():
+            raise RequestError(
+                ErrorCode.CLOSED,
+                f"this engine belongs to process {self._process_id}, and its threads do not survive a fork: make one "
+                "in each process, and start processes with the 'spawn' method",
+            )
 
     def abort(self, request_id: int) -> None:
         """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it is over already."""

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from seesay.llm.runner import LaunchedStep, ModelRunner, StepResult
 
 logger = logging.getLogger("seesay")
-
-OutputSink = Callable[[OutputDelta], None]
 
 
 class EngineLoop:
@@ -147,7 +146,7 @@ class EngineLoop:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with quick_switches:
+        with quick_switches if self._runner.stream is not None else nullcontext():
             self._answer_until_closed()
 
     def _answer_until_closed(self) -> None:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-INTERVAL_S = 10.0
-"""Giving back takes some 50 ms of a thread, and what is needed again must be zeroed again."""
+INTERVAL_S = 60.0
+"""Giving back takes some 50 ms of a thread, in which others may wait for memory; what is needed again is zeroed again."""
 
 
 @cache

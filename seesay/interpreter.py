@@ -7,6 +7,7 @@ launched before they are done: the GPU has nothing to do for most of a second.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
@@ -34,15 +35,22 @@ class QuickSwitches:
     def __exit__(self, *exception: object) -> None:
         with self._lock:
             self._num_users -= 1
-            if not self._num_users:
+            if not self._num_users and sys.getswitchinterval() < 2 * INTERVAL_S:  # or else somebody else has set it
                 sys.setswitchinterval(self._before_s)
+
+    def leave_to_parent(self) -> None:
+        """A forked child has none of the threads that entered."""
+        if self._num_users:
+            sys.setswitchinterval(self._before_s)
+        self._lock, self._num_users = threading.Lock(), 0
 
 
 quick_switches = QuickSwitches()
+os.register_at_fork(after_in_child=quick_switches.leave_to_parent)
 
 
 class Precedence:
-    """Threads that launch work for a GPU do so in this context; others ask before each piece of theirs."""
+    """Threads that launch work for a GPU do so in this context; others ask before they begin with a request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -89,18 +89,20 @@ def test_a_forked_child_is_told_to_spawn(tiny_checkpoint: Callable[[str], Path])
         answers = context.SimpleQueue()
 
         def ask_in_child() -> None:
-            try:
-                collect(engine, parse(["a"], max_new_tokens=2))
-            except RequestError as error:
-                answers.put((str(error.code), str(error)))
+            for call in (lambda request: collect(engine, [request]), engine.tokenize):
+                try:
+                    call(*parse(["a"], max_new_tokens=2))
+                except RequestError as error:
+                    answers.put((str(error.code), str(error)))
             engine.close()
 
         child = context.Process(target=ask_in_child)
         child.start()
         child.join(30)
         assert child.exitcode == 0
-        code, message = answers.get()
-        assert code == ErrorCode.CLOSED and "spawn" in message
+        for _ in range(2):
+            code, message = answers.get()
+            assert code == ErrorCode.CLOSED and "spawn" in message
         assert ask(engine, parse(["a"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
 
 

@@ -31,6 +31,26 @@ def test_switches_are_quick_until_the_last_user_is_done() -> None:
     sys.setswitchinterval(before)
 
 
+def test_an_interval_that_somebody_sets_meanwhile_stays() -> None:
+    before = sys.getswitchinterval()
+    with QuickSwitches():
+        sys.setswitchinterval(0.002)
+    assert sys.getswitchinterval() == pytest.approx(0.002)
+    sys.setswitchinterval(before)
+
+
+def test_a_forked_child_has_left() -> None:
+    before, quick_switches = sys.getswitchinterval(), QuickSwitches()
+    sys.setswitchinterval(0.005)
+    quick_switches.__enter__()
+    quick_switches.leave_to_parent()  # what a fork calls in the child
+    assert sys.getswitchinterval() == pytest.approx(0.005)
+    with quick_switches:
+        assert sys.getswitchinterval() == pytest.approx(INTERVAL_S, rel=0.2)
+    assert sys.getswitchinterval() == pytest.approx(0.005)
+    sys.setswitchinterval(before)
+
+
 def test_an_interval_that_is_shorter_already_stays() -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(INTERVAL_S / 4)

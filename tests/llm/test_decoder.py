@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.llm.kv_cache import KVCache
+from seesay.llm.layers.linear import Linear
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
@@ -197,6 +198,26 @@ def test_steps_filled_up_give_the_same(saved, name, device):
             assert tokens == expected[0]
             for own, other in zip(logits, expected[1], strict=True):
                 torch.testing.assert_close(own, other, atol=1e-3 if device == "cuda" else TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2-some-windows"])
+def test_warming_up_tries_all_sizes_of_products_that_steps_have(saved, name, monkeypatch):
+    backbone, seen = saved(name), set()
+    multiply = Linear.__call__
+
+    def watch(self: Linear, x: torch.Tensor) -> torch.Tensor:
+        seen.add((self.weight.shape, len(x)))
+        return multiply(self, x)
+
+    monkeypatch.setattr(Linear, "__call__", watch)
+    runner = backbones.load_runner(backbone)
+    runner.warm_up(max_tokens=150, max_batch_size=4)
+    tried = set(seen)
+    assert tried
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (41, 9, 70, 1)]
+    for chunk in (7, 1 << 30):
+        backbones.Driver(runner, chunk=chunk).generate(prompts, [SamplingParams(max_new_tokens=9)] * 4)
+    assert seen == tried
 
 
 @pytest.mark.parametrize("name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "phi3"])

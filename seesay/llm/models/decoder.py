@@ -222,9 +222,10 @@ class Decoder:
         return self._compute(inputs, self._layers, caches, wanted)
 
     def warm_up(self, inputs: ModelInput, caches: Sequence[torch.Tensor], wanted: torch.Tensor) -> None:
-        """Compute logits with one layer of each kind, for the sake of the kernels that they take."""
+        """Compute logits with a layer of each kind, and one more as the last, for the sake of the kernels they take."""
         windows = self.config.windows
         kinds = [windows.index(window) for window in dict.fromkeys(windows)]
+        kinds.append(kinds[-1])
         hidden = self._compute(inputs, [self._layers[i] for i in kinds], [caches[i] for i in kinds], wanted)
         self.logits(hidden)
 
@@ -248,8 +249,8 @@ class Decoder:
             hidden = ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
             return hidden if wanted is None else hidden.index_select(0, wanted)
         delta = None
-        for layer, cache in zip(layers, caches, strict=True):
-            delta, residual = layer.run(delta, residual, cache, step, wanted if layer is layers[-1] else None)
+        for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
+            delta, residual = layer.run(delta, residual, cache, step, wanted if number == len(layers) else None)
         assert delta is not None
         return ops.add_rms_norm(delta, residual, self._norm.data, self.config.norm_eps)
 
