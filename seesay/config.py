@@ -1,7 +1,7 @@
 """What a user may set, frozen and checked where it is built. Wrong values raise `ConfigError` and name the option.
 
-Names are LMDeploy's, and so are most defaults, so that a user of it changes the import only. An option that is accepted does
-something; one that is not supported yet is refused by name.
+Names are LMDeploy's, and so are most defaults, so that a user of it changes the import only. An option that is accepted
+does something; one that is not supported yet is refused by name.
 """
 
 from __future__ import annotations

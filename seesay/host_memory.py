@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache
 
 INTERVAL_S = 60.0
-"""Giving back takes some 50 ms of a thread, in which others may wait for memory; what is needed again is zeroed again."""
+"""Giving back takes some 50 ms of a thread, in which others may wait for memory; what is taken again is zeroed."""
 
 
 @cache
