@@ -404,12 +404,12 @@ class AsyncEngine:
             live, error = None, explain(failure)
         with self._lock:
             is_aborted = self._preparing.pop(request_id)
-            is_alive = live is not None and not is_aborted and not self._is_closed
-            if live is not None and is_alive:
-                self.loop.submit(live, was_expected=expects_media)
-            elif self._is_closed and not is_aborted:
+            if self._is_closed or is_aborted:
+                live = None
                 error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
-        if not is_alive:
+            if live is not None:
+                self.loop.submit(live, was_expected=expects_media)
+        if live is None:
             self.loop.expect_media(-expects_media)
             reason: FinishReason = "abort" if is_aborted else "error"
             on_output(OutputDelta(request_id=request_id, finish_reason=reason, error=None if is_aborted else error))

@@ -21,6 +21,7 @@ import triton.language as tl
 from seesay.kernels.gpu import has_dependent_launch
 from seesay.kernels.rows import activate
 from seesay.kernels.rows import norm as rms_norm
+from seesay.kernels.sizes import power_of_2_from
 
 MAX_ROWS = 32
 """Rows that are read beside the weights without slowing them down."""
@@ -181,7 +182,7 @@ def _tile_one_row(num_outputs: int, size: int, is_gated: bool) -> Tiling:
     """Measured on an H200 with the sizes of a 7B backbone: 3.4 ms for the products and norms of one token, 4.5 TB/s in
     the larger ones."""
     span, num_warps = (4096, 4) if is_gated or num_outputs > 65536 else (1024, 2)
-    return Tiling(num_outputs=2, span=min(span, max(16, _power_of_2_from(size))), num_warps=num_warps)
+    return Tiling(num_outputs=2, span=min(span, max(16, power_of_2_from(size))), num_warps=num_warps)
 
 
 @cache
@@ -197,11 +198,7 @@ def _tile_few_rows(num_rows: int, num_outputs: int, size: int, is_gated: bool) -
         tiling = Tiling(num_outputs=16, span=512, num_warps=2, num_stages=3)
     else:
         tiling = Tiling(num_outputs=64, span=128, num_warps=4, num_stages=4)
-    return tiling._replace(span=max(16, min(tiling.span, _power_of_2_from(size))))
-
-
-def _power_of_2_from(size: int) -> int:
-    return int(triton.next_power_of_2(size))
+    return tiling._replace(span=max(16, min(tiling.span, power_of_2_from(size))))
 
 
 def multiply(
@@ -244,7 +241,7 @@ def multiply(
             num_outputs,
             0.0 if norm is None else norm[1],
             SIZE=size,
-            PADDED_SIZE=_power_of_2_from(size),
+            PADDED_SIZE=power_of_2_from(size),
             OUTPUTS=tiling.num_outputs,
             SPAN=tiling.span,
             HAS_NORM=norm is not None,
@@ -254,7 +251,7 @@ def multiply(
         return out
     if norm is not None:
         x = rms_norm(x, None, *norm)
-    padded_rows = max(8, _power_of_2_from(num_rows))
+    padded_rows = max(8, power_of_2_from(num_rows))
     tiling = _tile_few_rows(padded_rows, num_outputs, size, activation is not None)
     few_rows_kernel[(-(-num_outputs // tiling.num_outputs),)](
         x,

@@ -8,13 +8,12 @@ Strides count elements. All arithmetic is in float32.
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch
+from seesay.kernels.sizes import power_of_2_from
 
 MAX_NORM_TILE = 1024
 """Most elements of several short rows that one program takes: the norms of heads are that short."""
@@ -235,12 +234,6 @@ def scatter_kernel(
     tl.store(target_ptr + row * target_stride + columns, values.to(target_ptr.dtype.element_ty), mask=is_inside)
 
 
-@cache
-def _power_of_2_from(size: int) -> int:
-    """Triton's function, without the time it takes: at small batches the host is what is waited for."""
-    return int(triton.next_power_of_2(size))
-
-
 def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """The norm of x, or of x + residual (both [T, size]), which is then written to the residual."""
     size = x.shape[-1]
@@ -250,8 +243,8 @@ def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, e
     num_rows = out.numel() // size if size else 0
     if not num_rows:
         return out
-    block, is_dependent = _power_of_2_from(size), has_dependent_launch(x.get_device())
-    rows = 1 if 2 * block > MAX_NORM_TILE else min(MAX_NORM_TILE // block, _power_of_2_from(num_rows))
+    block, is_dependent = power_of_2_from(size), has_dependent_launch(x.get_device())
+    rows = 1 if 2 * block > MAX_NORM_TILE else min(MAX_NORM_TILE // block, power_of_2_from(num_rows))
     norm_kernel[(-(-num_rows // rows),)](
         x,
         x if residual is None else residual,
@@ -307,7 +300,7 @@ def make_rotary_tables(
             scale,
             DIM=dim,
             TOKENS=tokens,
-            BLOCK=_power_of_2_from(dim),
+            BLOCK=power_of_2_from(dim),
             HAS_AXES=axes is not None,
             HAS_LONG=is_long is not None and long_inv_freq is not None,
             IS_DEPENDENT=is_dependent,
@@ -331,7 +324,7 @@ def rotate_and_write(
         return
     assert qkv.stride(1) == dim and qkv.stride(2) == 1 and cache.is_contiguous() and half
     assert cos.is_contiguous() and sin.is_contiguous()
-    heads = min(HEADS_PER_PROGRAM, _power_of_2_from(num_all))
+    heads = min(HEADS_PER_PROGRAM, power_of_2_from(num_all))
     is_dependent = has_dependent_launch(qkv.get_device())
     rotate_and_write_kernel[(num_tokens, -(-num_all // heads))](
         qkv,
@@ -348,8 +341,8 @@ def rotate_and_write(
         DIM=dim,
         HALF=half,
         HEADS=heads,
-        BLOCK=_power_of_2_from(half),
-        BLOCK_REST=_power_of_2_from(max(1, dim - 2 * half)),
+        BLOCK=power_of_2_from(half),
+        BLOCK_REST=power_of_2_from(max(1, dim - 2 * half)),
         HAS_NORM=norms is not None,
         IS_DEPENDENT=is_dependent,
         launch_pdl=is_dependent,
@@ -362,7 +355,7 @@ def act_and_mul(x: torch.Tensor, activation: str) -> torch.Tensor:
     out = torch.empty((*x.shape[:-1], size), dtype=x.dtype, device=x.device)
     if out.numel():
         flat = x.reshape(-1, 2 * size)
-        block, is_dependent = min(SPAN, _power_of_2_from(size)), has_dependent_launch(x.get_device())
+        block, is_dependent = min(SPAN, power_of_2_from(size)), has_dependent_launch(x.get_device())
         activation_kernel[(len(flat), -(-size // block))](
             flat,
             out,
@@ -382,7 +375,7 @@ def scatter(target: torch.Tensor, rows: torch.Tensor, source: torch.Tensor) -> N
         return
     assert target.stride(1) == source.stride(1) == 1 and rows.is_contiguous()
     size = target.shape[1]
-    block = min(SPAN, _power_of_2_from(size))
+    block = min(SPAN, power_of_2_from(size))
     scatter_kernel[(len(source), -(-size // block))](
         target, rows, source, target.stride(0), source.stride(0), SIZE=size, BLOCK=block
     )

@@ -9,11 +9,11 @@ Strides count elements. All arithmetic is in float32; what goes into a matrix pr
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
+
+from seesay.kernels.sizes import power_of_2_from
 
 LONGEST_WINDOW = 64
 """Rows that one program takes as queries and as keys. Qwen2.5-VL's windows have as many."""
@@ -236,23 +236,18 @@ def quick_gelu_kernel(x_ptr, size, BLOCK: tl.constexpr):
     tl.store(x_ptr + places, (wide * tl.sigmoid(1.702 * wide)).to(x.dtype), mask=places < size)
 
 
-@cache
-def _power_of_2_from(size: int) -> int:
-    return int(triton.next_power_of_2(size))
-
-
 def rotate_(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Turn the queries and keys in qkv [P, 3, heads, head_dim] in place. cos, sin float32 [P, head_dim / 2]."""
     num_rows, _, num_heads, head_dim = qkv.shape
     assert qkv.is_contiguous() and cos.is_contiguous() and sin.is_contiguous()
-    heads = min(ROTATED_HEADS, _power_of_2_from(2 * num_heads))
+    heads = min(ROTATED_HEADS, power_of_2_from(2 * num_heads))
     rotate_kernel[(num_rows, -(-2 * num_heads // heads))](
         qkv,
         cos,
         sin,
         NUM_HEADS=num_heads,
         HALF=head_dim // 2,
-        BLOCK_HALF=_power_of_2_from(head_dim // 2),
+        BLOCK_HALF=power_of_2_from(head_dim // 2),
         HEADS=heads,
     )
 
@@ -278,8 +273,8 @@ def attend_windows(
         LOG2_E / head_dim**0.5,
         NUM_HEADS=num_heads,
         HALF=head_dim // 2,
-        BLOCK_HALF=max(16, _power_of_2_from(head_dim // 2)),
-        BLOCK=max(16, _power_of_2_from(longest)),
+        BLOCK_HALF=max(16, power_of_2_from(head_dim // 2)),
+        BLOCK=max(16, power_of_2_from(longest)),
         num_warps=4,
     )
     return out
@@ -302,7 +297,7 @@ def attend_segments(qkv: torch.Tensor, starts: torch.Tensor, longest: int) -> to
         LOG2_E / head_dim**0.5,
         NUM_HEADS=num_heads,
         HEAD_DIM=head_dim,
-        PADDED_DIM=max(16, _power_of_2_from(head_dim)),
+        PADDED_DIM=max(16, power_of_2_from(head_dim)),
         QUERIES=queries,
         KEYS=keys,
         num_warps=num_warps,
@@ -326,7 +321,7 @@ def norm(
     assert x.is_contiguous() and (update is None or update.is_contiguous())
     out = torch.empty_like(x)
     size = x.shape[-1]
-    block = _power_of_2_from(size)
+    block = power_of_2_from(size)
     norm_kernel[(x.numel() // size,)](
         x,
         x if update is None else update,

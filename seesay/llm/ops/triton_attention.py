@@ -11,10 +11,10 @@ from functools import cache
 
 import numpy as np
 import torch
-import triton
 
 from seesay.device import upload
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
+from seesay.kernels.sizes import power_of_2_from
 from seesay.llm.ops.interface import DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention_kernels import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
 
@@ -185,7 +185,7 @@ def divide(
     num_items = num_rows + wanted_items
     items = torch.empty(num_items, 4, dtype=torch.int32, device=device)
     parts = torch.empty(num_rows, 2, dtype=torch.int32, device=device)
-    block_rows = int(triton.next_power_of_2(num_rows))
+    block_rows = power_of_2_from(num_rows)
     block_items = max(1, min(64, DIVIDE_ELEMENTS // block_rows))
     divide_kernel[(-(-num_items // block_items),)](
         plan.kv_lens,
@@ -268,14 +268,13 @@ def _prefill(
     )
 
 
-@cache
 def _padded_dim(head_dim: int) -> int:
-    return max(16, int(triton.next_power_of_2(head_dim)))
+    return max(16, power_of_2_from(head_dim))
 
 
 @cache
 def _decode_tile(dtype: torch.dtype, head_dim: int, group: int, has_room: bool) -> _Tile:
-    rows = max(16, int(triton.next_power_of_2(group)))
+    rows = max(16, power_of_2_from(group))
     if dtype == torch.float32 or head_dim > 128:
         return _Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
     return _Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=3 if has_room else 2)
@@ -284,7 +283,7 @@ def _decode_tile(dtype: torch.dtype, head_dim: int, group: int, has_room: bool) 
 @cache
 def _prefill_tile(dtype: torch.dtype, head_dim: int, group: int, is_large: bool, has_room: bool) -> _Tile:
     """has_room: whether shared memory is large (see `has_large_shared_memory`)."""
-    least, num_stages = int(triton.next_power_of_2(group)), 3 if has_room else 2
+    least, num_stages = power_of_2_from(group), 3 if has_room else 2
     if dtype == torch.float32:
         return _Tile(rows=max(least, 32 if head_dim <= 128 else 16), keys=32, num_warps=4, num_stages=1)
     if head_dim > 128:

@@ -1,0 +1,23 @@
+"""Tables of KV blocks that hold words."""
+
+from __future__ import annotations
+
+from seesay.llm.block_pool import BlockPool
+from seesay.llm.prefix import BlockKey, digest
+
+
+def make_chain(*words: str) -> list[BlockKey]:
+    """Keys of a table whose blocks hold these words."""
+    keys: list[BlockKey] = []
+    for word in words:
+        content = (keys[-1].hash if keys else b"") + word.encode()
+        keys.append(BlockKey(digest(content), content))
+    return keys
+
+
+def fill(pool: BlockPool, *words: str) -> tuple[int, ...]:
+    """A table of registered blocks that hold these words."""
+    block_ids = pool.allocate(len(words))
+    for block_id, key in zip(block_ids, make_chain(*words), strict=True):
+        pool.register(block_id, key)
+    return block_ids
