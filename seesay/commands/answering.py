@@ -7,7 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from seesay.errors import ErrorCode, RequestError
+from seesay.batch import Batch
+from seesay.values import GenerationRequest
+from seesay.vl.messages import parse_messages
 
 if TYPE_CHECKING:
     from seesay.api import Pipeline
@@ -54,19 +56,21 @@ class LocalModel:
 
     def answer(self, messages: Messages) -> Pieces:
         """Raises RequestError for what the model cannot answer."""
-        with closing(self._pipe.stream_infer(list(messages), gen_config=self._gen_config)) as responses:
-            for response in responses:
-                if response.finish_reason == "error":
-                    raise response.error or RequestError(ErrorCode.INTERNAL, response.text)
+        # Not through the pipeline's own calls: for them `IMAGE_TOKEN` is a marker, and what is typed here is text.
+        request = GenerationRequest(prompt=parse_messages(messages), gen_config=self._gen_config)
+        with closing(Batch(self._pipe.engine, [request]).deltas()) as deltas:
+            for _, delta in deltas:
+                if delta.error is not None:
+                    raise delta.error
                 counts = None
-                if (usage := response.usage) is not None:
+                if (usage := delta.usage) is not None:
                     counts = Counts(
                         prompt_tokens=usage.prompt_tokens,
                         completion_tokens=usage.completion_tokens,
                         media_tokens=usage.media_tokens,
                         cached_tokens=usage.cached_tokens,
                     )
-                yield Piece(text=response.text, counts=counts, is_cut=response.finish_reason == "length")
+                yield Piece(text=delta.text, counts=counts, is_cut=delta.finish_reason == "length")
 
 
 class RemoteModel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, NoReturn
 
@@ -56,7 +57,10 @@ def parse_prompts(
 
 
 def parse_messages(messages: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """OpenAI messages as values. Raises RequestError naming what is wrong and where."""
+    """Return OpenAI messages as values, media where their parts stand: `IMAGE_TOKEN` in a text is text.
+
+    Raises RequestError naming what is wrong and where.
+    """
     return tuple(_parse_message(message, index) for index, message in enumerate(messages))
 
 
@@ -90,7 +94,9 @@ def _parse_item(item: Any, config: GenerationConfig, *, do_preprocess: bool) -> 
     if isinstance(item, list) and item and all(isinstance(message, Mapping) for message in item):
         if not do_preprocess:
             _fail("with do_preprocess=False a prompt is a text, or (text, media); these are messages")
-        return GenerationRequest(prompt=parse_messages(item), gen_config=config)
+        # Whoever calls the pipeline wrote these texts for it, so `IMAGE_TOKEN` is a marker here, as in a tuple.
+        messages = tuple(replace(message, parts=_place(message.parts)) for message in parse_messages(item))
+        return GenerationRequest(prompt=messages, gen_config=config)
     if isinstance(item, list) and not item:
         _fail(f"the prompt is an empty list; it must be {_ACCEPTED}")
     _fail(f"a prompt must be {_ACCEPTED}; this one is {_describe(item)}")
@@ -208,7 +214,7 @@ def _parse_message(message: Mapping[str, Any], index: int) -> Message:
         parts = [_parse_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
     else:
         _fail(f"{where}.content must be a text or a list of parts; it is {_describe(content)}", f"{where}.content")
-    return Message(role=role, parts=_place(parts), extra=extra)
+    return Message(role=role, parts=tuple(parts), extra=extra)
 
 
 def _parse_part(part: Any, where: str) -> Part:
