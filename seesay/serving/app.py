@@ -85,8 +85,7 @@ def _make_middleware(state: ServerState) -> list[Middleware]:
             )
         )
     layers.append(Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics))
-    if settings.api_keys:
-        layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys))
+    layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys))
     layers.append(Middleware(AdmissionMiddleware, gate=state.gate, settings=settings))
     return layers
 

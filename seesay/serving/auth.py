@@ -1,4 +1,4 @@
-"""API keys: `Authorization: Bearer KEY` or `x-api-key: KEY`, compared in constant time."""
+"""API keys: `Authorization: Bearer KEY` or `x-api-key: KEY`, compared in constant time; and whose a request is."""
 
 from __future__ import annotations
 
@@ -12,40 +12,71 @@ from seesay.serving.errors import ApiError
 
 # What load balancers, browsers and client generators ask for without a key. None of it tells about requests.
 _OPEN_PATHS = frozenset({"/", "/health", "/version", "/openapi.json", "/docs/oauth2-redirect"})
+_MAX_KEYS = 4  # in one request
+
+
+def owner_of(scope: Scope) -> bytes:
+    """Return whose a request is; what the server keeps for one owner is not shown to another.
+
+    An owner is the API key, however it was sent, or all keys of a request with several: a gateway may add its own.
+    Where the server has keys, others do not count. Empty for a request without a key. No key can be read from it.
+    """
+    owner: bytes = scope["state"]["owner"]
+    return owner
 
 
 class ApiKeyMiddleware:
-    """Refuses with 401 what has none of `keys`; open paths and CORS preflights aside."""
+    """Find the owner of each request; where the server has `keys`, refuse with 401 what has none of them (open paths
+    and CORS preflights aside)."""
 
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
         # Digests have one length, so that neither keys nor their lengths show in the time of a comparison.
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+        self._known = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
-            self._check(scope)
+        if scope["type"] == "http":
+            keys, others = _find_credentials(scope)
+            if self._known:
+                valid = [key for key in keys if self._is_known(key)]
+                if not valid and scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
+                    raise _refuse(bool(keys))
+            else:
+                valid = keys + others
+            owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
+            scope.setdefault("state", {})["owner"] = owner
         await self._app(scope, receive, send)
 
-    def _check(self, scope: Scope) -> None:
-        given = _find_keys(scope)
-        if not given:
-            raise _unauthorized("no API key was given: send it as  Authorization: Bearer KEY  or  x-api-key: KEY")
-        matches = [hmac.compare_digest(hashlib.sha256(key).digest(), known) for key in given for known in self._digests]
-        if not any(matches):
-            raise _unauthorized("the API key is not valid")
+    def _is_known(self, key: bytes) -> bool:
+        return sum(hmac.compare_digest(key, known) for known in self._known) > 0  # each of them is compared
 
 
-def _find_keys(scope: Scope) -> list[bytes]:
-    keys = []
+def _find_credentials(scope: Scope) -> tuple[list[bytes], list[bytes]]:
+    """Return the digests of the keys in the headers, and of `Authorization` headers of other schemes."""
+    keys: list[bytes] = []
+    others: list[bytes] = []
     for name, value in scope["headers"]:
         if name == b"x-api-key":
             keys.append(value.strip())
         elif name == b"authorization":
-            scheme, _, key = value.strip().partition(b" ")
+            scheme, _, rest = value.strip().partition(b" ")
             if scheme.lower() == b"bearer":
-                keys.append(key.strip())
-    return [key for key in keys if key][:4]
+                keys.append(rest.strip())
+            else:
+                others.append(b" ".join((scheme.lower() if rest else scheme, rest.strip())))
+    if len(keys) + len(others) > _MAX_KEYS:
+        raise _unauthorized(f"the request has {len(keys) + len(others)} API keys; at most {_MAX_KEYS} are taken")
+    return [_digest(key) for key in keys if key], [_digest(b"authorization " + value) for value in others]
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _refuse(was_given: bool) -> ApiError:
+    if was_given:
+        return _unauthorized("the API key is not valid")
+    return _unauthorized("no API key was given: send it as  Authorization: Bearer KEY  or  x-api-key: KEY")
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -159,14 +159,14 @@ def make_stored(size: int) -> StoredResponse:
 def test_store_is_bounded_in_number_and_bytes() -> None:
     store = ResponseStore(max_entries=3, max_bytes=100_000)
     for name in "abcd":
-        store.put(name, make_stored(10))
-    assert store.get("a") is None and store.get("b") is not None
-    store.put("e", make_stored(10))  # c was not used for the longest time
-    assert store.get("c") is None and store.get("b") is not None
-    store.put("large", make_stored(45_000))
-    assert store.get("large") is not None and store.get("d") is None
-    store.put("too large", make_stored(60_000))
-    assert store.get("too large") is None
-    assert not store.delete("large") and not store.delete("too large")
-    store.put("z", make_stored(10))
-    assert store.delete("z") and store.get("z") is None
+        store.put(b"", name, make_stored(10))
+    assert store.get(b"", "a") is None and store.get(b"", "b") is not None
+    store.put(b"", "e", make_stored(10))  # c was not used for the longest time
+    assert store.get(b"", "c") is None and store.get(b"", "b") is not None
+    store.put(b"", "large", make_stored(45_000))
+    assert store.get(b"", "large") is not None and store.get(b"", "d") is None
+    store.put(b"", "too large", make_stored(60_000))
+    assert store.get(b"", "too large") is None
+    assert not store.delete(b"", "large") and not store.delete(b"", "too large")
+    store.put(b"", "z", make_stored(10))
+    assert store.delete(b"", "z") and store.get(b"", "z") is None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -12,6 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.serving.answers import unless_gone
+from seesay.serving.auth import owner_of
 from seesay.serving.content import check_unicode, read_messages
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
@@ -43,7 +43,7 @@ def make_router(state: ServerState, sessions: SessionStore | None = None) -> API
     async def chat_interactive(body: InteractiveRequest, http: Request) -> Response:
         """Answer the next turn of a session."""
         state.check_model(body.model)
-        key = (_owner_of(http.headers), body.session_id)
+        key = (owner_of(http.scope), body.session_id)
         if body.cancel:
             store.cancel(key)
             return _nothing()
@@ -58,12 +58,6 @@ def make_router(state: ServerState, sessions: SessionStore | None = None) -> API
         return JSONResponse(await unless_gone(http.receive, _collect(pieces)))
 
     return router
-
-
-def _owner_of(headers: Mapping[str, str]) -> bytes:
-    """Whose session it is: other keys must not see it. No key is kept."""
-    key = headers.get("authorization") or headers.get("x-api-key") or ""
-    return hashlib.sha256(key.encode()).digest()
 
 
 def _nothing() -> JSONResponse:

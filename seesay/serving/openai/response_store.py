@@ -1,4 +1,4 @@
-"""Responses that clients may continue by their id. In memory, bounded in number and size, oldest out first."""
+"""Responses that their owners may continue by their id. In memory, bounded in number and size, oldest out first."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """At most `max_entries` responses, and 256 MiB of them."""
+    """Hold at most `max_entries` responses, and 256 MiB of them. Only the owner of one (`auth.owner_of`) finds it."""
 
     def __init__(self, max_entries: int, max_bytes: int = _MAX_BYTES) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._num_bytes = 0
-        self._entries: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._entries: OrderedDict[tuple[bytes, str], StoredResponse] = OrderedDict()
 
-    def get(self, response_id: str) -> StoredResponse | None:
+    def get(self, owner: bytes, response_id: str) -> StoredResponse | None:
         """The response, which counts as used; None when it is not here, or no longer."""
-        stored = self._entries.get(response_id)
+        stored = self._entries.get((owner, response_id))
         if stored is not None:
-            self._entries.move_to_end(response_id)
+            self._entries.move_to_end((owner, response_id))
         return stored
 
-    def put(self, response_id: str, stored: StoredResponse) -> None:
+    def put(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
         """Keep a response, at the cost of those that were not used for the longest time."""
-        self._entries[response_id] = stored
+        self._entries[owner, response_id] = stored
         self._num_bytes += stored.num_bytes
         while self._entries and (len(self._entries) > self._max_entries or self._num_bytes > self._max_bytes):
             _, old = self._entries.popitem(last=False)
             self._num_bytes -= old.num_bytes
 
-    def delete(self, response_id: str) -> bool:
+    def delete(self, owner: bytes, response_id: str) -> bool:
         """Forget a response. Returns whether it was here."""
-        stored = self._entries.pop(response_id, None)
+        stored = self._entries.pop((owner, response_id), None)
         if stored is not None:
             self._num_bytes -= stored.num_bytes
         return stored is not None

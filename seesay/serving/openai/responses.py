@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.serving.answers import Answer, Tally
+from seesay.serving.auth import owner_of
 from seesay.serving.content import check_unicode, read_messages
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import ApiError, bad_request
@@ -53,22 +54,22 @@ def make_router(state: ServerState) -> APIRouter:
         return JSONResponse(reply.complete(answers[0]))
 
     @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
-    async def retrieve_response(response_id: str) -> Response:
+    async def retrieve_response(response_id: str, http: Request) -> Response:
         """A response that is still stored."""
-        return JSONResponse(_find(store, response_id, "response_id", status=404).body)
+        return JSONResponse(_find(store, http, response_id, "response_id", status=404).body)
 
     @router.delete("/v1/responses/{response_id}")
-    async def delete_response(response_id: str) -> DeletedResponse:
+    async def delete_response(response_id: str, http: Request) -> DeletedResponse:
         """Forget a response."""
-        _find(store, response_id, "response_id", status=404)
-        store.delete(response_id)
+        _find(store, http, response_id, "response_id", status=404)
+        store.delete(owner_of(http.scope), response_id)
         return DeletedResponse(id=response_id)
 
     return router
 
 
-def _find(store: ResponseStore, response_id: str, param: str, *, status: int) -> StoredResponse:
-    stored = store.get(response_id)
+def _find(store: ResponseStore, http: Request, response_id: str, param: str, *, status: int) -> StoredResponse:
+    stored = store.get(owner_of(http.scope), response_id)
     if stored is None:
         raise ApiError(
             status, f"{param}: {response_id[:60]!r} is not stored here (any more)", param=param, code="not_found"
@@ -130,11 +131,12 @@ class ResponseReply:
         state.check_model(body.model)
         self._state = state
         self._store = store
+        self._owner = owner_of(http.scope)
         self._body = body
         self._stores = body.store is not False and state.settings.max_stored_responses > 0
         earlier: tuple[Message, ...] = ()
         if body.previous_response_id is not None:
-            earlier = _find(store, body.previous_response_id, "previous_response_id", status=400).messages
+            earlier = _find(store, http, body.previous_response_id, "previous_response_id", status=400).messages
         self._messages = (*earlier, *read_input(body, state))
         config = state.defaults.make_config(
             max_new_tokens=body.max_output_tokens,
@@ -179,7 +181,8 @@ class ResponseReply:
         }
         if self._stores:
             said = Message(role="assistant", parts=(TextPart(text=answer.text),))
-            self._store.put(self._id, StoredResponse(body=dict(response), messages=(*self._messages, said)))
+            stored = StoredResponse(body=dict(response), messages=(*self._messages, said))
+            self._store.put(self._owner, self._id, stored)
         if self._wants_timings:
             response["seesay"] = make_details(tally)
         return response
