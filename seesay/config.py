@@ -20,6 +20,7 @@ from seesay.errors import ConfigError
 from seesay.option_checks import accept_defaults, check_types
 
 DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
+Transparency = Literal["white", "drop"]
 
 
 def _require(condition: bool, option: str, value: object, need: str) -> None:
@@ -188,6 +189,8 @@ class VisionConfig:
     embedding_cache_bytes: limit of the store that keeps embeddings of pictures seen before; 0 keeps none.
     feature_cache_bytes: limit of the cache that keeps preprocessed pictures; 0 keeps none.
     thread_num: threads that decode and preprocess media; by default one per processor core, between 4 and 16.
+    transparency: what becomes of transparent parts of pictures: "white" puts them on white, "drop" ignores the alpha
+        channel, as Transformers' processors do. A media item's own option `transparency` goes before it.
     """
 
     max_batch_size: int = 8
@@ -195,6 +198,7 @@ class VisionConfig:
     embedding_cache_bytes: int = 1 << 30
     feature_cache_bytes: int = 256 << 20
     thread_num: int = _MEDIA_THREADS
+    transparency: Transparency = "white"
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -118,6 +118,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="most pictures in one call of the vision tower (default: 8)",
     )
     group.add_argument(
+        "--transparency",
+        choices=("white", "drop"),
+        default="white",
+        help="transparent parts of pictures: put on white, or drop the alpha channel (default: white)",
+    )
+    group.add_argument(
         "--disable-vision-encoder", action="store_true", help="do not load the vision tower; pictures are refused"
     )
     group.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
@@ -169,7 +175,7 @@ def make_vision_config(arguments: argparse.Namespace) -> VisionConfig:
     """How pictures are encoded."""
     from seesay.config import VisionConfig
 
-    return VisionConfig(max_batch_size=arguments.vision_max_batch_size)
+    return VisionConfig(max_batch_size=arguments.vision_max_batch_size, transparency=arguments.transparency)
 
 
 def make_chat_template_config(arguments: argparse.Namespace) -> ChatTemplateConfig | None:

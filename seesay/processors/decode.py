@@ -12,18 +12,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from seesay.config import Transparency
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.allowance import Allowance
 from seesay.processors.hashing import digest
-from seesay.processors.media import clip_size, image_size, pixels_of, take_clip, take_image, video_of
+from seesay.processors.media import (
+    check_transparency,
+    clip_size,
+    image_size,
+    pixels_of,
+    take_clip,
+    take_image,
+    video_of,
+)
 from seesay.processors.sampling import FrameSampling
 from seesay.processors.sources import describe
 from seesay.values import DecodedMedia, MediaSize, Modality
 
 # Options of a media part that say which pixels to take; all others belong to the family's preprocessing.
 DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
-    Modality.IMAGE: frozenset(),
-    Modality.VIDEO: frozenset({"fps", "num_frames", "min_frames", "max_frames"}),
+    Modality.IMAGE: frozenset({"transparency"}),
+    Modality.VIDEO: frozenset({"fps", "num_frames", "min_frames", "max_frames", "transparency"}),
 }
 
 
@@ -32,14 +41,15 @@ class OpenedMedia:
     """A picture or clip that was read or fetched, with what its header tells. Nothing of it is decoded.
 
     `content` is what `image_of` or `video_of` take; `name` is what messages call it; `sampling` says which frames of a
-    clip are taken. `size` is None for a clip of which only decoding would tell. `fetch_s` are the seconds it took to
-    get here.
+    clip are taken, `transparency` what becomes of transparent parts. `size` is None for a clip of which only decoding
+    would tell. `fetch_s` are the seconds it took to get here.
     """
 
     modality: Modality
     content: Any
     name: str
     sampling: FrameSampling | None
+    transparency: Transparency
     size: MediaSize | None
     fetch_s: float
 
@@ -52,6 +62,9 @@ def open_media(modality: Modality, source: Any, options: Mapping[str, Any], allo
         known = ", ".join(sorted(DECODE_OPTIONS[modality])) or "none"
         message = f"unknown {modality.value} option {min(unknown)!r} (known: {known})"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, min(unknown))
+    sampling_options = dict(options)
+    transparency: Transparency = sampling_options.pop("transparency", "white")
+    check_transparency(transparency)
     limits, name, started = allowance.limits, describe(source), time.perf_counter()
     content: Any
     sampling: FrameSampling | None = None
@@ -59,22 +72,31 @@ def open_media(modality: Modality, source: Any, options: Mapping[str, Any], allo
     if modality is Modality.IMAGE:
         content = take_image(source, allowance)
     else:
-        sampling = FrameSampling.checked(**options, limit=limits.max_frames)
+        sampling = FrameSampling.checked(**sampling_options, limit=limits.max_frames)
         content = take_clip(source, sampling, allowance)
     fetch_s = time.perf_counter() - started
     size = image_size(content, limits, name) if sampling is None else clip_size(content, sampling, limits, name)
     if size is not None:
         allowance.spend_pixels(size.num_pixels)
-    return OpenedMedia(modality=modality, content=content, name=name, sampling=sampling, size=size, fetch_s=fetch_s)
+    return OpenedMedia(
+        modality=modality,
+        content=content,
+        name=name,
+        sampling=sampling,
+        transparency=transparency,
+        size=size,
+        fetch_s=fetch_s,
+    )
 
 
 def decode_media(opened: OpenedMedia, allowance: Allowance) -> DecodedMedia:
     """The pixels: frames uint8 [1, H, W, 3] of a picture, [N, H, W, 3] of a clip, in memory that nobody else writes to.
     Raises `RequestError`."""
-    limits, content = allowance.limits, opened.content
+    limits, content, name = allowance.limits, opened.content, opened.name
     if opened.sampling is None:
-        return _make_media(Modality.IMAGE, pixels_of(content, limits, opened.name)[None], (), 0.0)
-    video = video_of(content, opened.sampling, limits, opened.name)
+        pixels = pixels_of(content, limits, name, transparency=opened.transparency)
+        return _make_media(Modality.IMAGE, pixels[None], (), 0.0)
+    video = video_of(content, opened.sampling, limits, name, transparency=opened.transparency)
     if opened.size is None:
         allowance.spend_pixels(video.frames.size // 3)
     frames = video.frames.copy() if video is content else video.frames

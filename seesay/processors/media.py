@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seesay.config import MediaLimits
+from seesay.config import MediaLimits, Transparency
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors import picture
 from seesay.processors.allowance import Allowance
@@ -42,15 +42,18 @@ class Video:
     frame_interval_s: float
 
 
-def load_image(source: Any, *, limits: MediaLimits = _NO_LIMITS_GIVEN) -> Image.Image:
-    """A picture as an RGB `PIL.Image`, upright as its EXIF data says.
+def load_image(
+    source: Any, *, transparency: Transparency = "white", limits: MediaLimits = _NO_LIMITS_GIVEN
+) -> Image.Image:
+    """Return a picture as an RGB `PIL.Image`, upright as its EXIF data says and without that orientation.
 
     `source` is a path, http(s) URL, data URL, bytes, base64 text, file opened in binary mode, PIL image, or uint8 array
-    or tensor [H, W], [H, W, 3] or [H, W, 4]. Of an animation the first frame is taken; transparent parts are white;
-    16-bit grey is scaled to 8 bits. Limits are checked before pixels are decoded. Raises `RequestError` that says what
-    is wrong and what to do.
+    or tensor [H, W], [H, W, 3] or [H, W, 4]. Of an animation the first frame is taken. Transparent parts are put on
+    white; with `transparency="drop"` the alpha channel is ignored, as Transformers does. 16-bit grey is scaled to
+    8 bits. Limits are checked before pixels are decoded. Raises `RequestError` that says what is wrong and what to do.
     """
-    return image_of(take_image(source, Allowance(limits)), limits, describe(source))
+    check_transparency(transparency)
+    return image_of(take_image(source, Allowance(limits)), limits, describe(source), transparency=transparency)
 
 
 def load_video(
@@ -60,6 +63,7 @@ def load_video(
     num_frames: int | None = None,
     min_frames: int | None = None,
     max_frames: int | None = None,
+    transparency: Transparency = "white",
     limits: MediaLimits = _NO_LIMITS_GIVEN,
 ) -> Video:
     """Frames of a clip, evenly sampled: `num_frames` of them, or `fps` per second (default 2).
@@ -69,12 +73,22 @@ def load_video(
     is even and kept within `min_frames` (4) and `max_frames` (768). Frames that were given are all taken unless
     `num_frames` is smaller, and `fps` tells how many there are per second of the clip; a `Video` keeps its own times.
     Frames of a file that together hold more than `limits.max_clip_pixels` are scaled down while they are decoded.
+    `transparency` is that of `load_image`, for frames that were given; those of a file have none.
     Raises `RequestError`, or `MissingExtraError` without a package that reads videos.
     """
     sampling = FrameSampling.checked(
         fps=fps, num_frames=num_frames, min_frames=min_frames, max_frames=max_frames, limit=limits.max_frames
     )
-    return video_of(take_clip(source, sampling, Allowance(limits)), sampling, limits, describe(source))
+    check_transparency(transparency)
+    content = take_clip(source, sampling, Allowance(limits))
+    return video_of(content, sampling, limits, describe(source), transparency=transparency)
+
+
+def check_transparency(value: object) -> None:
+    """Raise `RequestError` unless `value` is one of `Transparency`."""
+    if value not in ("white", "drop"):
+        message = f"transparency must be 'white' or 'drop', got {str(value)[:40]!r}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, "transparency")
 
 
 # --- content, not decoded --------------------------------------------------------------------------------------------
@@ -143,41 +157,57 @@ def clip_size(content: ClipContent, sampling: FrameSampling, limits: MediaLimits
 # --- pixels ----------------------------------------------------------------------------------------------------------
 
 
-def image_of(content: ImageContent, limits: MediaLimits, name: str) -> Image.Image:
+def image_of(
+    content: ImageContent, limits: MediaLimits, name: str, *, transparency: Transparency = "white"
+) -> Image.Image:
     """The picture, decoded. `name` is what messages call it. Raises `RequestError`."""
     if isinstance(content, np.ndarray):
         content = _array_to_image(content)
     if not isinstance(content, bytes):
-        return picture.to_rgb(content, limits, "the PIL image")
-    return picture.decode_picture(content, limits, name)
+        return picture.to_rgb(content, limits, "the PIL image", transparency=transparency)
+    return picture.decode_picture(content, limits, name, transparency=transparency)
 
 
-def pixels_of(content: ImageContent, limits: MediaLimits, name: str) -> npt.NDArray[np.uint8]:
+def pixels_of(
+    content: ImageContent, limits: MediaLimits, name: str, *, transparency: Transparency = "white"
+) -> npt.NDArray[np.uint8]:
     """The picture's pixels, uint8 [H, W, 3], in memory of their own, which may be read-only. Raises `RequestError`."""
     if isinstance(content, np.ndarray):
         return content.copy(order="C")
-    return np.asarray(image_of(content, limits, name))
+    return np.asarray(image_of(content, limits, name, transparency=transparency))
 
 
-def video_of(content: ClipContent, sampling: FrameSampling, limits: MediaLimits, name: str) -> Video:
+def video_of(
+    content: ClipContent,
+    sampling: FrameSampling,
+    limits: MediaLimits,
+    name: str,
+    *,
+    transparency: Transparency = "white",
+) -> Video:
     """The clip's sampled frames, decoded. `name` is what messages call it. Raises `RequestError`, or
     `MissingExtraError` without a package that reads videos."""
     if isinstance(content, Video):
         return _thin(content, sampling)
     if isinstance(content, GivenFrames):
-        return _stack_frames(content, sampling, limits)
+        return _stack_frames(content, sampling, limits, transparency)
     from seesay.processors.clip import decode_clip
 
     frames, timestamps_s, interval_s = decode_clip(content, sampling, limits, name)
     return Video(frames=frames, timestamps_s=timestamps_s, frame_interval_s=interval_s)
 
 
-def _stack_frames(given: GivenFrames, sampling: FrameSampling, limits: MediaLimits) -> Video:
+def _stack_frames(
+    given: GivenFrames, sampling: FrameSampling, limits: MediaLimits, transparency: Transparency
+) -> Video:
     """Frames that were given one by one, at `sampling.fps` frames per second."""
     pictures: list[Any] = []
     num_pixels = 0
     for index, frame in zip(given.indices, given.frames, strict=True):
-        array = frame if isinstance(frame, np.ndarray) else pixels_of(frame, limits, f"frame {index}")
+        if isinstance(frame, np.ndarray):
+            array = frame
+        else:
+            array = pixels_of(frame, limits, f"frame {index}", transparency=transparency)
         if pictures and array.shape != pictures[0].shape:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA,

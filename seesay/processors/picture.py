@@ -1,4 +1,7 @@
-"""One encoded picture to upright RGB pixels. Reads headers first and refuses what is too large before decoding it."""
+"""One encoded picture to upright RGB pixels. Reads headers first and refuses what is too large before decoding it.
+
+A picture that was turned upright no longer says how to turn it: whoever gets it next must not turn it again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from seesay.config import MediaLimits
+from seesay.config import MediaLimits, Transparency
 from seesay.errors import ErrorCode, RequestError
 
 _FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
@@ -25,13 +28,16 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
+# Where Pillow keeps EXIF and XMP data, either of which may tell the orientation.
+_ORIENTED_BY = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 _WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
+_PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
 
 
-def decode_picture(data: bytes, limits: MediaLimits, name: str) -> Image.Image:
-    """The (first) picture in `data`, RGB and upright. `name` is what messages call it. Raises `RequestError`."""
-    return to_rgb(_open(data, name), limits, name)
+def decode_picture(data: bytes, limits: MediaLimits, name: str, *, transparency: Transparency = "white") -> Image.Image:
+    """Return the (first) picture in `data`, RGB and upright. `name` is what messages call it. Raises `RequestError`."""
+    return to_rgb(_open(data, name), limits, name, transparency=transparency)
 
 
 def read_size(data: bytes | Image.Image, limits: MediaLimits, name: str) -> tuple[int, int]:
@@ -69,19 +75,44 @@ def check_size(size: tuple[int, int], limits: MediaLimits, name: str) -> None:
         raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} is {width}x{height} pixels: there is nothing to see")
 
 
-def to_rgb(image: Image.Image, limits: MediaLimits, name: str) -> Image.Image:
-    """`image` as RGB, upright, transparent parts white; itself where that is what it is. Raises `RequestError`."""
+def to_rgb(image: Image.Image, limits: MediaLimits, name: str, *, transparency: Transparency = "white") -> Image.Image:
+    """Return `image` as RGB and upright: itself if it is both already. Transparent parts become white, or show the
+    colour beneath with "drop". Raises `RequestError`."""
     check_size(image.size, limits, name)
     try:
         with _lock_of(image):
             image.load()
             transposition = _UPRIGHT.get(_orientation(image))
-        image = _convert(image)
-        return image if transposition is None else image.transpose(transposition)
+        return _turn(_convert(image, transparency), transposition)
     except MemoryError:
         raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {name}") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, … on damaged files
         raise _broken(name, error) from None
+
+
+def to_png(image: Image.Image) -> bytes:
+    """Return `image`, upright and with its transparency, as a PNG file. Raises `RequestError`."""
+    try:
+        with _lock_of(image):
+            image.load()
+            transposition = _UPRIGHT.get(_orientation(image))
+        if image.mode not in _PNG_MODES:
+            image = _to_rgba(image) if image.mode in _WITH_ALPHA else _convert(image, "white")
+        file = io.BytesIO()
+        _turn(image, transposition).save(file, format="PNG")
+        return file.getvalue()
+    except Exception as error:
+        raise _broken("the PIL image", error) from None
+
+
+def _turn(image: Image.Image, transposition: Image.Transpose | None) -> Image.Image:
+    """Return `image` turned upright, without the data that told its orientation."""
+    if transposition is None:
+        return image
+    turned = image.transpose(transposition)
+    for key in _ORIENTED_BY:
+        turned.info.pop(key, None)
+    return turned
 
 
 def _lock_of(image: Image.Image) -> threading.Lock:
@@ -104,14 +135,19 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _convert(image: Image.Image) -> Image.Image:
+def _convert(image: Image.Image, transparency: Transparency) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode in _WITH_ALPHA or "transparency" in image.info:
-        return _on_white(image.convert("RGBA"))
+        with_alpha = _to_rgba(image)
+        return _on_white(with_alpha) if transparency == "white" else with_alpha.convert("RGB")
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_8_bits(np.asarray(image), image.mode)).convert("RGB")
+        return Image.fromarray(_to_8_bits(np.asarray(image), _whites_of(image))).convert("RGB")
     return image.convert("RGB")
+
+
+def _to_rgba(image: Image.Image) -> Image.Image:
+    return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow takes La no other way
 
 
 def _on_white(image: Image.Image) -> Image.Image:
@@ -120,15 +156,20 @@ def _on_white(image: Image.Image) -> Image.Image:
     return background
 
 
-def _to_8_bits(grey: npt.NDArray[np.generic], mode: str) -> npt.NDArray[np.uint8]:
-    """Grey values of more than 8 bits, scaled to 0 … 255 and rounded.
+def _whites_of(image: Image.Image) -> tuple[float, ...]:
+    """Return the values that may stand for white in a grey picture of more than 8 bits, ascending. Floats and 32-bit
+    integers do not tell how far they reach; a PGM does, and Pillow brings its values to 65535."""
+    if image.mode == "F":
+        return 1.0, 255.0, 65535.0
+    return (255.0, 65535.0) if image.mode == "I" and image.format != "PPM" else (65535.0,)
 
-    White is 65535; for floats it is 1 or 255 where none is larger; for values beyond all that it is the largest.
-    """
+
+def _to_8_bits(grey: npt.NDArray[np.generic], whites: tuple[float, ...]) -> npt.NDArray[np.uint8]:
+    """Return grey values of more than 8 bits scaled to 0 … 255 and rounded. White is the first of `whites` that no
+    value exceeds, or the largest value."""
     values = np.nan_to_num(grey.astype(np.float64))
     largest = float(values.max())
-    steps = (1.0, 255.0, 65535.0) if mode == "F" else (65535.0,)
-    white = next((step for step in steps if largest <= step), largest)
+    white = next((step for step in whites if largest <= step), largest)
     scaled: npt.NDArray[np.uint8] = np.rint(values.clip(0, None) * (255.0 / white)).astype(np.uint8)
     return scaled
 

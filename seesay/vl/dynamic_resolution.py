@@ -19,6 +19,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.images import qwen_patchify, resize, smart_resize
 from seesay.processors.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
+from seesay.vl.constants import LOW_DETAIL_PIXELS
 from seesay.vl.family import Family, Features, make_expansion, send_frames
 from seesay.vl.pixels import PixelSettings, read_processor
 
@@ -56,11 +57,15 @@ class PatchSettings:
             merge_size=settings.get("merge_size", 2),
         )
 
+    def max_pixels_of(self, options: Mapping[str, int]) -> int:
+        """Return the most pixels of a picture or frame."""
+        return options.get("max_pixels", max(self.max_pixels, options.get("min_pixels", self.min_pixels)))
+
     def fit(self, size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
         """(height, width) the frames are resized to: near their own size, or near `resized_height` and
         `resized_width`. Raises `RequestError` for options that contradict each other."""
         min_pixels = options.get("min_pixels", self.min_pixels)
-        max_pixels = options.get("max_pixels", max(self.max_pixels, min_pixels))
+        max_pixels = self.max_pixels_of(options)
         if "min_pixels" not in options:
             min_pixels = min(min_pixels, max_pixels)
         if min_pixels > max_pixels:
@@ -154,6 +159,13 @@ class DynamicResolutionFamily(Family):
         )
         assert grid == features["grid"], (grid, features)
         return {**features, "pixels": patches.numpy()}
+
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
+        max_pixels = min(LOW_DETAIL_PIXELS, self.settings[modality].max_pixels_of(options))
+        if (min_pixels := options.get("min_pixels", 0)) > max_pixels:
+            message = f"min_pixels={min_pixels} is above the {max_pixels} pixels that detail 'low' allows"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
+        return {**options, "max_pixels": max_pixels}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
         settings = self.settings[modality]

@@ -20,6 +20,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.decode import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
+from seesay.vl.constants import DETAILS
 
 if TYPE_CHECKING:
     import torch
@@ -211,12 +212,27 @@ class Family(ABC):
         parts = [self.name, modality.value, dict(self.preprocessing), dict(chosen)]
         return json.dumps(parts, sort_keys=True).encode()
 
+    def resolve_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return the options of one media item with `detail` replaced by what it means to this family. The result is
+        what all other methods take. Raises `RequestError` naming the first bad option."""
+        own = {name: value for name, value in options.items() if name != "detail"}
+        chosen, detail = self.check_options(modality, own), options.get("detail", "auto")
+        if detail not in DETAILS:
+            message = f"{modality.value} option detail must be {', '.join(DETAILS)}, got {str(detail)[:40]!r}"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "detail")
+        return self.lower_detail(modality, chosen) if detail == "low" else chosen
+
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+        """Return `options` changed to take fewer tokens, never more. A family whose media all take the same number has
+        nothing to change. Raises `RequestError` for options that ask for the opposite."""
+        return options
+
     def check_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
         """`options` when all are known integers within reason, else `RequestError` naming the first bad one."""
         known = self.options.get(modality, ())
         for name, value in options.items():
             if name not in known:
-                listed = ", ".join((*known, *sorted(DECODE_OPTIONS[modality]))) or "none"
+                listed = ", ".join(("detail", *known, *sorted(DECODE_OPTIONS[modality])))
                 message = f"{modality.value} option {name!r} is unknown to this model; known are: {listed}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
             most = MAX_TILES if name.endswith("_patch") else MAX_PIXELS

@@ -165,7 +165,7 @@ class MediaBatch:
         """The preparation of `item`, begun by `begin` unless it was before."""
         if item.opened.modality is not Modality.IMAGE:
             return begin(item)
-        key = (id(item.opened.content), *sorted(item.options.items()))
+        key = (id(item.opened.content), item.opened.transparency, *sorted(item.options.items()))
         with self._lock:
             if key not in self._begun:
                 self._begun[key] = item, begin(item)  # the item keeps the object alive, and its id its own
@@ -188,6 +188,7 @@ class MediaFront:
     ) -> None:
         self._family = family
         self._limits = limits
+        self._transparency = config.transparency
         self._is_encoded = is_encoded
         self._seen = SeenContents(_MAX_SEEN)
         self._cache = FeatureCache(config.feature_cache_bytes)
@@ -234,9 +235,12 @@ class MediaFront:
             )
         known = DECODE_OPTIONS[part.modality]
         chosen = {k: v for k, v in part.options.items() if k in known}
-        options = {k: v for k, v in part.options.items() if k not in known}
-        self._family.check_options(part.modality, options)
-        decode_options = with_defaults(chosen, self._family.decode_defaults.get(part.modality, {}))
+        asked = {k: v for k, v in part.options.items() if k not in known}
+        options = self._family.resolve_options(part.modality, asked)
+        decode_options = {
+            "transparency": self._transparency,
+            **with_defaults(chosen, self._family.decode_defaults.get(part.modality, {})),
+        }
         opened = open_media(part.modality, part.source, decode_options, allowance)
         num_tokens = None
         if opened.size is not None:
@@ -301,7 +305,8 @@ class MediaFront:
         if not isinstance(opened.content, bytes):
             return None
         media_key = self._family.media_key(opened.modality, item.options)
-        return digest(b"encoded", opened.content, repr(opened.sampling).encode(), media_key)
+        how = repr((opened.sampling, opened.transparency)).encode()
+        return digest(b"encoded", opened.content, how, media_key)
 
 
 def _gather(futures: Sequence[Future[T]]) -> list[T]:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from seesay.config import GenerationConfig
 from seesay.errors import ErrorCode, RequestError
 from seesay.values import GenerationRequest, MediaPart, Message, Modality, TextPart
-from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+from seesay.vl.constants import DETAILS, IMAGE_TOKEN, VIDEO_TOKEN
 
 Part = TextPart | MediaPart
 
@@ -27,8 +27,6 @@ _VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mp
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".heic")
 _TOKENS = re.compile(f"{re.escape(IMAGE_TOKEN)}|{re.escape(VIDEO_TOKEN)}")
 _MODALITIES = {IMAGE_TOKEN: Modality.IMAGE, VIDEO_TOKEN: Modality.VIDEO}
-# OpenAI's detail='low' is a picture of 512 x 512.
-_LOW_DETAIL_PIXELS = 512 * 512
 
 
 def parse_prompts(
@@ -267,11 +265,9 @@ def _media_options(options: dict[str, Any], where: str) -> dict[str, Any]:
             _fail(f"{where} has both nframes and num_frames, which mean the same", f"{where}.nframes")
         options["num_frames"] = num_frames
     detail = options.pop("detail", "auto")
-    if detail not in ("auto", "high", "low"):
-        _fail(f"{where}.detail must be auto, low or high, not {detail!r}", f"{where}.detail")
-    if detail == "low":
-        options["max_pixels"] = min(_LOW_DETAIL_PIXELS, options.get("max_pixels", _LOW_DETAIL_PIXELS))
-    return options
+    if detail not in DETAILS:
+        _fail(f"{where}.detail must be {', '.join(DETAILS)}, got {str(detail)[:40]!r}", f"{where}.detail")
+    return {**options, "detail": detail} if detail == "low" else options
 
 
 def _refuse_unknown(part: Mapping[str, Any], known: Sequence[str], where: str) -> None:

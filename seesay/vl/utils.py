@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import io
 from typing import Any
 
 from seesay.config import MediaLimits
+from seesay.processors import picture
 from seesay.processors.allowance import Allowance
 from seesay.processors.media import load_image, load_video
 from seesay.processors.sources import read_bytes
@@ -17,14 +17,10 @@ __all__ = ["encode_image_base64", "load_image", "load_video"]
 def encode_image_base64(image: Any) -> str:
     """The base64 text of a picture, for `data:image/png;base64,…` URLs.
 
-    A PIL image is stored as PNG; of a path, URL or bytes the content is taken as it is. Raises `RequestError`.
+    A PIL image is stored upright as PNG; of a path, URL or bytes the content is taken as it is. Raises `RequestError`.
     """
     from PIL import Image
 
-    if isinstance(image, Image.Image):
-        file = io.BytesIO()
-        image.save(file, format="PNG")
-        content = file.getvalue()
-    else:
-        content = read_bytes(image, Allowance(MediaLimits()))
+    is_opened = isinstance(image, Image.Image)
+    content = picture.to_png(image) if is_opened else read_bytes(image, Allowance(MediaLimits()))
     return base64.b64encode(content).decode("ascii")

@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media import load_image
+from seesay.processors.media import load_image, load_video
 from seesay.processors.picture import read_size
+from seesay.vl.utils import encode_image_base64
 
 
 def pixels(source: object, **limits: object) -> np.ndarray:
@@ -34,29 +35,76 @@ def test_rgb_formats(encode, picture):
         assert np.abs(pixels(encode(picture, kind, **options)).astype(int) - picture).mean() < 2, kind
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation(encode, picture, orientation, kind):
-    # How a camera that was held so stores the upright picture.
-    store = {
-        1: lambda a: a,
-        2: lambda a: a[:, ::-1],
-        3: lambda a: a[::-1, ::-1],
-        4: lambda a: a[::-1],
-        5: lambda a: a.transpose(1, 0, 2),
-        6: lambda a: np.rot90(a, 1),
-        7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
-        8: lambda a: np.rot90(a, -1),
-    }
+# How a camera that was held so stores the upright picture, by the EXIF orientation that it writes.
+STORED = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: np.rot90(a, 1),
+    7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
+    8: lambda a: np.rot90(a, -1),
+}
+WITH_EXIF = ["JPEG", "MPO", "PNG", "WEBP", "TIFF", "AVIF"]
+
+
+def encode_turned(encode, picture, kind: str, orientation: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    options = {"JPEG": {"quality": 98, "subsampling": 0}, "WEBP": {"lossless": True}}.get(kind, {})
-    data = encode(np.ascontiguousarray(store[orientation](picture)), kind, exif=exif, **options)
+    sharp = {"quality": 98, "subsampling": 0}
+    options = {"JPEG": sharp, "MPO": sharp, "WEBP": {"lossless": True}, "AVIF": {"quality": 98}}.get(kind, {})
+    return encode(np.ascontiguousarray(STORED[orientation](picture)), kind, exif=exif, **options)
+
+
+@pytest.mark.parametrize("kind", WITH_EXIF)
+@pytest.mark.parametrize("orientation", STORED)
+def test_exif_orientation(encode, picture, orientation, kind):
+    data = encode_turned(encode, picture, kind, orientation)
     upright = pixels(data)
     assert upright.shape == picture.shape
     assert np.abs(upright.astype(int) - picture).mean() < 2
     # The same for a PIL image that the user opened.
     np.testing.assert_array_equal(pixels(Image.open(io.BytesIO(data))), upright)
+
+
+@pytest.mark.parametrize("kind", WITH_EXIF)
+@pytest.mark.parametrize("orientation", STORED)
+def test_a_loaded_picture_is_not_turned_again(encode, picture, orientation, kind):
+    """Neither by us nor by what else reads EXIF data: the orientation has been applied, so it is no longer there."""
+    loaded = load_image(encode_turned(encode, picture, kind, orientation))
+    upright = np.asarray(loaded).copy()
+    np.testing.assert_array_equal(pixels(loaded), upright)
+    np.testing.assert_array_equal(pixels(loaded.copy()), upright)
+    assert read_size(loaded, MediaLimits(), "it") == upright.shape[:2]
+    np.testing.assert_array_equal(np.asarray(ImageOps.exif_transpose(loaded)), upright)
+    np.testing.assert_array_equal(load_video([loaded, loaded.copy()]).frames, [upright, upright])
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "PNG", "TIFF"])
+def test_orientation_in_xmp_data(encode, picture, kind):
+    xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    stored = np.ascontiguousarray(STORED[6](picture))
+    if kind == "PNG":
+        about = PngImagePlugin.PngInfo()
+        about.add_itxt("XML:com.adobe.xmp", xmp.decode())
+        data = encode(stored, kind, pnginfo=about)
+    elif kind == "TIFF":
+        data = encode(stored, kind, tiffinfo={700: xmp})
+    else:
+        data = encode(stored, kind, xmp=xmp, **({"quality": 98} if kind == "JPEG" else {"lossless": True}))
+    loaded = load_image(data)
+    assert np.abs(np.asarray(loaded).astype(int) - picture).mean() < 3
+    np.testing.assert_array_equal(pixels(loaded), np.asarray(loaded))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "YCbCr", "I", "F"])
+def test_base64_text_of_a_pil_image_shows_the_same(encode, picture, mode):
+    """The text is a PNG without EXIF data, so the picture in it must be upright."""
+    opened = Image.open(io.BytesIO(encode_turned(encode, picture, "JPEG", 6)))
+    image = opened.convert(mode)
+    image.info = dict(opened.info)
+    np.testing.assert_array_equal(pixels(encode_image_base64(image)), pixels(image))
 
 
 def test_grey_and_bilevel(encode, picture):
@@ -89,6 +137,45 @@ def test_transparency_is_white(encode):
     assert pixels(encode(keyed, transparency=(1, 2, 3))).tolist() == [[[255, 255, 255], [9, 9, 9]]]
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "PA", "RGBa", "La", "RGB"])
+def test_transparency_can_be_dropped(encode, mode):
+    """The colour beneath is what Pillow's own conversion shows, which is what Transformers takes."""
+    rgba = np.random.default_rng(0).integers(0, 256, (5, 7, 4), dtype=np.uint8)
+    image = Image.fromarray(rgba)
+    if mode in ("P", "PA"):
+        image = Image.fromarray(rgba[..., :3]).quantize(8).convert(mode)
+        if mode == "PA":
+            image.putalpha(Image.fromarray(rgba[..., 3]))
+        else:
+            image.info["transparency"] = 0
+    elif mode == "RGB":
+        image = Image.fromarray(rgba[..., :3])
+        image.info["transparency"] = tuple(rgba[0, 0, :3].tolist())
+    elif mode in ("RGBa", "La"):
+        image = image.convert("RGBA" if mode == "RGBa" else "LA").convert(mode)
+    else:
+        image = image.convert(mode)
+    dropped = load_image(image, transparency="drop")
+    as_pillow = image.convert({"RGBa": "RGBA", "La": "LA"}.get(mode, mode)).convert("RGB")
+    np.testing.assert_array_equal(np.asarray(dropped), np.asarray(as_pillow))
+    assert not np.array_equal(np.asarray(dropped), pixels(image))
+    np.testing.assert_array_equal(pixels(dropped), np.asarray(dropped))  # nothing is left to put on white
+
+
+def test_transparency_of_frames(encode):
+    rgba = np.full((4, 4, 4), 77, dtype=np.uint8)
+    sources = [rgba, Image.fromarray(rgba), encode(Image.fromarray(rgba))]
+    assert (load_video(sources, transparency="drop").frames == 77).all()
+    assert (load_video(sources).frames > 77).all()
+
+
+@pytest.mark.parametrize("load", [load_image, load_video])
+def test_transparency_is_checked(load, picture):
+    with pytest.raises(RequestError, match="transparency must be 'white' or 'drop', got 'black'") as raised:
+        load([picture] if load is load_video else picture, transparency="black")
+    assert raised.value.param == "transparency"
+
+
 def test_cmyk_jpeg(encode, picture):
     data = encode(Image.fromarray(picture).convert("CMYK"), "JPEG", quality=98)
     assert Image.open(io.BytesIO(data)).mode == "CMYK"
@@ -102,6 +189,28 @@ def test_16_bit_grey_is_scaled_and_rounded(encode):
         np.testing.assert_array_equal(pixels(encode(Image.fromarray(values), kind))[..., 0], expected)
     wide = Image.fromarray(values.astype(np.int32))
     np.testing.assert_array_equal(pixels(encode(wide, "TIFF"))[..., 0], expected)
+
+
+def test_32_bit_integers_of_8_bits(encode, picture):
+    grey = picture[..., 0]
+    assert grey.max() > 200
+    wide = Image.fromarray(grey.astype(np.int32))
+    assert wide.mode == "I"
+    for source in (wide, encode(wide, "TIFF"), Image.fromarray(grey).convert("I")):
+        np.testing.assert_array_equal(pixels(source)[..., 0], grey)
+    # White is what the largest value allows: 8 bits, 16 bits, or the value itself.
+    for white in (255, 65535, 1_000_000):
+        values = np.linspace(0, white, 6).astype(np.int32)[None]
+        assert pixels(Image.fromarray(values))[0, :, 0].tolist() == [0, 51, 102, 153, 204, 255]
+    assert pixels(Image.fromarray(np.array([[-5, 0, 255]], dtype=np.int32)))[0, :, 0].tolist() == [0, 0, 255]
+
+
+def test_a_dark_16_bit_picture_stays_dark(encode):
+    """A file that says it has 16 bits is believed, however small its values are."""
+    values = np.array([[0, 100, 255]], dtype=np.uint16)
+    header = b"P5\n3 1\n65535\n"
+    for data in (encode(Image.fromarray(values)), header + values.astype(">u2").tobytes()):
+        assert pixels(data)[0, :, 0].tolist() == [0, 0, 1]
 
 
 def test_floats(encode):

@@ -290,6 +290,7 @@ def test_pictures_have_options(server: LiveServer) -> None:
         return int(usage["prompt_tokens_details"]["vision_tokens"])
 
     assert vision_tokens(max_pixels=4000) < vision_tokens(detail="high") == vision_tokens()
+    assert vision_tokens(detail="low") <= vision_tokens() == vision_tokens(transparency="drop")
 
 
 def test_equal_prompts_come_from_the_prefix_cache(server: LiveServer) -> None:

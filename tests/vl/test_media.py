@@ -20,9 +20,11 @@ from PIL import Image, ImageFile
 
 from seesay.config import EngineConfig, GenerationConfig, MediaLimits, VisionConfig
 from seesay.engine import AsyncEngine
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.processors.media import load_image
 from seesay.values import GenerationRequest, MediaPart, Modality
-from seesay.vl.media import MediaFront, PixelGate
+from seesay.vl.media import MediaBatch, MediaFront, PixelGate
+from seesay.vl.utils import encode_image_base64
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
 
@@ -132,6 +134,59 @@ def test_counted_tokens_are_those_of_the_prompt(engine: AsyncEngine) -> None:
 def test_options_are_checked_before_anything_is_fetched(make_front: Callable[..., MediaFront]) -> None:
     part = MediaPart(modality=IMAGE, source="http://nowhere.invalid/x.png", options={"max_dynamic_patch": 2})
     assert "max_dynamic_patch" in refusal(make_front(), [part]).message
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_that_was_loaded_is_the_one_of_its_file(
+    make_front: Callable[..., MediaFront], tmp_path: Path, orientation: int
+) -> None:
+    """A path, an opened image and `load_image` of it: one content, turned upright once. The same for frames."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "photo.jpg"
+    make_picture(60, 90, 1).save(path, exif=exif)
+    loaded = load_image(path)
+    url = f"data:image/jpeg;base64,{encode_image_base64(path)}"
+    sources = [path, str(path), path.read_bytes(), url, Image.open(path), loaded]
+    sources += [encode_image_base64(loaded), encode_image_base64(Image.open(path))]
+    front = make_front()
+    prepared = front.prepare(front.open(images(*sources)))
+    assert len({item.key for item in prepared}) == 1
+    expected = (90, 60) if orientation > 4 else (60, 90)
+    assert {(item.size.height, item.size.width) for item in prepared} == {expected}
+    clips = [MediaPart(modality=VIDEO, source=[source] * 4) for source in (path, Image.open(path), loaded)]
+    assert len({item.key for item in front.prepare(front.open(clips))}) == 1
+
+
+def test_what_becomes_of_transparency(engine: AsyncEngine) -> None:
+    """Decided by the item, else by the configuration, and part of every key that finds a picture again."""
+    rgba = np.random.default_rng(0).integers(0, 256, (40, 60, 4), dtype=np.uint8)
+    flat = {"drop": rgba[..., :3].copy(), "white": np.asarray(load_image(rgba))}
+    for default in ("white", "drop"):
+        front = MediaFront(engine.family, VisionConfig(transparency=default), MediaLimits())
+        for source in (encode(Image.fromarray(rgba)), Image.fromarray(rgba), rgba):
+            options: list[dict[str, Any]] = [{}, {"transparency": "white"}, {"transparency": "drop"}] * 2
+            parts = [MediaPart(modality=IMAGE, source=source, options=chosen) for chosen in options]
+            expected = [flat[chosen.get("transparency", default)] for chosen in options]
+            keys = [item.key for item in front.prepare(front.open(images(*expected)))]
+            # Alone, all in one call that shares what is equal, and as frames.
+            assert [front.prepare(front.open([part]))[0].key for part in parts] == keys
+            batch = MediaBatch()
+            assert [item.key for item in front.prepare(front.open(parts), batch)] == keys
+            for chosen, pixels in zip(options, expected):
+                clips = [MediaPart(modality=VIDEO, source=[source] * 4, options=chosen)]
+                clips += [MediaPart(modality=VIDEO, source=[pixels] * 4)]
+                given, flattened = front.prepare(front.open(clips))
+                assert given.key == flattened.key
+        front.close()
+
+
+def test_an_unknown_transparency_is_refused(make_front: Callable[..., MediaFront]) -> None:
+    part = MediaPart(modality=IMAGE, source=b"", options={"transparency": ["white"]})
+    error = refusal(make_front(), [part])
+    assert error.param == "transparency" and "must be 'white' or 'drop'" in error.message
+    with pytest.raises(ConfigError, match="transparency"):
+        VisionConfig(transparency="black")  # type: ignore[arg-type]
 
 
 # --- what a request may take ------------------------------------------------------------------------------------------

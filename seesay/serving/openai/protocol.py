@@ -53,13 +53,15 @@ class TextContent(BaseModel):
 
 
 class ImageURL(BaseModel):
-    """url: http(s), or `data:image/…;base64,…`. The pixel and tile options are those of the model's family."""
+    """url: http(s), or `data:image/…;base64,…`. The pixel and tile options are those of the model's family.
+    `transparency` "white" puts transparent parts on white, "drop" ignores the alpha channel."""
 
     url: str
     detail: Literal["auto", "low", "high"] = "auto"
     min_pixels: int | None = None
     max_pixels: int | None = None
     max_dynamic_patch: int | None = None
+    transparency: Literal["white", "drop"] | None = None
 
 
 class ImageContent(BaseModel):

@@ -103,6 +103,14 @@ class InternVL(Family):
         tiles = split_tiles(media.frames, self._tile, grid=self._tile_grid(media.size, options), resample=resample)
         return {**measures, "pixels": own_pixels(tiles)}
 
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
+        if modality is Modality.VIDEO:
+            return options  # a frame is one tile already
+        if (min_tiles := options.get("min_dynamic_patch", 1)) > 1:
+            message = f"min_dynamic_patch={min_tiles} is above the 1 tile that detail 'low' allows"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_dynamic_patch")
+        return {**options, "max_dynamic_patch": 1}
+
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
         options = self.check_options(modality, options)
         if modality is Modality.VIDEO:
