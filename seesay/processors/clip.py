@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +25,7 @@ Frames = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipInfo:
-    """What a container says about its video: upright frame size in pixels, number of frames, frames per second."""
+    """Frame size in pixels, number of frames, and frames per second (the mean, where the rate varies) of a clip."""
 
     width: int
     height: int
@@ -38,7 +38,8 @@ class ClipInfo:
 
 
 class ClipReader(Protocol):
-    """An opened clip. `read` decodes frames `indices` (ascending) at `size` (height, width) and tells their times."""
+    """An opened clip, its frame size upright. `read` decodes frames `indices` (ascending) at `size` (height, width) and
+    tells their times."""
 
     @property
     def info(self) -> ClipInfo: ...
@@ -46,27 +47,32 @@ class ClipReader(Protocol):
     def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> tuple[Frames, tuple[float, ...]]: ...
 
 
-# Opens (content, container kind, limits); raises ImportError where its package is missing.
-ClipOpener = Callable[[bytes | Path, str, MediaLimits], ClipReader]
+# Opens (content, container kind); raises ImportError where its package is missing.
+ClipOpener = Callable[[bytes | Path, str], ClipReader]
 
 
 def decode_clip(
-    content: bytes | Path, sampling: FrameSampling, limits: MediaLimits, name: str
+    content: bytes | Path, sampling: FrameSampling, limits: MediaLimits, name: str, *, info: ClipInfo | None = None
 ) -> tuple[Frames, tuple[float, ...], float]:
     """Frames uint8 [N, H, W, 3], their times in seconds, and the seconds that each frame stands for (duration / N).
-    `name` is what messages call the clip.
+    `name` is what messages call the clip. `info` is that of `read_info`, where it was asked for already: N follows from
+    it, whoever decodes.
 
     Raises `RequestError`, or `MissingExtraError` when neither decord nor PyAV is installed.
     """
     kind = _known_kind(content, name)
+    told = info or read_info(content, limits, name)
     problem: Exception | None = None
     for opener in _openers():
         try:
-            reader = opener(content, kind, limits)
+            reader = opener(content, kind)
             check_info(reader.info, limits, name)
-            indices = sampling.indices(reader.info.num_frames, reader.info.fps)
+            found = told or reader.info
+            if found.num_frames != reader.info.num_frames:
+                raise ValueError(f"{reader.info.num_frames} of {found.num_frames} frames can be read")
+            indices = sampling.indices(found.num_frames, found.fps)
             frames, times = reader.read(indices, _output_size(reader.info, len(indices), limits))
-            return frames, times, reader.info.duration_s / len(indices)
+            return frames, times, found.duration_s / len(indices)
         except ImportError:
             continue
         except RequestError:
@@ -77,27 +83,45 @@ def decode_clip(
             problem = error
     if problem is None:
         raise MissingExtraError("reading a video", package="av", extra="video")
-    reason = str(problem).strip().split("\n")[0][:120] or type(problem).__name__
-    raise RequestError(
-        ErrorCode.INVALID_MEDIA, f"{name} cannot be decoded, it is damaged or cut off: {reason}"
-    ) from None
+    raise _broken(name, problem)
 
 
-def read_size(content: bytes | Path, sampling: FrameSampling, limits: MediaLimits, name: str) -> MediaSize | None:
-    """The frames that `decode_clip` will take, as far as the container's header tells: nothing is decoded. None without
-    PyAV, and for what it cannot read, which decoding may. Raises `RequestError` for a clip beyond the limits."""
-    from seesay.processors.clip_av import read_header
+def read_info(content: bytes | Path, limits: MediaLimits, name: str) -> ClipInfo | None:
+    """Return what the container tells, the frame size as stored: frames are counted one by one, for headers may count
+    those that a steady rate would have. Nothing is decoded. None without PyAV. Raises `RequestError` for a clip that
+    is damaged or beyond the limits."""
+    from seesay.processors.clip_av import list_frames, read_header
 
+    kind = _known_kind(content, name)
     try:
-        info = read_header(content, _known_kind(content, name))
-        check_info(info, limits, name)
+        header = read_header(content, kind)
+        check_info(header, limits, name)
+        frames = list_frames(content, kind)
+        info = replace(header, num_frames=len(frames.times), fps=frames.fps)
+    except ImportError:
+        return None
     except RequestError:
         raise
-    except Exception:  # ImportError, or any of FFmpeg's
-        return None
+    except Exception as error:  # any of FFmpeg's
+        raise _broken(name, error) from None
+    check_info(info, limits, name)
+    return info
+
+
+def size_of(info: ClipInfo, sampling: FrameSampling, limits: MediaLimits) -> MediaSize:
+    """Return the size of the frames that `decode_clip` takes of a clip."""
     num_frames = len(sampling.indices(info.num_frames, info.fps))
     height, width = _output_size(info, num_frames, limits)
     return MediaSize(num_frames=num_frames, height=height, width=width)
+
+
+def measure_fps(num_frames: int, span_s: float, declared: float) -> float:
+    """Return the frames per second of a clip whose last frame is shown `span_s` seconds after its first: the declared
+    rate where it explains that to within one frame, else the mean rate. 0 stands for no declared rate."""
+    num_steps = num_frames - 1
+    if declared > 0 and (span_s <= 0 or abs(span_s * declared - num_steps) < 1):
+        return declared
+    return num_steps / span_s if num_steps and span_s > 0 else 1.0
 
 
 def check_info(info: ClipInfo, limits: MediaLimits, name: str) -> None:
@@ -123,6 +147,11 @@ def _openers() -> tuple[ClipOpener, ...]:
     from seesay.processors.clip_decord import open_decord
 
     return open_decord, open_av
+
+
+def _broken(name: str, error: Exception) -> RequestError:
+    reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
+    return RequestError(ErrorCode.INVALID_MEDIA, f"{name} cannot be decoded, it is damaged or cut off: {reason}")
 
 
 def _output_size(info: ClipInfo, num_frames: int, limits: MediaLimits) -> tuple[int, int]:

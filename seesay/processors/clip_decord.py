@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from seesay.config import MediaLimits
-from seesay.processors.clip import ClipInfo, Frames, check_info
+from seesay.processors.clip import ClipInfo, Frames, measure_fps
 
 # Streams without an index: decord seeks to the wrong frames there and does not notice.
 _MISREAD = ("mpegts", "mpeg")
 
 
-def open_decord(content: bytes | Path, kind: str, limits: MediaLimits) -> DecordReader:
+def open_decord(content: bytes | Path, kind: str) -> DecordReader:
     """A reader of the clip. Raises ImportError without decord, and decord's errors for what it cannot read."""
     try:
         import decord
@@ -27,19 +27,7 @@ def open_decord(content: bytes | Path, kind: str, limits: MediaLimits) -> Decord
             f"decord cannot seek in {kind} streams, PyAV can: install it with  pip install 'seesay[video]'"
         )
     decord.logging.set_level(decord.logging.QUIET)
-    _check_header(content, kind, limits)
     return DecordReader(content)
-
-
-def _check_header(content: bytes | Path, kind: str, limits: MediaLimits) -> None:
-    """Check frame size and duration from the header where PyAV is there to tell: decord decodes a frame for that."""
-    from seesay.processors.clip_av import read_header
-
-    try:
-        header = read_header(content, kind)
-    except ImportError:
-        return
-    check_info(header, limits, "the clip")
 
 
 class DecordReader:
@@ -49,9 +37,11 @@ class DecordReader:
         self._content = content
         self._reader = self._open()
         height, width, _ = self._reader[0].shape
-        num_frames, fps = len(self._reader), float(self._reader.get_avg_fps())
-        if not (0 < fps < float("inf")):
-            raise ValueError(f"a frame rate of {fps}")
+        num_frames, declared = len(self._reader), float(self._reader.get_avg_fps())
+        if not math.isfinite(declared):
+            raise ValueError(f"a frame rate of {declared}")
+        first, last = self._reader.get_frame_timestamp([0, num_frames - 1])[:, 0].tolist()
+        fps = measure_fps(num_frames, last - first, declared)
         self.info = ClipInfo(width=width, height=height, num_frames=num_frames, fps=fps)
 
     def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> tuple[Frames, tuple[float, ...]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from seesay.processors.allowance import Allowance
 from seesay.processors.hashing import digest
 from seesay.processors.media import (
     check_transparency,
+    clip_info,
     clip_size,
     image_size,
     pixels_of,
@@ -28,6 +29,9 @@ from seesay.processors.media import (
 from seesay.processors.sampling import FrameSampling
 from seesay.processors.sources import describe
 from seesay.values import DecodedMedia, MediaSize, Modality
+
+if TYPE_CHECKING:
+    from seesay.processors.clip import ClipInfo
 
 # Options of a media part that say which pixels to take; all others belong to the family's preprocessing.
 DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
@@ -41,8 +45,8 @@ class OpenedMedia:
     """A picture or clip that was read or fetched, with what its header tells. Nothing of it is decoded.
 
     `content` is what `image_of` or `video_of` take; `name` is what messages call it; `sampling` says which frames of a
-    clip are taken, `transparency` what becomes of transparent parts. `size` is None for a clip of which only decoding
-    would tell. `fetch_s` are the seconds it took to get here.
+    clip are taken, `transparency` what becomes of transparent parts. `info` is that of `clip_info`. `size` is None for
+    a clip of which only decoding would tell. `fetch_s` are the seconds it took to get here.
     """
 
     modality: Modality
@@ -50,6 +54,7 @@ class OpenedMedia:
     name: str
     sampling: FrameSampling | None
     transparency: Transparency
+    info: ClipInfo | None
     size: MediaSize | None
     fetch_s: float
 
@@ -75,7 +80,8 @@ def open_media(modality: Modality, source: Any, options: Mapping[str, Any], allo
         sampling = FrameSampling.checked(**sampling_options, limit=limits.max_frames)
         content = take_clip(source, sampling, allowance)
     fetch_s = time.perf_counter() - started
-    size = image_size(content, limits, name) if sampling is None else clip_size(content, sampling, limits, name)
+    info = None if sampling is None else clip_info(content, limits, name)
+    size = image_size(content, limits, name) if sampling is None else clip_size(content, info, sampling, limits, name)
     if size is not None:
         allowance.spend_pixels(size.num_pixels)
     return OpenedMedia(
@@ -84,6 +90,7 @@ def open_media(modality: Modality, source: Any, options: Mapping[str, Any], allo
         name=name,
         sampling=sampling,
         transparency=transparency,
+        info=info,
         size=size,
         fetch_s=fetch_s,
     )
@@ -96,7 +103,7 @@ def decode_media(opened: OpenedMedia, allowance: Allowance) -> DecodedMedia:
     if opened.sampling is None:
         pixels = pixels_of(content, limits, name, transparency=opened.transparency)
         return _make_media(Modality.IMAGE, pixels[None], (), 0.0)
-    video = video_of(content, opened.sampling, limits, name, transparency=opened.transparency)
+    video = video_of(content, opened.sampling, limits, name, info=opened.info, transparency=opened.transparency)
     if opened.size is None:
         allowance.spend_pixels(video.frames.size // 3)
     frames = video.frames.copy() if video is content else video.frames

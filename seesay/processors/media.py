@@ -25,6 +25,8 @@ from seesay.values import MediaSize
 if TYPE_CHECKING:
     from PIL import Image
 
+    from seesay.processors.clip import ClipInfo
+
 ImageContent: TypeAlias = "bytes | Image.Image | npt.NDArray[np.uint8]"
 ClipContent: TypeAlias = "bytes | Path | Video | GivenFrames"
 _NO_LIMITS_GIVEN = MediaLimits()
@@ -140,9 +142,20 @@ def image_size(content: ImageContent, limits: MediaLimits, name: str) -> MediaSi
     return MediaSize(num_frames=1, height=height, width=width)
 
 
-def clip_size(content: ClipContent, sampling: FrameSampling, limits: MediaLimits, name: str) -> MediaSize | None:
-    """Size of the frames that `video_of` takes, from headers; None where only decoding would tell. Raises
-    `RequestError`."""
+def clip_info(content: ClipContent, limits: MediaLimits, name: str) -> ClipInfo | None:
+    """Return what the container of an encoded clip tells. None for frames, and without PyAV. Raises `RequestError`."""
+    if not isinstance(content, (bytes, Path)):
+        return None
+    from seesay.processors import clip
+
+    return clip.read_info(content, limits, name)
+
+
+def clip_size(
+    content: ClipContent, info: ClipInfo | None, sampling: FrameSampling, limits: MediaLimits, name: str
+) -> MediaSize | None:
+    """Size of the frames that `video_of` takes, from headers and `clip_info`; None where only decoding would tell.
+    Raises `RequestError`."""
     if isinstance(content, Video):
         num_frames, (height, width) = len(sampling.indices_of_given(len(content.frames))), content.frames.shape[1:3]
         return MediaSize(num_frames=num_frames, height=height, width=width)
@@ -151,7 +164,7 @@ def clip_size(content: ClipContent, sampling: FrameSampling, limits: MediaLimits
         return replace(first, num_frames=len(content.frames))
     from seesay.processors import clip
 
-    return clip.read_size(content, sampling, limits, name)
+    return None if info is None else clip.size_of(info, sampling, limits)
 
 
 # --- pixels ----------------------------------------------------------------------------------------------------------
@@ -183,17 +196,18 @@ def video_of(
     limits: MediaLimits,
     name: str,
     *,
+    info: ClipInfo | None = None,
     transparency: Transparency = "white",
 ) -> Video:
-    """The clip's sampled frames, decoded. `name` is what messages call it. Raises `RequestError`, or
-    `MissingExtraError` without a package that reads videos."""
+    """The clip's sampled frames, decoded. `name` is what messages call it; `info` is that of `clip_info`, where it was
+    asked for already. Raises `RequestError`, or `MissingExtraError` without a package that reads videos."""
     if isinstance(content, Video):
         return _thin(content, sampling)
     if isinstance(content, GivenFrames):
         return _stack_frames(content, sampling, limits, transparency)
     from seesay.processors.clip import decode_clip
 
-    frames, timestamps_s, interval_s = decode_clip(content, sampling, limits, name)
+    frames, timestamps_s, interval_s = decode_clip(content, sampling, limits, name, info=info)
     return Video(frames=frames, timestamps_s=timestamps_s, frame_interval_s=interval_s)
 
 

@@ -72,6 +72,15 @@ def read_bytes(source: Any, allowance: Allowance) -> bytes:
         raise _unreadable(content, error) from None
 
 
+def is_base64_media(text: str) -> bool:
+    """Whether `text` is the base64 of a picture or clip, by its beginning."""
+    beginning = "".join(text[:64].split())
+    try:
+        return _begins_as_media(_decode_base64(beginning[: len(beginning) // 4 * 4]))
+    except binascii.Error:
+        return False
+
+
 def describe(source: Any) -> str:
     """What to call a source in a message; nothing long, no secrets."""
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -129,7 +138,7 @@ def _read_text(text: str, allowance: Allowance) -> bytes | Path:
             data = _decode_base64(text)
         except binascii.Error:
             data = b""
-        if data.startswith(_SIGNATURES) or data[4:8] == b"ftyp":
+        if _begins_as_media(data):
             allowance.spend_bytes(len(data))
             return data
     if limits.allowed_local_media_path is not None:
@@ -262,6 +271,10 @@ def _read_data_url(url: str, allowance: Allowance) -> bytes:
     _check_size(len(data), "the data URL", limits)
     allowance.spend_bytes(len(data))
     return data
+
+
+def _begins_as_media(data: bytes) -> bool:
+    return data.startswith(_SIGNATURES) or data[4:8] == b"ftyp"
 
 
 def _decode_base64(text: str) -> bytes:

@@ -1,6 +1,7 @@
 """Everything that `pipe(...)` accepts, as requests. Nothing is fetched, decoded or rendered here.
 
 A prompt is a text, OpenAI messages (a list of dicts), `(text, media)` or `(media, text)`; a list of those is a batch.
+Of two texts the second is the media, unless the first looks more like media than the second does.
 A bad prompt becomes a `RequestError` in the result, so that its siblings are answered.
 """
 
@@ -10,11 +11,12 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from seesay.config import GenerationConfig
 from seesay.errors import ErrorCode, RequestError
+from seesay.processors.sources import is_base64_media
 from seesay.values import GenerationRequest, MediaPart, Message, Modality, TextPart
 from seesay.vl.constants import DETAILS, IMAGE_TOKEN, VIDEO_TOKEN
 
@@ -25,6 +27,8 @@ _MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
 _ACCEPTED = "a text, OpenAI messages (a list of dicts), (text, image), or (text, [images])"
 _VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv")
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".heic")
+_URL = re.compile(r"\s*(https?|file)://", re.IGNORECASE)
+_DATA_URL = re.compile(r"data:[^\s,]*,", re.IGNORECASE)
 _TOKENS = re.compile(f"{re.escape(IMAGE_TOKEN)}|{re.escape(VIDEO_TOKEN)}")
 _MODALITIES = {IMAGE_TOKEN: Modality.IMAGE, VIDEO_TOKEN: Modality.VIDEO}
 
@@ -107,7 +111,7 @@ def _parse_pair(pair: tuple[Any, ...]) -> tuple[str, list[MediaPart]]:
     if len(pair) != 2:
         _fail(f"a tuple prompt has two elements, (text, image) or (text, [images]); this one has {len(pair)}")
     first, second = pair
-    if isinstance(first, str) and not (isinstance(second, str) and _is_media(first) and not _is_media(second)):
+    if isinstance(first, str) and not (isinstance(second, str) and _media_rank(first) > _media_rank(second)):
         text, media = first, second
     elif isinstance(second, str):
         text, media = second, first
@@ -122,11 +126,25 @@ def _parse_pair(pair: tuple[Any, ...]) -> tuple[str, list[MediaPart]]:
     return text, [_make_media(source) for source in sources]
 
 
-def _is_media(text: str) -> bool:
-    """Whether a string is where media are, rather than what is asked about them."""
-    return bool(re.match(r"(https?|file)://|data:(image|video)/", text)) or text.lower().endswith(
-        _IMAGE_SUFFIXES + _VIDEO_SUFFIXES
-    )
+def _media_rank(text: str) -> int:
+    """Return how surely a string is media rather than the question about them, from 0 to 3: a question has blanks, and
+    may end in the name of a file."""
+    is_word = not re.search(r"\s", text.strip())
+    has_suffix = text.lower().endswith(_IMAGE_SUFFIXES + _VIDEO_SUFFIXES)
+    if _DATA_URL.match(text) or (_URL.match(text) and is_word) or is_base64_media(text):
+        return 3
+    if has_suffix and (is_word or _URL.match(text)):
+        return 2
+    if _is_file(text):
+        return 2
+    return 1 if has_suffix or is_word else 0
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:  # a text that is too long for a path
+        return False
 
 
 def _make_media(source: Any) -> MediaPart:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -67,16 +68,21 @@ def write_clip(
     kind: str = "mp4",
     codec: str = "libx264",
     pixels: str = "yuv420p",
+    times_ms: Sequence[int] | None = None,
     **codec_options: str,
 ) -> None:
+    """`times_ms`, multiples of 40, say when each frame is shown, in place of `fps`."""
     import av
 
     with av.open(file, "w", format=kind) as container:
-        stream = container.add_stream(codec, rate=fps, options=codec_options)
+        stream = container.add_stream(codec, rate=fps if times_ms is None else 25, options=codec_options)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = pixels
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        for index, array in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(array, format="rgb24")
+            if times_ms is not None:
+                frame.pts, frame.time_base = times_ms[index] // 40, Fraction(1, 25)
+            container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
 
 

@@ -84,8 +84,7 @@ def test_containers(backend, encode_clip, clip_frames, kind, codec, by_decord):
 
 
 def test_backends_agree(clip_bytes):
-    limits = MediaLimits()
-    readers = [opener(clip_bytes, "mov", limits) for opener in BACKENDS.values()]
+    readers = [opener(clip_bytes, "mov") for opener in BACKENDS.values()]
     assert readers[0].info == readers[1].info
     (frames, times), (others, other_times) = (r.read(np.arange(0, 30, 4), (48, 64)) for r in readers)
     np.testing.assert_array_equal(frames, others)
@@ -227,31 +226,61 @@ def test_gif(encode, clip_frames):
     assert load_image(data).size == (64, 48)
 
 
+def size_of(data: bytes, limits: MediaLimits = MediaLimits(), **options: object) -> tuple[int, int, int]:  # noqa: B008
+    """(frames, height, width) as told before anything is decoded."""
+    info = clip.read_info(data, limits, "it")
+    assert info is not None
+    size = clip.size_of(info, FrameSampling.checked(**options), limits)
+    return size.num_frames, size.height, size.width
+
+
+SAMPLINGS = ({"num_frames": 5}, {"fps": 1}, {"fps": 2.0}, {"max_frames": 4}, {"fps": 8.0}, {"num_frames": 500})
+UNEVEN = {
+    "fast_then_slow": [i * 40 for i in range(60)] + [2400 + i * 520 for i in range(20)],
+    "slow_then_fast": [i * 520 for i in range(20)] + [10400 + i * 40 for i in range(60)],
+    "one_long": [i * 40 for i in range(30)] + [9000],
+    "bursts": [second * 1000 + i * 40 for second in range(8) for i in range(5)],
+}
+
+
 # --- headers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "codec", "_"), CONTAINERS, ids=str)
 def test_sizes_are_read_without_decoding(encode_clip, clip_frames, kind, codec, _):
     data = encode_clip(clip_frames, kind=kind, codec=codec)
-    for options in ({"num_frames": 5}, {"fps": 1}, {"fps": 2.0}, {"max_frames": 4}):
-        sampling = FrameSampling.checked(**options)
-        size = clip.read_size(data, sampling, MediaLimits(), "it")
-        frames = load_video(data, **options).frames
-        assert size is not None and (size.num_frames, size.height, size.width) == frames.shape[:3], options
+    for options in SAMPLINGS:
+        assert size_of(data, **options) == load_video(data, **options).frames.shape[:3], options
+
+
+@pytest.mark.parametrize(("kind", "codec", "_"), CONTAINERS, ids=str)
+@pytest.mark.parametrize("pattern", UNEVEN)
+def test_frames_of_uneven_rates_are_counted(backend, encode_clip, clip_frames, kind, codec, _, pattern):
+    """Headers tell the rate that most frames have, or the shortest step. What is counted before decoding is what
+    comes, and seconds are those of the clip."""
+    times_ms = UNEVEN[pattern]
+    frames = np.resize(clip_frames[:, :32, :32], (len(times_ms), 32, 32, 3))
+    data = encode_clip(frames, kind=kind, codec=codec, times_ms=times_ms)
+    if backend == "decord" and kind == "mpegts":
+        return
+    for options in SAMPLINGS:
+        video = load_video(data, **options)
+        assert size_of(data, **options) == video.frames.shape[:3], options
+        duration_s = video.frame_interval_s * len(video.frames)
+        assert times_ms[-1] / 1000 - 0.1 <= duration_s <= times_ms[-1] / 1000 * (1 + 2 / len(times_ms)) + 0.6
+    assert len(load_video(data).frames) == min(len(times_ms), times_ms[-1] // 1000 * 2) // 2 * 2
 
 
 def test_sizes_follow_the_limits(clip_bytes):
-    sampling = FrameSampling.checked(num_frames=10)
     limits = MediaLimits(max_clip_pixels=10 * 24 * 32)
-    size = clip.read_size(clip_bytes, sampling, limits, "it")
-    assert size is not None and (size.height, size.width) == (24, 32)
+    assert size_of(clip_bytes, limits=limits, num_frames=10)[1:] == (24, 32)
     for tight in (MediaLimits(max_duration_s=2), MediaLimits(max_pixels=1000)):
         with pytest.raises(RequestError) as raised:
-            clip.read_size(clip_bytes, sampling, tight, "it")
+            clip.read_info(clip_bytes, tight, "it")
         assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE
 
 
 def test_without_a_header_reader_decoding_tells(clip_bytes, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    assert clip.read_size(clip_bytes, FrameSampling.checked(num_frames=3), MediaLimits(), "it") is None
+    assert clip.read_info(clip_bytes, MediaLimits(), "it") is None
     assert len(load_video(clip_bytes, num_frames=3).frames) == 3

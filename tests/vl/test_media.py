@@ -9,10 +9,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from asking import ask, collect, make_picture, parse
@@ -129,6 +131,26 @@ def test_counted_tokens_are_those_of_the_prompt(engine: AsyncEngine) -> None:
     for request, answer in zip(requests, ask(engine, requests), strict=True):
         assert answer.error is None
         assert engine.count_tokens(request) == answer.input_token_len
+
+
+def test_counted_tokens_of_an_uneven_clip(engine: AsyncEngine) -> None:
+    """Most frames within one second, one after nine: a header tells 225 frames, and the clip has 26."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="matroska") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
+        for index in [*range(25), 225]:
+            frame = av.VideoFrame.from_ndarray(np.full((32, 48, 3), index, np.uint8), format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, 25)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    for options in ({}, {"fps": 1}, {"num_frames": 20}, {"num_frames": 100}, {"fps": 4}):
+        clip = {"type": "video", "video": buffer.getvalue(), "max_pixels": 400, **options}
+        [request] = parse([[{"role": "user", "content": [clip, "what?"]}]], max_new_tokens=1)
+        [answer] = ask(engine, [request])
+        assert answer.error is None and engine.count_tokens(request) == answer.input_token_len, options
+    [seen] = answer.media
+    assert seen.num_frames == 26
 
 
 def test_options_are_checked_before_anything_is_fetched(make_front: Callable[..., MediaFront]) -> None:

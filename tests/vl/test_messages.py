@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,49 @@ def in_messages(*content):
 )
 def test_single_prompts(prompt, parts):
     assert shape(only(prompt)) == [("user", *parts)]
+
+
+BASE64 = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(60)).decode()
+
+
+@pytest.mark.parametrize("question", ["what is in photo.png", "Like https://x/b.jpg", "photo.mp4?", "see\na.png"])
+@pytest.mark.parametrize(
+    "picture",
+    [
+        BASE64,
+        BASE64[:40] + "\n" + BASE64[40:],
+        base64.b64encode(b"\0\0\0\x18ftypmp42" + bytes(20)).decode(),
+        "/data/pictures/0001",
+        "0001",
+        "photo.png",
+        "https://x/a",
+        "data:image/png;base64,AAAA",
+        "DATA:;base64,AAAA",
+        "file:///a",
+        "FILE",
+    ],
+)
+def test_the_question_may_end_as_a_file_does(question, picture, tmp_path):
+    """The documented order counts unless only the first text can be the media."""
+    if picture == "FILE":
+        picture = str(tmp_path / "a picture without suffix")
+        Path(picture).write_bytes(b"\x89PNG")
+    assert shape(only((question, picture))) == [("user", picture, question)]
+
+
+@pytest.mark.parametrize("question", ["what?", "Describe", "what is it?", "data: which?", "iVBOR is what?", "o" * 5000])
+@pytest.mark.parametrize(
+    "picture",
+    [BASE64, "photo.png", "my photo.PNG", "https://x/a", "https://x/my photo.png", "data:image/png,x", "FILE"],
+)
+def test_the_media_may_come_first(question, picture, tmp_path):
+    if picture == "FILE":
+        picture = str(tmp_path / "a picture without suffix")
+        Path(picture).write_bytes(b"\x89PNG")
+    elif picture == "my photo.PNG" and " " not in question:
+        picture = str(tmp_path / picture)  # as likely a question, were it not there
+        Path(picture).write_bytes(b"\x89PNG")
+    assert shape(only((picture, question))) == [("user", picture, question)]
 
 
 def test_openai_messages_are_one_prompt():
