@@ -123,7 +123,7 @@ class AsyncEngine:
 
     def __init__(
         self,
-        model_path: str = "seesay-demo",
+        model_path: str | os.PathLike[str] = "seesay-demo",
         *,
         backend_config: EngineConfig | TurbomindEngineConfig | None = None,
         vision_config: VisionConfig | None = None,
@@ -137,14 +137,14 @@ class AsyncEngine:
         config = backend_config or EngineConfig()
         self.config = config.to_engine_config() if isinstance(config, TurbomindEngineConfig) else config
         vision_config = vision_config or VisionConfig()
-        self.model_path = model_path
         self.media_limits = media_limits or MediaLimits()
         folder = resolve_checkpoint(model_path, revision=self.config.revision, download_dir=self.config.download_dir)
+        self.model_path = os.fspath(model_path)
         self.checkpoint = Checkpoint.load(folder, self.config.hf_overrides)
         family_type = find_family(self.checkpoint.architecture)
         tokenizer = Tokenizer.load(folder, trust_remote_code=self.config.trust_remote_code)
         self.family: Family = family_type(self.checkpoint, tokenizer)
-        chat_template = pick_template(model_path, tokenizer, chat_template_config, folder=folder)
+        chat_template = pick_template(self.model_path, tokenizer, chat_template_config, folder=folder)
         backbone = self.family.backbone()
         self.vocab_size = backbone.text_config.vocab_size
         self.resolved = resolve(self.config, self.checkpoint, backbone.text_config)

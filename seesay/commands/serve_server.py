@@ -66,9 +66,9 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--allow-methods",
         nargs="+",
-        default=["GET", "POST", "OPTIONS"],
+        default=["GET", "POST", "DELETE", "OPTIONS"],
         metavar="METHOD",
-        help="what those pages may do (default: GET POST OPTIONS)",
+        help="what those pages may do (default: GET POST DELETE OPTIONS)",
     )
     group.add_argument(
         "--allow-headers",
@@ -223,29 +223,16 @@ def _ssl_files() -> tuple[str, str]:
     return files[0], files[1]
 
 
-def _check_port(settings: ServerSettings) -> None:
-    """Ask for the port before the model is loaded, so that it is not loaded in vain."""
-    import socket
-
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((settings.host, settings.port))
-        except OSError as error:
-            where = f"{settings.host}:{settings.port}"
-            raise ConfigError(f"cannot listen on {where} ({error.strerror}): choose another --server-port") from None
-
-
 def _run(arguments: argparse.Namespace) -> int:
     settings = make_settings(arguments)
     backend_config = options.make_engine_config(arguments)
     template = options.make_chat_template_config(arguments)
     from seesay.log import set_up_logging
+    from seesay.serving.listening import open_sockets, port_of
     from seesay.serving.server import run_server
 
     set_up_logging(settings.log_level, settings.max_log_len)
-    _check_port(settings)
+    sockets = open_sockets(settings.host, settings.port)
     print(f"seesay: loading {arguments.model_path} ...", file=sys.stderr, flush=True)
     started = time.perf_counter()
     from seesay.engine import AsyncEngine
@@ -261,11 +248,11 @@ def _run(arguments: argparse.Namespace) -> int:
         seconds = time.perf_counter() - started
         print(
             f"seesay: ready after {seconds:.1f} s on {engine.resolved.device}; "
-            f"serving {scheme}://{settings.host}:{settings.port} (Ctrl-C ends it, answers first)",
+            f"serving {scheme}://{settings.host}:{port_of(sockets)} (Ctrl-C ends it, answers first)",
             file=sys.stderr,
             flush=True,
         )
-        run_server(engine, settings)
+        run_server(engine, settings, sockets=sockets)
     return 0
 
 

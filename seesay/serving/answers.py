@@ -89,7 +89,7 @@ class _Outbox:
     """Carries deltas from the engine's threads into the event loop, waking it once for all that came meanwhile."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._waiting: deque[tuple[asyncio.Queue[Any], OutputDelta]] = deque()
         self._is_scheduled = False
 
@@ -98,7 +98,7 @@ class _Outbox:
         if not self._is_scheduled:
             self._is_scheduled = True
             with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits for this delta
-                self._loop.call_soon_threadsafe(self._hand_out)
+                self.loop.call_soon_threadsafe(self._hand_out)
 
     def _hand_out(self) -> None:
         # The flag falls first: what is put from here on either is seen below or schedules a call of its own.
@@ -126,7 +126,7 @@ class _Running:
 
 
 class Answering:
-    """Asks the engine on behalf of HTTP requests. Belongs to the event loop that serves.
+    """Asks the engine on behalf of HTTP requests. Belongs to the event loop that serves; another may follow it.
 
     At most `max_concurrent_requests` HTTP requests are inside the engine; others wait their turn here, first come,
     first served.
@@ -229,8 +229,9 @@ class Answering:
 
     def _submit(self, requests: Mapping[int, GenerationRequest], running: _Running) -> None:
         """Hand requests, by their index, to the engine."""
-        if self._outbox is None:
-            self._outbox = _Outbox(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if self._outbox is None or self._outbox.loop is not loop:  # a test client has one event loop per request
+            self._outbox = _Outbox(loop)
         outbox, queue = self._outbox, running.queue
         try:
             # Deltas that come before submit_batch returns wait in the outbox until their ids are known.

@@ -1,14 +1,16 @@
 """The server process that `serve()` starts: `python -m seesay.serving.child FD`.
 
-Its orders come as one line of JSON on standard input, which stays open as long as whoever gave them lives. Why it could
-not start goes to the file descriptor FD.
+Its orders come as one line of JSON on standard input, which stays open as long as whoever gave them lives. To the file
+descriptor FD goes a report, once: that it listens, or why it could not start.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from typing import Any
@@ -19,40 +21,40 @@ def main(report: int) -> int:
     orders = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, name="seesay-parent-watch", daemon=True).start()
     try:
-        _run(orders)
+        _run(orders, report)
     except Exception as error:
         from seesay.errors import SeesayError
 
         text = str(error) if isinstance(error, SeesayError) else f"{type(error).__name__}: {error}"
-        os.write(report, json.dumps([type(error).__name__, text]).encode()[: 1 << 15])
+        _send(report, type(error).__name__, text)
         return 1
     return 0
 
 
-def _run(orders: dict[str, Any]) -> None:
+def _send(report: int, kind: str, text: str = "") -> None:
+    with contextlib.suppress(OSError):  # a second report has no reader
+        os.write(report, json.dumps([kind, text[:4096]]).encode())
+
+
+def _run(orders: dict[str, Any], report: int) -> None:
     from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, VisionConfig
     from seesay.engine import AsyncEngine
     from seesay.log import set_up_logging
     from seesay.serving import ServerSettings, run_server
+    from seesay.serving.launch import READY
 
-    given: dict[str, Any] = {name: _restore(value) for name, value in orders["settings"].items()}
-    given["media"] = MediaLimits(**given["media"])
-    settings = ServerSettings(**given)
+    settings = ServerSettings(**{**orders["settings"], "media": MediaLimits(**orders["settings"]["media"])})
     set_up_logging(settings.log_level, settings.max_log_len)
     template = orders["chat_template_config"]
     with AsyncEngine(
         orders["model_path"],
         backend_config=EngineConfig(**orders["backend_config"]),
         vision_config=VisionConfig(**orders["vision_config"]),
-        chat_template_config=None if template is None else ChatTemplateConfig(**template),
+        chat_template_config=ChatTemplateConfig(**template) if isinstance(template, dict) else template,
         media_limits=settings.media,
     ) as engine:
-        run_server(engine, settings)
-
-
-def _restore(value: Any) -> Any:
-    """JSON has no tuples."""
-    return tuple(value) if isinstance(value, list) else value
+        sockets = [socket.socket(fileno=number) for number in orders["sockets"]]
+        run_server(engine, settings, sockets=sockets, on_ready=lambda: _send(report, READY))
 
 
 def _end_with_parent() -> None:

@@ -6,26 +6,34 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
+import select
 import ssl as ssl_module
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, TurbomindEngineConfig, VisionConfig
 from seesay.errors import CheckpointError, ConfigError, SeesayError
+from seesay.option_checks import check_instance
 from seesay.serving.client import DEFAULT_URL, APIClient, APIError
+from seesay.serving.listening import open_sockets, port_of
 
 if TYPE_CHECKING:
+    import socket
+
     from seesay.serving.settings import ServerSettings
 
-_POLL_S = 0.1
+READY = "ready"
+"""What the process reports, in place of an error's name, once it listens."""
+
 _KILL_AFTER_S = 5.0
 _LISTENS_ON_ALL = ("0.0.0.0", "::", "")
+_PLAIN: dict[Any, Callable[[Any], Any]] = {str: str, Integral: int, Real: float, os.PathLike: os.fspath}
 _ERRORS: dict[str, type[SeesayError]] = {"ConfigError": ConfigError, "CheckpointError": CheckpointError}
 
 
@@ -39,11 +47,11 @@ def client(api_server_url: str = DEFAULT_URL, api_key: str | None = None, **kwar
 
 
 def serve(
-    model_path: str = "seesay-demo",
+    model_path: str | os.PathLike[str] = "seesay-demo",
     model_name: str | None = None,
     backend: Literal["turbomind", "pytorch"] = "pytorch",
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
-    chat_template_config: ChatTemplateConfig | None = None,
+    chat_template_config: ChatTemplateConfig | str | None = None,
     server_name: str = "0.0.0.0",
     server_port: int = 23333,
     log_level: str = "ERROR",
@@ -58,16 +66,22 @@ def serve(
     """Start a server in a process of its own, wait until it answers, and return a client for it.
 
     backend: both of LMDeploy's names mean the one engine there is. server_port: 0 takes a free one.
+    chat_template_config: also a built-in template's name.
     api_keys: any of them opens the server; the client uses the first. ssl: serve https with the files that the
         environment variables SSL_CERTFILE and SSL_KEYFILE name; the client accepts that certificate.
     media_limits: what pictures and clips may cost and where they may come from; without, local paths are refused.
     settings: further fields of `seesay.serving.ServerSettings`.
 
-    Raises ConfigError for a wrong option, CheckpointError for a model that cannot be loaded, APIError when the server
-    does not start. Close it, or use it in a `with` statement; it ends with this process at the latest.
+    Raises ConfigError for a wrong option and for a port that another server has, CheckpointError for a model that
+    cannot be loaded, APIError when the server does not start. Close it, or use it in a `with` statement; it ends with
+    this process at the latest.
     """
     from seesay.serving import ServerSettings
 
+    check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
+    check_instance("vision_config", vision_config, VisionConfig)
+    check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str)
+    check_instance("media_limits", media_limits, MediaLimits)
     if backend not in ("turbomind", "pytorch"):
         raise ConfigError(f"backend={backend!r}: must be 'pytorch' or 'turbomind'")
     keys = (api_keys,) if isinstance(api_keys, str) else tuple(api_keys or ())
@@ -78,7 +92,7 @@ def serve(
         raise ConfigError(f"serve: unknown option {unknown[0]!r}")
     checked = ServerSettings(
         host=server_name,
-        port=server_port or _find_port(server_name),
+        port=server_port,
         model_name=model_name,
         api_keys=keys,
         log_level=log_level,
@@ -87,21 +101,38 @@ def serve(
     )
     if isinstance(backend_config, TurbomindEngineConfig):
         backend_config = backend_config.to_engine_config()
-    orders = {
-        "model_path": os.fspath(model_path),
-        "settings": asdict(checked),
-        "backend_config": asdict(backend_config or EngineConfig()),
-        "vision_config": asdict(vision_config or VisionConfig()),
-        "chat_template_config": None if chat_template_config is None else asdict(chat_template_config),
-    }
-    return ServerProcess(orders, checked, ready_timeout_s=ready_timeout_s)
+    # Bound here, before anything is loaded: no other server can be taken for the one that is started.
+    sockets = open_sockets(checked.host, checked.port)
+    try:
+        checked = replace(checked, port=port_of(sockets))
+        orders = {
+            "model_path": os.fspath(model_path),
+            "settings": _as_json("settings", checked),
+            "backend_config": _as_json("backend_config", backend_config or EngineConfig()),
+            "vision_config": _as_json("vision_config", vision_config or VisionConfig()),
+            "chat_template_config": _as_json("chat_template_config", chat_template_config),
+        }
+        return ServerProcess(orders, checked, sockets, ready_timeout_s=ready_timeout_s)
+    finally:
+        for sock in sockets:
+            sock.close()  # the process has its own
 
 
 class ServerProcess(APIClient):
     """A client whose server is a child process; closing it ends the server, running answers first."""
 
-    def __init__(self, orders: Mapping[str, Any], settings: ServerSettings, *, ready_timeout_s: float) -> None:
-        """Start the process with `orders` and wait for it, at most `ready_timeout_s`. Use `serve`."""
+    def __init__(
+        self,
+        orders: Mapping[str, Any],
+        settings: ServerSettings,
+        sockets: Sequence[socket.socket],
+        *,
+        ready_timeout_s: float,
+    ) -> None:
+        """Start the process with `orders` and wait for it, at most `ready_timeout_s`. Use `serve`.
+
+        It listens on `sockets`, which stay the caller's to close.
+        """
         scheme = "https" if settings.ssl_certfile else "http"
         host = "127.0.0.1" if settings.host in _LISTENS_ON_ALL else settings.host
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
@@ -117,7 +148,7 @@ class ServerProcess(APIClient):
                 [sys.executable, "-m", "seesay.serving.child", str(report)],
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else None,
-                pass_fds=(report,),
+                pass_fds=(report, *(sock.fileno() for sock in sockets)),
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": _python_path()},
             )
@@ -129,7 +160,8 @@ class ServerProcess(APIClient):
         try:
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(json.dumps(orders).encode() + b"\n")
+                numbered = {**orders, "sockets": [sock.fileno() for sock in sockets]}
+                self._process.stdin.write(json.dumps(numbered).encode() + b"\n")
                 self._process.stdin.flush()
             self._wait_until_ready(time.monotonic() + ready_timeout_s, reports)
         except BaseException:
@@ -144,15 +176,16 @@ class ServerProcess(APIClient):
         return self._process.pid
 
     def _wait_until_ready(self, deadline: float, reports: int) -> None:
-        while not self.is_healthy():
-            if self._process.poll() is not None:
-                report = os.read(reports, 1 << 16)
-                kind, message = json.loads(report) if report else ("", "")
-                message = message or f"the server ended with status {self._process.returncode} before it was ready"
-                raise _ERRORS.get(kind, APIError)(message)
-            if time.monotonic() > deadline:
-                raise APIError("the server was not ready in time: raise ready_timeout_s")
-            time.sleep(_POLL_S)
+        """Return when the process says that it listens. It says so itself: whoever else answers is another server."""
+        left_s = max(0.0, deadline - time.monotonic())
+        if not select.select([reports], [], [], left_s)[0]:
+            raise APIError("the server was not ready in time: raise ready_timeout_s")
+        report = os.read(reports, 1 << 16)
+        kind, message = json.loads(report) if report else ("", "")
+        if kind != READY:
+            status = self._process.wait(_KILL_AFTER_S)
+            message = message or f"the server ended with status {status} before it was ready"
+            raise _ERRORS.get(kind, APIError)(message)
 
     def close(self) -> None:
         """End the server: what it is answering is finished first, for as long as its `drain_timeout_s`."""
@@ -195,15 +228,20 @@ def _ssl_file(variable: str) -> str:
     return value
 
 
-def _find_port(host: str) -> int:
-    """A port that is free now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError as error:
-            raise ConfigError(f"server_name={host!r}: cannot listen there: {error}") from None
-        return int(probe.getsockname()[1])
+def _as_json(name: str, value: Any) -> Any:
+    """Return what `json` can write of the option `name`: a configuration, or any value that `check_types` accepts."""
+    if value is None or isinstance(value, bool):
+        return value
+    for kind, convert in _PLAIN.items():
+        if isinstance(value, kind):
+            return convert(value)
+    if is_dataclass(value):
+        return {field.name: _as_json(field.name, getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(f"{name}.{key}", item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_as_json(f"{name}[{index}]", item) for index, item in enumerate(value)]
+    raise ConfigError(f"{name}={value!r}: cannot be handed to the server's process")
 
 
 def _has_descriptor(stream: Any) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from seesay.log import set_up_logging
 from seesay.serving.admission import shutting_down
 from seesay.serving.app import create_app
 from seesay.serving.http_protocol import BoundedHttpProtocol
+from seesay.serving.listening import cannot_listen, open_sockets, port_of
 from seesay.serving.settings import ServerSettings
 from seesay.serving.state import ServerState
 
@@ -29,29 +32,42 @@ logger = logging.getLogger("seesay")
 _LAST_WORDS_S = 2.0  # for the errors that end what the drain did not wait for
 
 
-def run_server(engine: AsyncEngine, settings: ServerSettings | None = None) -> None:
+def run_server(
+    engine: AsyncEngine,
+    settings: ServerSettings | None = None,
+    *,
+    sockets: list[socket.socket] | None = None,
+    on_ready: Callable[[], None] | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT ends at once. The engine stays open.
 
-    Raises `ConfigError` for certificates that cannot be read; exits with status 1 when the port is taken.
+    sockets: those of `open_sockets`, which are closed in the end; None opens them. on_ready: called once it listens.
+
+    Raises `ConfigError` for certificates that cannot be read and for an address that another server listens on.
     """
     settings = settings or ServerSettings()
     set_up_logging(settings.log_level, settings.max_log_len)
-    server = DrainingServer.make(create_app(engine, settings), settings)
-    server.run()
+    server = DrainingServer.make(create_app(engine, settings), settings, on_ready=on_ready)
+    server.run(open_sockets(settings.host, settings.port) if sockets is None else sockets)
 
 
 class DrainingServer(uvicorn.Server):
     """A uvicorn server that, once it was told to end, answers new requests with 503 and gives running answers
     `drain_timeout_s`, then ends them with an error rather than in the middle of a word. It listens until then."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, *, on_ready: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(config)
         self._state = state
+        self._on_ready = on_ready
         self._drain_deadline = float("inf")  # of time.monotonic()
 
     @classmethod
-    def make(cls, app: FastAPI, settings: ServerSettings) -> DrainingServer:
-        """A server for an app of `create_app`; `run()` it, or `await serve()`."""
+    def make(
+        cls, app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None = None
+    ) -> DrainingServer:
+        """A server for an app of `create_app`; `run()` it, or `await serve()`. `on_ready` is called once it listens."""
         config = uvicorn.Config(
             app,
             host=settings.host,
@@ -70,7 +86,19 @@ class DrainingServer(uvicorn.Server):
                 config.load()
             except OSError as error:
                 raise ConfigError(f"ssl_certfile={settings.ssl_certfile!r}: {error}") from error
-        return cls(config, app.state.server)
+        return cls(config, app.state.server, on_ready=on_ready)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen. Raises `ConfigError` when another process listens there by now."""
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            await self.lifespan.shutdown()
+            raise cannot_listen(self.config.host, port_of(sockets or ()) or self.config.port, error) from error
+        if self.started:
+            logger.info("running on %s:%d", self.config.host, port_of(sockets or ()) or self.config.port)
+            if self._on_ready is not None:
+                self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """The signal handler. uvicorn's own would raise the signal again in the end, and the engine stay open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,10 +37,10 @@ class ServerSettings:
     host: str = "0.0.0.0"
     port: int = 23333
     model_name: str | None = None
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    cors_origins: tuple[str, ...] = ()
-    cors_methods: tuple[str, ...] = ("GET", "POST", "OPTIONS")
-    cors_headers: tuple[str, ...] = ("*",)
+    api_keys: Sequence[str] = field(default=(), repr=False)
+    cors_origins: Sequence[str] = ()
+    cors_methods: Sequence[str] = ("GET", "POST", "DELETE", "OPTIONS")
+    cors_headers: Sequence[str] = ("*",)
     cors_credentials: bool = False
     max_concurrent_requests: int = 256
     max_queue: int = 256

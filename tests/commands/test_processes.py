@@ -18,7 +18,6 @@ import httpx
 import pytest
 from PIL import Image
 
-from seesay.serving.launch import _find_port
 
 SEESAY = [sys.executable, "-m", "seesay"]
 FAST = ["--device", "cpu", "--session-len", "512"]
@@ -37,9 +36,9 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(model: str) -> Iterator[str]:
+def server(model: str, unused_tcp_port_factory: Callable[[], int]) -> Iterator[str]:
     """The address of a server that the command started; it is told to end gracefully."""
-    port = _find_port("127.0.0.1")
+    port = unused_tcp_port_factory()
     words = ["serve", "api_server", model, "--server-name", "127.0.0.1", "--server-port", str(port), *FAST]
     process = subprocess.Popen(
         [*SEESAY, *words, "--model-name", "tiny"],

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from live_server import HeldEngine, make_settings
+from starlette.testclient import TestClient
 
 from seesay.config import GenerationConfig
 from seesay.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.admission import shutting_down
 from seesay.serving.answers import Answering, ClientGoneError, Tally, choices_of
+from seesay.serving.app import create_app
 from seesay.serving.errors import ApiError
 from seesay.serving.metrics import ServerMetrics
 from seesay.values import GenerationRequest, OutputDelta, StageTimings, Usage
@@ -224,3 +227,19 @@ def test_tally_counts_each_prompt_once() -> None:
 
 def test_iterators_are_what_routes_get(make: MakeAnswering) -> None:
     assert isinstance(make().deltas([REQUEST]), AsyncIterator)
+
+
+def test_a_client_that_opens_a_second_event_loop_is_answered(engine: AsyncEngine) -> None:
+    """Starlette's client runs each request in an event loop of its own."""
+    settings = make_settings(request_timeout_s=20.0)
+    client = TestClient(create_app(engine, settings))
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0}
+    texts = [client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"] for _ in range(3)]
+    assert texts[0] == texts[1] == texts[2]
+    with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as stream:
+        assert stream.read().endswith(b"data: [DONE]\n\n")
+    turn = {"prompt": "one", "session_id": 1, "interactive_mode": True, "request_output_len": 3}
+    assert [client.post("/v1/chat/interactive", json=turn).json()["tokens"] for _ in range(3)] == [3, 3, 3]
+    with ThreadPoolExecutor(4) as threads:  # several event loops at once
+        answers = list(threads.map(lambda _: client.post("/v1/chat/completions", json=body).json(), range(8)))
+    assert [answer["choices"][0]["message"] for answer in answers] == [texts[0]] * 8

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 
 import anthropic
 import httpx
+import numpy as np
 import openai
 import pytest
 from live_server import make_settings, serve
@@ -24,11 +28,15 @@ import seesay
 from seesay.checkpoint import resolve_checkpoint
 from seesay.cli import make_parser
 from seesay.commands.serve_server import make_settings as make_cli_settings
+from seesay.config import MediaLimits
 from seesay.demo.scenes import Example, sample_scene
 from seesay.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
+from seesay.serving.app import create_app
 from seesay.serving.client import APIError
 from seesay.serving.launch import ServerProcess, _trust_only
+from seesay.serving.listening import open_sockets, port_of
+from seesay.serving.server import DrainingServer
 
 GUIDE = Path(__file__).parents[2] / "docs" / "clients.md"
 
@@ -153,6 +161,69 @@ def test_what_cannot_start_says_why():
         seesay.serve(ssl=True)
     with pytest.raises(ConfigError, match="backend"):
         seesay.serve(backend="other")  # type: ignore[arg-type]
+
+
+def test_a_port_that_another_server_has_is_refused(engine: AsyncEngine):
+    """At once, and not answered with a client of that server."""
+    with serve(engine) as other, pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{other.port}"):
+        seesay.serve("/no/such/model", server_name="127.0.0.1", server_port=other.port)
+    with pytest.raises(ConfigError, match="cannot listen on 'no.such.host.invalid'"):
+        seesay.serve("/no/such/model", server_name="no.such.host.invalid")
+
+
+def test_a_port_that_is_taken_while_the_model_loads(engine: AsyncEngine):
+    settings = make_settings()
+    (sock,) = open_sockets("127.0.0.1", 0)
+    ready: list[bool] = []
+    with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        thief.bind(sock.getsockname())
+        thief.listen()
+        server = DrainingServer.make(create_app(engine, settings), settings, on_ready=lambda: ready.append(True))
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port_of([sock])}"):
+            asyncio.run(server._serve([sock]))
+    assert not ready
+    sock.close()
+
+
+def test_every_address_of_a_host_is_listened_on():
+    sockets = open_sockets("", 0)
+    try:
+        assert len({sock.getsockname()[1] for sock in sockets}) == 1 and port_of(sockets) > 0
+        assert {sock.family for sock in sockets} <= {socket.AF_INET, socket.AF_INET6}
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str], Path], tmp_path: Path):
+    with seesay.serve(
+        tiny_checkpoint("qwen2_5_vl"),
+        server_name="127.0.0.1",
+        server_port=np.int64(0),  # type: ignore[arg-type]
+        backend_config=seesay.EngineConfig(
+            session_len=np.int64(256),  # type: ignore[arg-type]
+            device_type="cpu",
+            download_dir=tmp_path,
+            cache_max_entry_count=np.float32(0.5),  # type: ignore[arg-type]
+            hf_overrides=MappingProxyType({"text_config": {"rms_norm_eps": np.float32(1e-6), "a": (1, [Path("b")])}}),
+        ),
+        vision_config=seesay.VisionConfig(max_batch_size=np.int32(2)),  # type: ignore[arg-type]
+        chat_template_config="vicuna",
+        media_limits=MediaLimits.for_server(allowed_local_media_path=tmp_path, allowed_media_domains=["a.example"]),
+        cors_origins=["https://a.example"],
+        max_queue=np.int64(3),
+        api_keys=["key"],
+    ) as client:
+        prompt = client.decode(client.encode("hello", do_preprocess=True)[0])
+        assert prompt.endswith("USER: hello ASSISTANT:")
+        headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "DELETE"}
+        allowed = httpx.options(f"{client.api_server_url}/v1/responses/x", headers=headers)
+        assert allowed.status_code == 200 and "DELETE" in allowed.headers["access-control-allow-methods"]
+    with pytest.raises(ConfigError, match=r"hf_overrides.dtype=<object"):
+        seesay.serve(server_port=0, backend_config=seesay.EngineConfig(hf_overrides={"dtype": object()}))
+    with pytest.raises(TypeError, match="backend_config must be EngineConfig"):
+        seesay.serve(server_port=0, backend_config={"session_len": 3})  # type: ignore[arg-type]
 
 
 def test_it_ends_with_whoever_started_it():

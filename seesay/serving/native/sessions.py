@@ -71,7 +71,7 @@ class SessionStore:
                 code="session_busy",
             )
         conversation.is_answering = True
-        conversation.cancelled.clear()
+        conversation.cancelled = asyncio.Event()  # of the event loop that serves this turn
         self._conversations[key] = conversation
         self._conversations.move_to_end(key)
         try:

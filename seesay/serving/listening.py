@@ -1,0 +1,60 @@
+"""The sockets a server listens on, taken before its model is loaded, so that it is not loaded in vain."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Sequence
+
+from seesay.errors import ConfigError
+
+# An address that this machine does not have, such as ::1 where IPv6 is off.
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def open_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return a bound socket for each address of `host` ('': all of the machine); they do not listen yet.
+
+    port: 0 takes a free one. Raises `ConfigError` when the host is unknown or another process listens there.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"cannot listen on {host!r}: {getattr(error, 'strerror', None) or error}") from None
+    sockets: list[socket.socket] = []
+    absent: OSError | None = None
+    with contextlib.ExitStack() as opened:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                sock = opened.enter_context(socket.socket(family, kind, protocol))
+                _bind(sock, (address[0], port_of(sockets) or port, *address[2:]))
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise cannot_listen(host, port, error) from None
+                absent = error
+            else:
+                sockets.append(sock)
+        if not sockets:
+            assert absent is not None, "getaddrinfo gives at least one address"
+            raise cannot_listen(host, port, absent)
+        opened.pop_all()
+    return sockets
+
+
+def port_of(sockets: Sequence[socket.socket]) -> int:
+    """Return the port that all `sockets` have; 0 for none."""
+    return int(sockets[0].getsockname()[1]) if sockets else 0
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    """Return the error of an address that a server cannot have."""
+    return ConfigError(f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --server-port")
+
+
+def _bind(sock: socket.socket, address: tuple[object, ...]) -> None:
+    # A server that has just ended does not keep its port from the next one; one that listens does.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    sock.bind(address)
