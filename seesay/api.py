@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from functools import partial
@@ -41,7 +42,7 @@ _DEFAULT_LOG_LEVEL = "WARNING"
 
 
 def pipeline(
-    model_path: str = "seesay-demo",
+    model_path: str | os.PathLike[str] = "seesay-demo",
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
     chat_template_config: ChatTemplateConfig | str | None = None,
     log_level: str = _DEFAULT_LOG_LEVEL,
@@ -88,7 +89,7 @@ class Pipeline:
 
     def __init__(
         self,
-        model_path: str = "seesay-demo",
+        model_path: str | os.PathLike[str] = "seesay-demo",
         backend_config: EngineConfig | TurbomindEngineConfig | None = None,
         chat_template_config: ChatTemplateConfig | str | None = None,
         log_level: str = _DEFAULT_LOG_LEVEL,

@@ -139,13 +139,13 @@ class ChatLoop:
         found = [Attachment.read(kind or _kind_of(source) or "image", source) for source in sources]
         self.conversation.attached += found
         for attachment in found:
-            self._terminal.aside(f"[{attachment.kind} {attachment.source}: goes with your next message]")
+            self._terminal.aside(f"[{attachment.kind} {attachment.name}: goes with your next message]")
 
     def _attach_kind(self, kind: Kind, argument: str) -> None:
         if argument:
             self._attach(_split(argument), kind)
             return
-        waiting = [f"{a.kind} {a.source}" for a in self.conversation.attached]
+        waiting = [f"{a.kind} {a.name}" for a in self.conversation.attached]
         self._terminal.notice(
             f"waiting for your next message: {', '.join(waiting)}" if waiting else f"usage: /{kind} PATH_OR_URL ..."
         )
@@ -223,7 +223,7 @@ class ChatLoop:
 
     def _history(self, _: str) -> None:
         for number, turn in enumerate(self.conversation.turns, 1):
-            media = "".join(f" [{attachment.kind} {attachment.source}]" for attachment in turn.media)
+            media = "".join(f" [{attachment.kind} {attachment.name}]" for attachment in turn.media)
             self._terminal.notice(f"{number}. you:{media} {turn.text}\n   model: {turn.answer.strip()}")
         if not self.conversation.turns:
             self._terminal.notice("[nothing was said yet]")

@@ -19,14 +19,18 @@ Message = dict[str, Any]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif")
 VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg")
 _MAX_FILE_BYTES = 256 << 20
+_MAX_SHOWN = 200  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A picture or clip. `source` is what the user wrote, `url` what is sent: that URL, or the file as a data URL."""
+    """A picture or clip. `source` is what the user wrote, `url` what is sent: that URL, or the file as a data URL.
+
+    `name` is `source`, short enough to be shown.
+    """
 
     kind: Kind
-    source: str
+    source: str = field(repr=False)
     url: str = field(repr=False)
 
     @classmethod
@@ -36,7 +40,7 @@ class Attachment:
         Raises RequestError when the file cannot be read.
         """
         if source.startswith(("http://", "https://", "data:")):
-            return cls(kind=kind, source=source if len(source) <= 200 else f"{source[:40]}...", url=source)
+            return cls(kind=kind, source=source, url=source)
         path = Path(source).expanduser()
         try:
             if not path.is_file():
@@ -50,10 +54,16 @@ class Attachment:
         mime = guessed if guessed.startswith(f"{kind}/") else {"image": "image/png", "video": "video/mp4"}[kind]
         return cls(kind=kind, source=source, url=f"data:{mime};base64,{base64.b64encode(content).decode()}")
 
+    @property
+    def name(self) -> str:
+        return self.source if len(self.source) <= _MAX_SHOWN else f"{self.source[:40]}..."
+
     def part(self, *, is_saved: bool = False) -> dict[str, Any]:
-        """The content part of an OpenAI message; a saved one has the source in place of the content."""
+        """The content part of an OpenAI message; a saved one has a file's path in place of its content."""
+        is_file = self.source != self.url
+        url = str(Path(self.source).expanduser().absolute()) if is_saved and is_file else self.url
         key = f"{self.kind}_url"
-        return {"type": key, key: {"url": self.source if is_saved else self.url}}
+        return {"type": key, key: {"url": url}}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +129,7 @@ class Conversation:
     def _as_markdown(self) -> str:
         blocks = [f"**system**\n\n{self.system}"] if self.system else []
         for turn in self.turns:
-            media = "".join(f"[{attachment.kind}: {attachment.source}]\n" for attachment in turn.media)
+            media = "".join(f"[{attachment.kind}: {attachment.name}]\n" for attachment in turn.media)
             blocks += [f"**you**\n\n{media}{turn.text}", f"**model**\n\n{turn.answer}"]
         return "\n\n".join(blocks) + "\n"
 

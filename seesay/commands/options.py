@@ -260,12 +260,14 @@ def make_generation_config(arguments: argparse.Namespace) -> GenerationConfig:
 
 
 def make_request_fields(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The same, as fields of a chat completion request."""
-    fields: dict[str, Any] = {"max_tokens": arguments.max_new_tokens, "temperature": arguments.temperature}
+    """Return the same as fields of a chat completion request, none left out: a server's defaults may differ."""
+    fields = {
+        "max_tokens": arguments.max_new_tokens,
+        "temperature": arguments.temperature,
+        "repetition_penalty": arguments.repetition_penalty,
+    }
     if arguments.temperature > 0:
-        fields |= {"top_p": arguments.top_p, "top_k": arguments.top_k, "seed": arguments.seed}
-    if arguments.repetition_penalty != 1.0:
-        fields["repetition_penalty"] = arguments.repetition_penalty
+        fields |= {"top_p": arguments.top_p, "top_k": arguments.top_k, "min_p": 0.0, "seed": arguments.seed}
     return fields
 
 

@@ -88,11 +88,13 @@ class APIClient:
     def available_models(self) -> list[str]:
         """Names of the models that the server has; asked once."""
         if self._models is None:
-            self._models = [str(model["id"]) for model in self._get("/v1/models")["data"]]
+            models = self._get("/v1/models", "data")
+            self._models = [str(_take(model, "id")) for model in (models if isinstance(models, list) else ())]
         return list(self._models)
 
     def is_healthy(self) -> bool:
         """Whether the server is there and ready to answer."""
+        self._check_open()
         try:
             return self._http.get("/health", timeout=5.0).status_code == 200
         except httpx.HTTPError:
@@ -100,7 +102,7 @@ class APIClient:
 
     def version(self) -> str:
         """The server's version of seesay."""
-        return str(self._get("/version")["version"])
+        return str(self._get("/version", "version"))
 
     # --- OpenAI's routes --------------------------------------------------------------------------------------------
 
@@ -247,7 +249,7 @@ class APIClient:
             **kwargs,
         )
         for answer in answers:
-            yield answer["text"], answer["tokens"], answer["finish_reason"]
+            yield _take(answer, "text"), _take(answer, "tokens"), _take(answer, "finish_reason")
 
     def end_session(self, session_id: int) -> None:
         """Make the server forget a session, and stop the answer that it is getting."""
@@ -271,13 +273,13 @@ class APIClient:
         for text in texts:
             messages = [{"role": "user", "content": text}] if do_preprocess else None
             body = {"messages": messages} if messages else {"prompt": text, "add_special_tokens": add_bos}
-            rows.append([int(token_id) for token_id in self._post("/tokenize", body)["tokens"]])
+            rows.append([int(token_id) for token_id in _take(self._post("/tokenize", body), "tokens")])
         return (rows[0], len(rows[0])) if isinstance(input, str) else (rows, [len(row) for row in rows])
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
         body = {"tokens": list(token_ids), "skip_special_tokens": skip_special_tokens}
-        return str(self._post("/detokenize", body)["prompt"])
+        return str(_take(self._post("/detokenize", body), "prompt"))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -296,11 +298,12 @@ class APIClient:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.api_server_url!r})"
 
-    def _get(self, path: str) -> Any:
+    def _get(self, path: str, key: str) -> Any:
+        """The value of `key` in the answer."""
         with self._explain():
-            return _read_json(self._http.get(path))
+            return _take(_read_json(self._http.get(path)), key)
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         with self._explain():
             return _read_json(self._http.post(path, json=_without_none(body)))
 
@@ -310,17 +313,23 @@ class APIClient:
             yield self._post(path, body)
             return
         with self._explain(), self._http.stream("POST", path, json=_without_none(body)) as response:
-            if response.status_code != 200:
+            if response.status_code != 200 or "text/event-stream" not in response.headers.get("content-type", ""):
                 response.read()
                 _read_json(response)
+                raise APIError(f"{self.api_server_url} answered with no stream of events", status=response.status_code)
             for event in _events(response.iter_lines()):
-                if "error" in event:
+                if event.get("error") is not None:
                     raise _make_error(event["error"], response.status_code)
                 yield event
+
+    def _check_open(self) -> None:
+        if self._http.is_closed:
+            raise APIError("this client is closed: make a new one")
 
     @contextmanager
     def _explain(self) -> Iterator[None]:
         """Turn what httpx raises into errors that say what to do."""
+        self._check_open()
         try:
             yield
         except httpx.TimeoutException as error:
@@ -331,7 +340,10 @@ class APIClient:
                 f"cannot reach the server at {self.api_server_url} ({error}): is it running? "
                 "`seesay serve api_server` starts one"
             ) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
+            self._check_open()  # another thread may have closed it meanwhile
+            if not isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError):
+                raise
             reason = str(error) or type(error).__name__
             raise APIError(f"the connection to the server at {self.api_server_url} broke: {reason}") from None
 
@@ -351,21 +363,47 @@ def _without_none(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of server-sent events; OpenAI's `[DONE]` is none."""
+    """Yield the JSON objects of server-sent events up to `[DONE]`. Raises APIError when the stream ends before that."""
     for line in lines:
-        if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
-            yield json.loads(data)
+        if not line.startswith("data:"):
+            continue
+        data = line[5:].strip()
+        if data == "[DONE]":
+            return
+        try:
+            event = json.loads(data)
+        except ValueError:
+            raise APIError(f"the answer broke off: an event of the stream is cut: {data[:80]!r}") from None
+        if not isinstance(event, dict):
+            raise APIError(f"an event of the stream is not a JSON object: {data[:80]!r}")
+        yield event
+    raise APIError("the answer broke off: the stream ended without [DONE]")
 
 
-def _read_json(response: httpx.Response) -> Any:
+def _read_json(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object that an answer holds. Raises APIError for an error, and for anything else."""
     try:
         value = response.json()
     except ValueError:
         value = None
-    if response.is_success and value is not None:
+    if response.is_success and isinstance(value, dict):
         return value
+    if response.is_success:
+        kind = response.headers.get("content-type") or "no content type"
+        raise APIError(
+            f"{response.url} answered with {response.status_code} ({kind}) but not with a JSON object: "
+            "is it the address of a seesay server?",
+            status=response.status_code,
+        )
     error = value.get("error", value.get("detail")) if isinstance(value, dict) else None
     raise _make_error(error or response.reason_phrase or "no answer", response.status_code)
+
+
+def _take(answer: Any, key: str) -> Any:
+    """The value of `key` in an answer. Raises APIError when there is none."""
+    if not isinstance(answer, Mapping) or key not in answer:
+        raise APIError(f"the server's answer has no {key!r}: is it a seesay server?")
+    return answer[key]
 
 
 def _make_error(error: Any, status: int) -> APIError:

@@ -29,14 +29,14 @@ _DETAILS_HEADER = {"x-seesay-timings": "1"}
 
 
 def run_webui(
-    model_or_url: str = "seesay-demo",
+    model_or_url: str | os.PathLike[str] = "seesay-demo",
     *,
     server_name: str = "127.0.0.1",
     server_port: int = 6006,
     api_key: str | None = None,
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
     vision_config: VisionConfig | None = None,
-    chat_template_config: ChatTemplateConfig | None = None,
+    chat_template_config: ChatTemplateConfig | str | None = None,
     log_level: str = "WARNING",
     **settings: Any,
 ) -> None:
@@ -50,6 +50,7 @@ def run_webui(
     be reached, and what `seesay.serve` raises.
     """
     _check_gradio()
+    model_or_url = os.fspath(model_or_url)
     port = _check_port(server_name, server_port)
     logging.getLogger("seesay.ui").setLevel(log_level)
     options = {
@@ -75,11 +76,11 @@ def run_webui(
 
 
 def run_local(
-    model_path: str = "seesay-demo",
+    model_path: str | os.PathLike[str] = "seesay-demo",
     model_name: str | None = None,
     backend: Literal["turbomind", "pytorch"] = "pytorch",
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
-    chat_template_config: ChatTemplateConfig | None = None,
+    chat_template_config: ChatTemplateConfig | str | None = None,
     server_name: str = "0.0.0.0",
     server_port: int = 6006,
     *,

@@ -38,7 +38,7 @@ class Settings:
             "model": self.model,
             "temperature": float(self.temperature),
             "top_p": float(self.top_p),
-            "top_k": int(self.top_k) or None,
+            "top_k": int(self.top_k),
             "max_tokens": int(self.max_tokens),
             "stream_options": {"include_usage": True},
         }

@@ -62,6 +62,25 @@ def test_json_there_and_back(picture: Path, tmp_path: Path):
     assert other == conversation
 
 
+def test_addresses_are_saved_whole_and_files_by_their_full_path(
+    picture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    long = "https://example.com/picture.png?token=" + "x" * 5000
+    data = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode() * 20
+    monkeypatch.chdir(picture.parent)
+    media = tuple(Attachment.read("image", source) for source in (long, data, picture.name))
+    conversation = Conversation(turns=[Turn(text="what?", media=media, answer="red")])
+    assert [len(attachment.name) for attachment in media] == [43, 43, len(picture.name)]
+    assert max(map(len, repr(media).split(","))) < 100
+    conversation.save(tmp_path / "c.md")
+    assert "x" * 100 not in (tmp_path / "c.md").read_text()
+    conversation.save(tmp_path / "c.json")
+    monkeypatch.chdir("/")
+    other = Conversation()
+    other.load(tmp_path / "c.json")
+    assert [attachment.url for attachment in other.turns[0].media] == [attachment.url for attachment in media]
+
+
 def test_markdown(picture: Path, tmp_path: Path):
     conversation = Conversation(
         turns=[Turn(text="what?", media=(Attachment.read("image", str(picture)),), answer="red")]

@@ -135,7 +135,8 @@ def test_sampling_options():
     assert not options.make_generation_config(greedy).do_sample
     config = options.make_generation_config(sampled)
     assert config.do_sample and config.random_seed == 3 and config.top_k == 5
-    assert options.make_request_fields(greedy) == {"max_tokens": 512, "temperature": 0.0}
+    # The penalty too: it is 1 as the help says, whatever the server's model recommends.
+    assert options.make_request_fields(greedy) == {"max_tokens": 512, "temperature": 0.0, "repetition_penalty": 1.0}
     assert options.make_request_fields(sampled)["seed"] == 3
 
 

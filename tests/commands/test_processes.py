@@ -18,7 +18,6 @@ import httpx
 import pytest
 from PIL import Image
 
-
 SEESAY = [sys.executable, "-m", "seesay"]
 FAST = ["--device", "cpu", "--session-len", "512"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -121,17 +122,9 @@ def test_bad_addresses(url: str):
         _ = APIClient(url).available_models
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 5\r\n\r\noops!", "502"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "refused"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{", "broke"),
-        (b"nonsense\r\n\r\n", "broke"),
-        (b"", "broke"),
-    ],
-)
-def test_servers_that_misbehave(answer: bytes, message: str):
+@contextlib.contextmanager
+def misbehaving(answer: bytes) -> Iterator[APIClient]:
+    """A client of a server that says this to the first request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def reply() -> None:
@@ -142,9 +135,73 @@ def test_servers_that_misbehave(answer: bytes, message: str):
 
         thread = threading.Thread(target=reply, daemon=True)
         thread.start()
-        with (
-            APIClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=5) as client,
-            pytest.raises(APIError, match=message),
-        ):
-            client.version()
+        with APIClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=5) as client:
+            yield client
         thread.join(5)
+
+
+def respond(body: bytes, kind: str = "application/json") -> bytes:
+    return f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+EVENT = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": null}]}\n\n'
+SSE = "text/event-stream; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 5\r\n\r\noops!", "502"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "not with a JSON object"),
+        (respond(b"<html>Sign in</html>", "text/html"), r"200 \(text/html\).* seesay server"),
+        (respond(b"[1]"), "not with a JSON object"),
+        (respond(b'{"a": 1}'), "no 'version'"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{", "broke"),
+        (b"nonsense\r\n\r\n", "broke"),
+        (b"", "broke"),
+    ],
+)
+def test_servers_that_misbehave(answer: bytes, message: str):
+    with misbehaving(answer) as client, pytest.raises(APIError, match=message):
+        client.version()
+
+
+@pytest.mark.parametrize(
+    ("answer", "num_chunks", "message"),
+    [
+        (respond(EVENT, SSE), 1, "broke off: the stream ended without"),
+        (respond(EVENT + EVENT[:30] + b"\n\n", SSE), 1, "broke off: an event of the stream is cut"),
+        (respond(EVENT + b"data: [1]\n\n", SSE), 1, "not a JSON object"),
+        (respond(b"", SSE), 0, "broke off"),
+        (respond(b"<html>Sign in</html>", "text/html"), 0, "text/html"),
+        (respond(b'{"choices": []}'), 0, "no stream of events"),
+        (respond(EVENT, SSE).replace(b"content-length: ", b"content-length: 9"), 1, "broke"),
+        (respond(EVENT + b'data: {"error": {"message": "out of paper"}}\n\n', SSE), 1, "out of paper"),
+    ],
+)
+def test_streams_that_break_off(answer: bytes, num_chunks: int, message: str):
+    got = []
+    with misbehaving(answer) as client, pytest.raises(APIError, match=message):
+        for chunk in client.chat_completions_v1(MODEL, "x", stream=True):
+            got.append(chunk)
+    assert len(got) == num_chunks
+
+
+def test_a_closed_client_says_so(server: LiveServer):
+    client = APIClient(server.url)
+    chunks = client.chat_completions_v1(MODEL, "go", max_tokens=300, ignore_eos=True, stream=True)
+    next(chunks)
+    client.close()
+    client.close()
+    with pytest.raises(APIError, match="client is closed"):
+        list(chunks)
+    for ask in (
+        client.is_healthy,
+        client.version,
+        lambda: client.available_models,
+        lambda: client.encode("x"),
+        lambda: next(client.generate("x")),
+        lambda: next(client.chat_completions_v1(MODEL, "x", stream=True)),
+    ):
+        with pytest.raises(APIError, match="client is closed"):
+            ask()

@@ -167,7 +167,7 @@ def test_a_port_that_another_server_has_is_refused(engine: AsyncEngine):
     """At once, and not answered with a client of that server."""
     with serve(engine) as other, pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{other.port}"):
         seesay.serve("/no/such/model", server_name="127.0.0.1", server_port=other.port)
-    with pytest.raises(ConfigError, match="cannot listen on 'no.such.host.invalid'"):
+    with pytest.raises(ConfigError, match=r"cannot listen on 'no\.such\.host\.invalid'"):
         seesay.serve("/no/such/model", server_name="no.such.host.invalid")
 
 

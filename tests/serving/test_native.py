@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import httpx
 import pytest
-from live_server import MODEL, LiveServer, make_data_url, make_settings, read_events, serve, wait_until
+from live_server import MODEL, HeldEngine, LiveServer, make_data_url, make_settings, read_events, serve, wait_until
 
 from seesay.engine import AsyncEngine
+from seesay.serving.app import create_app
 from seesay.serving.errors import ApiError
 from seesay.serving.native.sessions import SessionStore
-from seesay.values import MediaPart, Message, Modality, TextPart
+from seesay.values import MediaPart, Message, Modality, OutputDelta, TextPart, Usage
 
 CHAT = "/v1/chat/interactive"
 GREEDY: dict[str, Any] = {"temperature": 0, "request_output_len": 6}
@@ -89,6 +91,35 @@ def test_cancel_keeps_what_was_said(server: LiveServer):
     following = turn(server, "more", 9)
     assert following["history_tokens"] > 0
     wait_until(lambda: server.state.answering.num_running == 0)
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_streamed: bool):
+    held = HeldEngine(engine)
+    transport = httpx.ASGITransport(app=create_app(held, make_settings()))  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=10) as http:
+        body = {"prompt": "one", "session_id": 1, "interactive_mode": True, "stream": is_streamed}
+        answer = asyncio.ensure_future(http.post(CHAT, json=body))
+        while held.submitted.empty():
+            await asyncio.sleep(0.01)
+        request_id, request, on_output = held.submitted.get()
+        assert request.streams
+        on_output(OutputDelta(request_id=request_id, prompt_tokens=30, text="well", token_ids=(1, 2)))
+        await asyncio.sleep(0.05)
+        await http.post(CHAT, json={"prompt": "", "session_id": 1, "cancel": True})
+        last = read_events((await answer).text)[-1] if is_streamed else (await answer).json()
+        assert (last["input_tokens"], last["tokens"], last["finish_reason"]) == (30, 2, "cancel")
+        following = asyncio.ensure_future(http.post(CHAT, json={**body, "stream": False}))
+        while held.submitted.empty():
+            await asyncio.sleep(0.01)
+        request_id, request, on_output = held.submitted.get()
+        assert [message.role for message in request.prompt] == ["user", "assistant", "user"]
+        usage = Usage(prompt_tokens=40, completion_tokens=1)
+        on_output(
+            OutputDelta(request_id=request_id, prompt_tokens=40, token_ids=(3,), finish_reason="stop", usage=usage)
+        )
+        turn = (await following).json()
+        assert (turn["history_tokens"], turn["input_tokens"]) == (32, 8)
 
 
 def test_a_client_that_leaves_leaves_nothing(server: LiveServer):

@@ -14,6 +14,7 @@ from seesay.config import EngineConfig
 from seesay.errors import CheckpointError, ConfigError, MissingExtraError
 from seesay.serving.client import APIError
 from seesay.ui import app
+from seesay.ui.chat import Settings
 from seesay.ui.conversation import Seen, Turn, files_of, make_messages
 from seesay.ui.details import format_seconds, make_details, make_line
 from seesay.ui.escaping import MARK, escape_answer, escape_question, unescape
@@ -97,6 +98,12 @@ def test_messages_hold_files_before_text_and_skip_what_failed(picture: str, tmp_
     assert [part["type"] for part in messages[3]["content"]] == ["image_url"]
     assert files_of(turns) == [picture, str(clip), picture]
     assert make_messages((Turn(text="hi"),), "") == [{"role": "user", "content": "hi"}]
+
+
+def test_every_setting_is_sent() -> None:
+    """0 too, which is off: left out, it would be what the server's model recommends."""
+    fields = Settings(model="m", temperature=0, top_k=0, top_p=1).fields()
+    assert (fields["temperature"], fields["top_k"], fields["top_p"]) == (0, 0, 1)
 
 
 def test_line_leaves_out_what_is_not_known() -> None:

@@ -112,7 +112,7 @@ class _Reply:
             **body.sampling(),
         )
         self._turn = read_messages(_as_messages(body), state.settings.media, param="prompt")
-        self._streams = bool(body.stream)
+        self._streams = bool(body.stream) or key is not None  # what was said until a cancel is kept, streamed or not
 
     async def pieces(self, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
         """What is new, as it comes; the last piece has a finish reason. A turn that was answered, or stopped with
@@ -128,8 +128,7 @@ class _Reply:
                     yield piece
 
     async def _answer(self, conversation: Conversation, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
-        history_tokens, texts, tokens = conversation.num_tokens, [], 0
-        usage: Usage | None = None
+        history_tokens, texts, tokens, prompt_tokens = conversation.num_tokens, [], 0, 0
         request = GenerationRequest(
             prompt=(*conversation.messages, *self._turn), gen_config=self._config, streams=self._streams
         )
@@ -138,11 +137,11 @@ class _Reply:
             async for delta in until_cancelled:
                 texts.append(delta.text)
                 tokens += len(delta.token_ids)
-                usage = delta.usage
+                prompt_tokens = delta.prompt_tokens
                 if delta.finish_reason is None:
                     yield _piece(delta.text, tokens=tokens, history_tokens=history_tokens)
                     continue
-                usage = usage or Usage()
+                usage = delta.usage or Usage()
                 self._remember(conversation, "".join(texts), usage.prompt_tokens + usage.completion_tokens)
                 yield _piece(
                     delta.text,
@@ -153,8 +152,9 @@ class _Reply:
                 )
                 return
         if any(texts):
-            self._remember(conversation, "".join(texts), history_tokens + tokens)
-        yield _piece("", tokens=tokens, history_tokens=history_tokens, input_tokens=0, finish_reason="cancel")
+            self._remember(conversation, "".join(texts), prompt_tokens + tokens)
+        new_tokens = max(0, prompt_tokens - history_tokens)
+        yield _piece("", tokens=tokens, history_tokens=history_tokens, input_tokens=new_tokens, finish_reason="cancel")
 
     def _remember(self, conversation: Conversation, text: str, num_tokens: int) -> None:
         if self._key is not None:
