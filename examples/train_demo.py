@@ -1,6 +1,7 @@
-"""Train the built-in checkpoint from nothing: draw scenes, pack them, train, and write a Hugging Face folder.
+"""Train the built-in checkpoint: draw scenes, pack their conversations, train, and write a Hugging Face folder.
 
     python examples/train_demo.py --out seesay/demo/checkpoint --work runs/demo   # 21 minutes on one H200
+    python examples/train_demo.py --out /tmp/new --work /tmp/work --start-from seesay/demo/checkpoint --minutes 20
     python examples/train_demo.py --out /tmp/minute --work /tmp/work --smoke      # a minute model on a CPU
 
 The weights follow from `--seed` up to the rounding of the GPU's own sums. Needs torch, transformers, pillow, numpy.
@@ -21,7 +22,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT), str(ROOT.parent)]
@@ -33,14 +34,12 @@ from demo_training.network import (  # noqa: E402
     Batch,
     PackedModel,
     Sizes,
-    first_answers_right,
+    answers_right,
     init_weights,
     make_config,
 )
 from demo_training.optimizer import Average, Optimizer, learning_rate  # noqa: E402
 from demo_training.reference import largest_logit_error  # noqa: E402
-
-from seesay.demo.scenes import TASKS  # noqa: E402
 
 PATCH_LOSS_SHARE = 0.5
 PATCH_LOSS_FLOOR = 0.05
@@ -54,6 +53,7 @@ class Options:
     out: Path
     work: Path
     steps: int
+    limit_s: float
     packs_per_step: int
     num_workers: int
     seed: int
@@ -127,18 +127,18 @@ def draw_validation(tokenizer: Tokenizer, num_packs: int, device: torch.device) 
     encoder = pk.Encoder(tokenizer)
     memory = torch.empty(num_packs, pk.PACK_BYTES, dtype=torch.uint8)
     for index, row in enumerate(memory):
-        pk.fill_pack(pk.pack_views(row.numpy()), index, encoder, pk.validation_seed)
+        pk.fill_validation_pack(pk.pack_views(row.numpy()), index, encoder)
     return [Batch(memory[i : i + 1].to(device)) for i in range(num_packs)]
 
 
 @torch.no_grad()
 def measure(model: PackedModel, batches: list[Batch]) -> dict[str, float]:
-    """Share of each task's first questions that greedy decoding answers word for word."""
-    counts = sum(first_answers_right(batch, model(batch)[2], len(TASKS)) for batch in batches)
+    """Share of each task's measured questions that greedy decoding answers word for word."""
+    counts = sum(answers_right(batch, model(batch)[2], len(pk.REPORTED_TASKS)) for batch in batches)
     if not isinstance(counts, Tensor):
         raise ValueError("no batches to measure on")
     shares = (counts[:, 0] / counts[:, 1].clamp(min=1)).tolist()
-    return {task: round(share, 4) for task, share in zip(TASKS, shares, strict=True)}
+    return {task: round(share, 4) for task, share in zip(pk.REPORTED_TASKS, shares, strict=True)}
 
 
 def export(model: PackedModel, tokenizer: Tokenizer, folder: Path) -> None:
@@ -167,10 +167,17 @@ def _module_name(name: str) -> str:
 
 
 def load_weights(model: PackedModel, folder: Path, work: Path) -> None:
-    """Start from an exported checkpoint, and from the auxiliary heads that its training left in `work`."""
+    """Start from an exported checkpoint, and from the auxiliary heads that its training left in `work`.
+
+    Without them the heads start at zero, so that the vision tower feels nothing of them until they know something.
+    """
     tensors = load_file(folder / "model.safetensors")
     model.model.load_state_dict({_module_name(name): tensor.float() for name, tensor in tensors.items()})
-    model.patch_heads.load_state_dict(load_file(work / PATCH_HEADS))
+    if (work / PATCH_HEADS).exists():
+        model.patch_heads.load_state_dict(load_file(work / PATCH_HEADS))
+        return
+    for parameter in model.patch_heads.parameters():
+        nn.init.zeros_(parameter)
 
 
 def train(options: Options) -> dict[str, float]:
@@ -178,6 +185,8 @@ def train(options: Options) -> dict[str, float]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options.work.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
+    if options.start_from:
+        tokenizer = Tokenizer.from_file(str(options.start_from / "tokenizer.json"))
     stream = pk.PackStream(tokenizer.to_str(), num_workers=options.num_workers, first_pack=options.first_pack)
     config = make_config(options.sizes, vocab_size=VOCABULARY, special_ids=special_ids(tokenizer))
     model = PackedModel(config)
@@ -214,17 +223,19 @@ def _loop(
     starved_steps = reported_step = 0
     figures: dict[str, float] = {}
     for step in range(options.steps):
-        rate = learning_rate(step, options.steps) * options.peak_rate
+        done = max(step / options.steps, (time.monotonic() - begin) / options.limit_s)
+        rate = learning_rate(step, done) * options.peak_rate
         starved_steps += feeder.is_empty
         memory = feeder.take()
         answer_loss, patch_loss, _ = compiled(Batch(memory))
-        share = max(PATCH_LOSS_FLOOR, PATCH_LOSS_SHARE * (1 - step / options.steps))
+        share = max(PATCH_LOSS_FLOOR, PATCH_LOSS_SHARE * (1 - done))
         (answer_loss + share * patch_loss).backward()
         feeder.give_back(memory)
         optimizer.step(rate, warmup=min(1.0, step / 300))
         model.zero_grad(set_to_none=True)
         average.update()
-        now, is_last = time.monotonic(), step + 1 == options.steps
+        now = time.monotonic()
+        is_last = step + 1 == options.steps or now - begin >= options.limit_s
         if not is_last and step > 0 and now - reported < options.report_every_s:
             continue
         average.swap()
@@ -249,6 +260,8 @@ def _loop(
         with log_path.open("a") as log:
             log.write(json.dumps(line) + "\n")
         print(json.dumps(line), flush=True)
+        if is_last:
+            break
         reported, reported_step = time.monotonic(), step + 1
     return figures
 
@@ -258,6 +271,7 @@ def parse_options(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--work", type=Path, required=True, help="folder for the log and what only training needs")
     parser.add_argument("--steps", type=int, default=27000)
+    parser.add_argument("--minutes", type=float, default=1e6, help="end the schedule early, after so much wall time")
     parser.add_argument("--packs-per-step", type=int, default=8, help="packs of about 35 conversations")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="drawing processes")
     parser.add_argument("--seed", type=int, default=0, help="of the first weights")
@@ -272,13 +286,14 @@ def parse_options(arguments: list[str] | None = None) -> Options:
         out=given.out,
         work=given.work,
         steps=min(given.steps, 2) if smoke else given.steps,
+        limit_s=60 * given.minutes,
         packs_per_step=1 if smoke else given.packs_per_step,
         num_workers=1 if smoke else given.workers,
         seed=given.seed,
         first_pack=given.first_pack,
         start_from=given.start_from,
         peak_rate=given.peak_rate,
-        validation_packs=1 if smoke else 48,
+        validation_packs=2 if smoke else 64,
         report_every_s=30.0,
         export_every_s=120.0,
         compile=not (smoke or given.no_compile),

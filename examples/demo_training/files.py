@@ -55,7 +55,10 @@ CHAT_TEMPLATE = """\
 
 
 def build_tokenizer() -> Tokenizer:
-    """A byte-level BPE learned from training conversations, without the words to be read: those are spelled."""
+    """A byte-level BPE learned from conversations in the old wordings, without the words to be read: those are spelled.
+
+    It stays the same while the grammar of wordings grows, so that a checkpoint's weights can be trained further.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -280,8 +280,8 @@ class PackedModel(nn.Module):
         return answer_loss, self.patch_loss(batch, embeddings), logits.detach().argmax(-1) == batch.targets
 
 
-def first_answers_right(batch: Batch, is_likeliest: Tensor, num_tasks: int) -> Tensor:
-    """Counts [num_tasks, 2] of (first answers that greedy decoding gives word for word, all first answers)."""
+def answers_right(batch: Batch, is_likeliest: Tensor, num_tasks: int) -> Tensor:
+    """Counts [num_tasks, 2] of (measured answers that greedy decoding gives word for word, all measured answers)."""
     num_answers = len(batch.answer_tasks)
     asked = batch.answer_ids >= 0
     wrong = torch.zeros(num_answers, device=batch.targets.device)

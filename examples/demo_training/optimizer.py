@@ -87,11 +87,10 @@ class Optimizer:
         self._adam.step()
 
 
-def learning_rate(step: int, num_steps: int, *, warmup_steps: int = 150, decay_share: float = 0.5) -> float:
-    """Warm up, hold, then fall linearly to almost nothing over the last `decay_share` of the steps."""
+def learning_rate(step: int, done: float, *, warmup_steps: int = 150, decay_share: float = 0.5) -> float:
+    """Warm up, hold, then fall linearly to almost nothing over the last `decay_share`; `done` is the share so far."""
     warm = min(1.0, (step + 1) / warmup_steps)
-    left = (num_steps - step) / (decay_share * num_steps)
-    return min(warm, max(0.01, left), 1.0)
+    return min(warm, max(0.01, (1 - done) / decay_share), 1.0)
 
 
 class Average:

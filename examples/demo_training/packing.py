@@ -12,7 +12,7 @@ import math
 import mmap
 import multiprocessing as mp
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,8 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from seesay.demo.drawing import Picture
-from seesay.demo.scenes import CLIP_FPS, TASKS, Example, make_example, training_seed
+from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example, training_seed
+from seesay.demo.talks import TALK_TASKS, make_talk
 from seesay.demo.vocabulary import COLOURS, GLYPHS, SHAPES
 
 PATCH_PX = 14
@@ -58,6 +59,15 @@ TASK_SHARES = {
     "arithmetic": 3, "plain": 1, "chat": 3,
 }  # fmt: skip
 
+TALK_SHARES = {
+    "describe": 12, "count": 11, "attribute": 19, "read": 7, "chart": 16, "motion": 7, "compare": 10,
+    "arithmetic": 5, "follow_up": 8, "chat": 6, "photo": 7,
+}  # fmt: skip
+SHARE_OF_TALKS = 0.75
+"""Share of conversations from the grammar; the others keep to the few wordings of `phrasing`."""
+REPORTED_TASKS = (*TASKS, *(f"unseen {task}" for task in TALK_TASKS))
+"""What validation reports: the old wordings, then held-out forms."""
+
 COLOUR_IDS = {name: i for i, name in enumerate(COLOURS, start=1)} | {"": 0}
 SHAPE_IDS = {name: i for i, name in enumerate(SHAPES, start=1)} | {"": 0}
 GLYPH_IDS = {glyph: i for i, glyph in enumerate(GLYPHS, start=1)} | {"": 0}
@@ -80,8 +90,9 @@ FIELDS: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
 }
 """A pack's arrays, type and shape. Patches lie in window order; `patch_positions` is (row, column), `patch_labels` is
 (colour, shape, glyph); `vision_rows` names the merged patch whose embedding replaces a token's, or -1; `targets` is
-the next token where it belongs to an answer, else -1; `answer_ids` numbers the first answer of each conversation,
--1 elsewhere; `answer_tasks` is the index of its task in `TASKS`, -1 for none."""
+the next token where it belongs to an answer, else -1; `answer_ids` numbers the measured answer of each conversation,
+-1 elsewhere; `answer_tasks` is the index of its task in `REPORTED_TASKS`, -1 for none. Measured is the answer to the
+turn that its example names, mostly the first."""
 
 ALIGNMENT = 64
 
@@ -246,7 +257,7 @@ class Conversation:
     vision_rows: list[int] = field(default_factory=list)
     is_answer: list[bool] = field(default_factory=list)
     visions: list[Vision] = field(default_factory=list)
-    first_answer: tuple[int, int] = (0, 0)
+    measured_answer: tuple[int, int] = (0, 0)
     next_position: int = 0
     num_vision_tokens: int = 0
 
@@ -295,7 +306,9 @@ class Encoder:
 
     def encode(self, example: Example, rng: random.Random, *, follow_up: Example | None = None) -> Conversation:
         """One conversation about `example`, then about `follow_up`; `rng` varies what users vary."""
-        system = SYSTEM_PROMPT if rng.random() < 0.92 else rng.choice(OTHER_SYSTEM_PROMPTS)
+        system = example.system
+        if system is None:
+            system = SYSTEM_PROMPT if rng.random() < 0.92 else rng.choice(OTHER_SYSTEM_PROMPTS)
         conversation = Conversation()
         self._add_message(conversation, "system", system)
         for part in (example, follow_up) if follow_up else (example,):
@@ -313,21 +326,22 @@ class Encoder:
             visions.append(see_clip(example.frames, fps=fps))
         for turn, (question, answer) in enumerate(example.turns):
             if turn == 0 and visions:
-                self._add_question_with_media(conversation, question, visions, rng)
+                before = not example.media_last and rng.random() < 0.88
+                self._add_question_with_media(conversation, question, visions, before=before, rng=rng)
             else:
                 self._add_message(conversation, "user", question)
             conversation.add_text((self._special["im_start"], *self._encode("assistant\n")))
             start = len(conversation.token_ids)
             conversation.add_text((*self._encode(answer), self._special["im_end"]), is_answer=True)
-            if conversation.first_answer == (0, 0):
-                conversation.first_answer = (start, len(conversation.token_ids))
+            if conversation.measured_answer == (0, 0) and turn == example.asked:
+                conversation.measured_answer = (start, len(conversation.token_ids))
             conversation.add_text(self._encode("\n"))
 
     def _add_question_with_media(
-        self, conversation: Conversation, question: str, visions: list[Vision], rng: random.Random
+        self, conversation: Conversation, question: str, visions: list[Vision], *, before: bool, rng: random.Random
     ) -> None:
-        layout = rng.random()
-        before, between = layout < 0.88, "\n" if layout < 0.12 else ""
+        """`before`: whether the media stand before the question."""
+        between = "\n" if rng.random() < 0.12 else ""
         conversation.add_text((self._special["im_start"], *self._encode("user\n")))
         if not before:
             conversation.add_text(self._encode(question))
@@ -375,10 +389,10 @@ class _Packer:
         is_answer = np.array(conversation.is_answer)
         targets[:-1][is_answer[1:]] = ids[1:][is_answer[1:]]
         views["targets"][span] = targets
-        start, end = conversation.first_answer
+        start, end = conversation.measured_answer
         number = len(self.conversations) - 1
         views["answer_ids"][tokens + start - 1 : tokens + end - 1] = number
-        views["answer_tasks"][number] = TASKS.index(task) if task in TASKS else -1
+        views["answer_tasks"][number] = REPORTED_TASKS.index(task) if task in REPORTED_TASKS else -1
         self.num_tokens += num_tokens
         self.conversations.append(self.num_tokens)
         return True
@@ -436,28 +450,57 @@ def write_pack(views: dict[str, Array], conversations: Iterable[tuple[Conversati
     return written
 
 
-def fill_pack(views: dict[str, Array], index: int, encoder: Encoder, seed_of: Callable[[int], int]) -> None:
-    """Draw and write the `index`-th pack. `seed_of` maps the number of an example to its seed."""
-    write_pack(views, _draw_conversations(index, encoder, seed_of))
+def fill_pack(views: dict[str, Array], index: int, encoder: Encoder) -> None:
+    """Draw and write the `index`-th pack of the training."""
+    write_pack(views, _training_conversations(index, encoder))
 
 
-def _draw_conversations(
-    index: int, encoder: Encoder, seed_of: Callable[[int], int]
-) -> Iterator[tuple[Conversation, str]]:
-    rng = random.Random(f"seesay-demo/pack/{seed_of(index)}")
-    tasks, shares = tuple(TASK_SHARES), tuple(TASK_SHARES.values())
+def fill_validation_pack(views: dict[str, Array], index: int, encoder: Encoder) -> None:
+    """Draw and write a pack that training never sees: old wordings of new scenes, or (odd `index`) held-out forms."""
+    conversations = _held_out_conversations if index % 2 else _old_conversations
+    write_pack(views, conversations(index, encoder))
+
+
+def _training_conversations(index: int, encoder: Encoder) -> Iterator[tuple[Conversation, str]]:
+    rng = random.Random(f"seesay-demo/pack/{training_seed(index)}")
+
+    def pick(seed: int) -> tuple[Example, str]:
+        if rng.random() < SHARE_OF_TALKS:
+            task = _pick_task(rng, TALK_SHARES)
+            return make_talk(task, seed), ""
+        task = _pick_task(rng, TASK_SHARES)
+        return make_example(task, seed), task
+
     for number in range(0, EXAMPLES_PER_PACK, 2):
-        seed = seed_of(index * EXAMPLES_PER_PACK + number)
-        task, next_task = rng.choices(tasks, shares, k=2)
+        example, task = pick(training_seed(index * EXAMPLES_PER_PACK + number))
         follow_up = None
-        if rng.random() < 0.1:
-            follow_up = make_example(next_task, seed_of(index * EXAMPLES_PER_PACK + number + 1))
-        yield encoder.encode(make_example(task, seed), rng, follow_up=follow_up), task
+        if rng.random() < 0.08:
+            follow_up, _ = pick(training_seed(index * EXAMPLES_PER_PACK + number + 1))
+        yield encoder.encode(example, rng, follow_up=follow_up), task
 
 
-def validation_seed(index: int) -> int:
+def _old_conversations(index: int, encoder: Encoder) -> Iterator[tuple[Conversation, str]]:
+    rng = random.Random(f"seesay-demo/validation/{index}")
+    for number in range(EXAMPLES_PER_PACK):
+        task = _pick_task(rng, TASK_SHARES)
+        yield encoder.encode(make_example(task, _validation_seed(index, number)), rng), task
+
+
+def _held_out_conversations(index: int, encoder: Encoder) -> Iterator[tuple[Conversation, str]]:
+    rng = random.Random(f"seesay-demo/validation/{index}")
+    for number in range(EXAMPLES_PER_PACK):
+        task = TALK_TASKS[number % len(TALK_TASKS)]
+        example = make_talk(task, _validation_seed(index, number), held_out=True)
+        yield encoder.encode(example, rng), f"unseen {task}"
+
+
+def _pick_task(rng: random.Random, shares: dict[str, int]) -> str:
+    return rng.choices(tuple(shares), tuple(shares.values()))[0]
+
+
+def _validation_seed(index: int, number: int) -> int:
     """Seeds from 0 to 999,999 watch the training: neither trained on nor used by the evaluation."""
-    return index % 1_000_000
+    return (index * EXAMPLES_PER_PACK + number) % FIRST_EVALUATION_SEED
 
 
 SLOTS_PER_WORKER = 4
@@ -491,7 +534,7 @@ class PackStream:
         while True:
             self._free[worker].acquire()
             views = pack_views(self.memory, self._slot(worker, turn) * PACK_BYTES)
-            fill_pack(views, first_pack + worker + turn * self.num_workers, encoder, training_seed)
+            fill_pack(views, first_pack + worker + turn * self.num_workers, encoder)
             self._ready[worker].release()
             turn += 1
 

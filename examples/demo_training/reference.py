@@ -13,6 +13,7 @@ from torch import Tensor
 from demo_training import packing as pk
 from demo_training.network import Batch, PackedModel
 from seesay.demo.scenes import TRAINING_TASKS, make_example
+from seesay.demo.talks import TALK_TASKS, make_talk
 
 
 @torch.no_grad()
@@ -20,6 +21,7 @@ def largest_logit_error(model: PackedModel, tokenizer: Tokenizer) -> float:
     """Greatest difference between both passes' logits, as a share of the largest logit; fp32 on the CPU."""
     encoder, rng = pk.Encoder(tokenizer), random.Random(0)
     conversations = [encoder.encode(make_example(task, 0), rng) for task in TRAINING_TASKS]
+    conversations += [encoder.encode(make_talk(task, 0), rng) for task in TALK_TASKS]
     memory = torch.empty(1, pk.PACK_BYTES, dtype=torch.uint8)
     views = pk.pack_views(memory[0].numpy())
     if pk.write_pack(views, ((conversation, "") for conversation in conversations)) < len(conversations):

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from seesay.demo import phrasing as ph
-from seesay.demo.drawing import Thing, draw_things, pick_background, pick_rgb
+from seesay.demo.drawing import Picture, Thing, draw_things, pick_background, pick_rgb
 from seesay.demo.example import CLIP_GRIDS, Canvas, Example, Turn, pick_canvas, pick_name
 from seesay.demo.phrasing import ask
 from seesay.demo.vocabulary import DIRECTIONS, with_article
 
 
-def make_motion(rng: random.Random) -> Example:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Motion:
+    """A drawn clip: what moves, by which step (sign in x and y, y downwards), and what stays still beside it."""
+
+    frames: tuple[Picture, ...]
+    mover: Thing
+    step: tuple[int, int]
+    bystander: Thing | None
+
+    @property
+    def verb(self) -> str:
+        return f"moves {DIRECTIONS[self.step]}" if self.step in DIRECTIONS else "stays still"
+
+    @property
+    def described(self) -> str:
+        text = f"{with_article(self.mover.name).capitalize()} {self.verb}"
+        if self.bystander:
+            text += f" and {with_article(self.bystander.name)} stays still"
+        return f"{text}."
+
+
+def draw_motion(rng: random.Random) -> Motion:
     canvas = pick_canvas(rng, CLIP_GRIDS)
     num_frames = rng.choice((4, 5, 6, 7, 8, 8))
     step = rng.choice(tuple(DIRECTIONS)) if rng.random() < 0.92 else (0, 0)
@@ -44,15 +66,16 @@ def make_motion(rng: random.Random) -> Example:
     frames = tuple(
         draw_things(canvas.size, background, [thing] + ([bystander] if bystander else [])) for thing in mover_path
     )
-    mover = mover_path[0]
-    motion = f"moves {DIRECTIONS[step]}" if step in DIRECTIONS else "stays still"
-    described = f"{with_article(mover.name).capitalize()} {motion}"
-    if bystander:
-        described += f" and {with_article(bystander.name)} stays still"
+    return Motion(frames=frames, mover=mover_path[0], step=step, bystander=bystander)
+
+
+def make_motion(rng: random.Random) -> Example:
+    drawn = draw_motion(rng)
+    mover, bystander, motion = drawn.mover, drawn.bystander, drawn.verb
     reference = mover.name if bystander or rng.random() < 0.4 else rng.choice((mover.shape, "shape", "object"))
     turns: list[Turn] = [
         (ask(rng, ph.DIRECTION, thing=reference), f"The {reference} {motion}."),
-        (ask(rng, ph.DESCRIBE_CLIP), f"{described}."),
+        (ask(rng, ph.DESCRIBE_CLIP), drawn.described),
     ]
     if bystander is None:
         turns.append((ask(rng, ph.COLOUR_OF_ONLY, colour="colour"), f"It is {mover.colour}."))
@@ -61,7 +84,7 @@ def make_motion(rng: random.Random) -> Example:
         turns.append((ask(rng, ph.DIRECTION, thing=bystander.name), f"The {bystander.name} stays still."))
     rest = turns[1:]
     rng.shuffle(rest)
-    return Example(task="motion", turns=(turns[0], *rest), frames=frames)
+    return Example(task="motion", turns=(turns[0], *rest), frames=drawn.frames)
 
 
 def _place_bystander(rng: random.Random, canvas: Canvas, path: list[Thing]) -> Thing | None:

@@ -143,7 +143,8 @@ def draw_things(size: Size, background: RGB, things: list[Thing], *, outline: RG
 
 
 @functools.lru_cache(maxsize=128)
-def _font(size_px: int) -> ImageFont.FreeTypeFont:
+def text_font(size_px: int) -> ImageFont.FreeTypeFont:
+    """The one font of all scenes, at `size_px` pixels."""
     font = ImageFont.load_default(size_px)
     if not isinstance(font, ImageFont.FreeTypeFont):
         raise RuntimeError("Pillow was built without FreeType, so it cannot scale its font")
@@ -153,13 +154,13 @@ def _font(size_px: int) -> ImageFont.FreeTypeFont:
 @functools.lru_cache(maxsize=65536)
 def text_size(text: str, size_px: int) -> tuple[float, float]:
     """Width and height in pixels of `text` set in the built-in font."""
-    left, top, right, bottom = _font(size_px).getbbox(text)
+    left, top, right, bottom = text_font(size_px).getbbox(text)
     return right - left, bottom - top
 
 
 def draw_text(image: Image.Image, centre: Point, text: str, *, size_px: int, rgb: RGB, colour: str) -> tuple[Mark, ...]:
     """Write `text` centred at `centre` into `image`; returns a mark per character."""
-    font = _font(size_px)
+    font = text_font(size_px)
     left, top, right, bottom = font.getbbox(text)
     x, y = centre[0] - (left + right) / 2, centre[1] - (top + bottom) / 2
     ImageDraw.Draw(image).text((x, y), text, font=font, fill=rgb)

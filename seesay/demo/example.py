@@ -29,6 +29,14 @@ class Example:
     turns: tuple[Turn, ...]
     pictures: tuple[Picture, ...] = ()
     frames: tuple[Picture, ...] = ()
+    kinds: tuple[str, ...] = ()
+    """The kind of each turn's question, where the maker tells kinds apart."""
+    asked: int = 0
+    """The turn that is measured."""
+    system: str | None = None
+    """A system prompt other than the usual one."""
+    media_last: bool = False
+    """Whether the first question stands before the media."""
 
     @property
     def images(self) -> tuple[Image.Image, ...]:

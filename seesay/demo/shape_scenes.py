@@ -57,7 +57,7 @@ def draw_scene(rng: random.Random, canvas: Canvas, things: list[Thing]) -> Pictu
     return draw_things(canvas.size, pick_background(rng), things, outline=outline)
 
 
-def _group(things: list[Thing]) -> list[str]:
+def group_things(things: list[Thing]) -> list[str]:
     """Equal shapes counted together, in order of their leftmost member: *a red circle*, *two blue stars*."""
     counts: dict[tuple[str, str], int] = {}
     for thing in things:
@@ -69,7 +69,7 @@ def _group(things: list[Thing]) -> list[str]:
 
 
 def describe_things(things: list[Thing]) -> str:
-    return f"The picture shows {joined(_group(things))}."
+    return f"The picture shows {joined(group_things(things))}."
 
 
 def colour_of(shape: str, colour: str, question: str) -> Turn:
@@ -128,7 +128,7 @@ def _unique_reference(rng: random.Random, thing: Thing, things: list[Thing]) -> 
     return thing.name if sum(t.name == thing.name for t in things) == 1 else None
 
 
-def _third(fraction: float) -> int | None:
+def third(fraction: float) -> int | None:
     """Which third of the picture a coordinate lies in; None near a border between two thirds."""
     if min(abs(fraction - 1 / 3), abs(fraction - 2 / 3)) < 0.04:
         return None
@@ -138,7 +138,7 @@ def _third(fraction: float) -> int | None:
 def _ask_place(rng: random.Random, things: list[Thing], canvas: Canvas) -> Turn | None:
     thing = rng.choice(things)
     reference = _unique_reference(rng, thing, things)
-    column, row = _third(thing.x / canvas.width), _third(thing.y / canvas.height)
+    column, row = third(thing.x / canvas.width), third(thing.y / canvas.height)
     if reference is None or column is None or row is None:
         return None
     return ask(rng, ph.PLACE_OF, thing=reference), f"The {reference} is {PLACES[row][column]}."
@@ -253,7 +253,7 @@ def make_compare(rng: random.Random) -> Example:
 
 def _ask_nth(rng: random.Random, scenes: list[list[Thing]]) -> list[Turn]:
     return [
-        (ask(rng, ph.DESCRIBE_NTH, nth=nth), f"The {nth} picture shows {joined(_group(things))}.")
+        (ask(rng, ph.DESCRIBE_NTH, nth=nth), f"The {nth} picture shows {joined(group_things(things))}.")
         for nth, things in zip(("first", "second"), scenes, strict=True)
     ]
 

@@ -20,7 +20,7 @@ from seesay.demo.phrasing import ask
 from seesay.demo.vocabulary import COLOURS, GLYPHS, LABEL_SETS, LARGEST_BAR_VALUE, WORDS, joined
 
 
-def _write(rng: random.Random, text: str) -> tuple[Picture, str]:
+def write(rng: random.Random, text: str) -> tuple[Picture, str]:
     """A picture with `text` somewhere in it; returns it with the name of the ink's colour."""
     canvas = pick_canvas(rng, IMAGE_GRIDS)
     colour = rng.choice([name for name in COLOURS if name != "yellow"])
@@ -54,7 +54,7 @@ def _cased(rng: random.Random, word: str) -> str:
 
 
 def _read_example(rng: random.Random, *, task: str, text: str, noun: str) -> Example:
-    picture, colour = _write(rng, text)
+    picture, colour = write(rng, text)
     by_noun = {"word": ph.READ_WORD, "number": ph.READ_NUMBER}.get(noun, ph.READ)
     turns: list[Turn] = [(ask(rng, ph.READ if rng.random() < 0.7 else by_noun), f'It says "{text}".')]
     more: list[Turn] = [
@@ -66,19 +66,27 @@ def _read_example(rng: random.Random, *, task: str, text: str, noun: str) -> Exa
     return Example(task=task, turns=tuple(turns + more[:2]), pictures=(picture,))
 
 
-def make_read(rng: random.Random) -> Example:
+def pick_written(rng: random.Random) -> tuple[str, str]:
+    """Something to write, and what it is called: a word or a number."""
     if rng.random() < 0.6:
-        return _read_example(rng, task="read", text=_cased(rng, rng.choice(WORDS)), noun="word")
+        return _cased(rng, rng.choice(WORDS)), "word"
     digits = rng.randint(1, 4)
-    return _read_example(rng, task="read", text=str(rng.randrange(10 ** (digits - 1), 10**digits)), noun="number")
+    return str(rng.randrange(10 ** (digits - 1), 10**digits)), "number"
+
+
+def _pick_letters(rng: random.Random) -> str:
+    if rng.random() < 0.4:
+        return f"{_cased(rng, rng.choice(WORDS))} {rng.choice(WORDS)}"
+    return _cased(rng, "".join(rng.choice(GLYPHS[:26]) for _ in range(rng.randint(2, 7))))
+
+
+def make_read(rng: random.Random) -> Example:
+    text, noun = pick_written(rng)
+    return _read_example(rng, task="read", text=text, noun=noun)
 
 
 def make_spell(rng: random.Random) -> Example:
-    if rng.random() < 0.4:
-        text = f"{_cased(rng, rng.choice(WORDS))} {rng.choice(WORDS)}"
-    else:
-        text = _cased(rng, "".join(rng.choice(GLYPHS[:26]) for _ in range(rng.randint(2, 7))))
-    return _read_example(rng, task="spell", text=text, noun="text")
+    return _read_example(rng, task="spell", text=_pick_letters(rng), noun="text")
 
 
 def _pick_bars(rng: random.Random) -> list[Bar]:
@@ -96,7 +104,8 @@ def _pick_bars(rng: random.Random) -> list[Bar]:
     return bars
 
 
-def make_chart(rng: random.Random) -> Example:
+def draw_chart(rng: random.Random) -> tuple[Picture, list[Bar]]:
+    """A bar chart and its bars from left to right."""
     canvas = pick_canvas(rng, WIDE_GRIDS)
     bars = _pick_bars(rng)
     picture = draw_bar_chart(
@@ -107,6 +116,11 @@ def make_chart(rng: random.Random) -> Example:
         ink=rng.choice(((20, 20, 20), (60, 60, 60), (30, 30, 90))),
         top_value=LARGEST_BAR_VALUE if rng.random() < 0.5 else max(bar.value for bar in bars),
     )
+    return picture, bars
+
+
+def make_chart(rng: random.Random) -> Example:
+    picture, bars = draw_chart(rng)
     largest, smallest = max(bars, key=lambda bar: bar.value), min(bars, key=lambda bar: bar.value)
     listing = joined([f"{bar.label} is {bar.value}" for bar in bars])
     key: list[Turn] = [

@@ -1,0 +1,71 @@
+"""Conversations in many wordings about drawn scenes, about pictures that are not drawn, and about nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+from seesay.demo.example import Example
+from seesay.demo.talks.clips import talk_about_clip
+from seesay.demo.talks.pairs import talk_about_pair
+from seesay.demo.talks.photos import talk_about_photo
+from seesay.demo.talks.shapes import talk_about_shapes
+from seesay.demo.talks.texts import talk_about_nothing
+from seesay.demo.talks.written import talk_about_chart, talk_about_plain, talk_about_text
+from seesay.demo.wording.voice import Voice
+
+TALK_TASKS = (
+    "describe", "count", "attribute", "read", "chart", "motion", "compare", "arithmetic", "follow_up", "chat", "photo",
+)  # fmt: skip
+"""What `evaluate --phrasings` reports; `photo` shows pictures that no scene draws."""
+
+_Talk = Callable[[random.Random, str, bool], Example]
+
+
+def make_talk(task: str, seed: int, *, held_out: bool = False) -> Example:
+    """The conversation of `task` that `seed` stands for.
+
+    Held out, the question at turn `asked` has a form that training never uses; its earlier turns are ordinary.
+    """
+    if task not in TALK_TASKS:
+        raise ValueError(f"unknown task {task!r}; known are {', '.join(TALK_TASKS)}")
+    side = "held-out" if held_out else "training"
+    rng = random.Random(f"seesay-demo/talk/{side}/{task}/{seed}")
+    example = _pick_talk(rng, task)(rng, task, held_out)
+    if rng.random() < 0.3:
+        example = dataclasses.replace(example, system=Voice(rng, held_out=held_out).system_prompt())
+    return dataclasses.replace(example, media_last=rng.random() < 0.3)
+
+
+def _pick_talk(rng: random.Random, task: str) -> _Talk:
+    match task:
+        case "describe":
+            weighted: list[tuple[_Talk, int]] = [
+                (talk_about_shapes, 5), (talk_about_chart, 2), (talk_about_clip, 3), (talk_about_text, 2),
+                (talk_about_plain, 1),
+            ]  # fmt: skip
+        case "count":
+            weighted = [(talk_about_shapes, 8), (talk_about_chart, 1), (talk_about_plain, 1)]
+        case "attribute":
+            weighted = [(talk_about_shapes, 8), (talk_about_text, 1), (talk_about_clip, 1), (talk_about_plain, 1)]
+        case "read":
+            weighted = [(talk_about_text, 1)]
+        case "chart":
+            weighted = [(talk_about_chart, 1)]
+        case "motion":
+            weighted = [(talk_about_clip, 1)]
+        case "compare":
+            weighted = [(talk_about_pair, 1)]
+        case "follow_up":
+            weighted = [
+                (talk_about_shapes, 6), (talk_about_chart, 3), (talk_about_clip, 1), (talk_about_pair, 2),
+                (talk_about_nothing, 1),
+            ]  # fmt: skip
+        case "photo":
+            weighted = [(talk_about_photo, 1)]
+        case _:
+            weighted = [(talk_about_nothing, 1)]
+    talks, weights = zip(*weighted, strict=True)
+    chosen: _Talk = rng.choices(talks, weights)[0]
+    return chosen
