@@ -476,6 +476,8 @@ def _training_conversations(index: int, encoder: Encoder) -> Iterator[tuple[Conv
         follow_up = None
         if rng.random() < 0.08:
             follow_up, _ = pick(training_seed(index * EXAMPLES_PER_PACK + number + 1))
+            if follow_up.task == "chat" and (example.pictures or example.frames):
+                follow_up = None  # it may say that there is no picture
         yield encoder.encode(example, rng, follow_up=follow_up), task
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
 import random
 from dataclasses import dataclass
@@ -201,3 +202,10 @@ def draw_bar_chart(size: Size, background: RGB, bars: list[Bar], *, text_px: int
             marks += draw_text(image, (centre, y), text, size_px=text_px, rgb=ink, colour="black")
     draw.line((left, floor + 1, right, floor + 1), fill=ink, width=2)
     return Picture(image=image, marks=tuple(marks))
+
+
+def as_jpeg(picture: Picture, quality: int) -> Picture:
+    """The picture with the losses of a JPEG file."""
+    buffer = io.BytesIO()
+    picture.image.save(buffer, "JPEG", quality=quality)
+    return Picture(image=Image.open(buffer).convert("RGB"), marks=picture.marks)

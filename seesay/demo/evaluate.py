@@ -1,12 +1,16 @@
 """Measures how often a checkpoint answers unseen scenes rightly: `python -m seesay.demo.evaluate --scenes 500`.
 
-Prints one JSON line, a share of right answers (0 to 1) per task. The first question of each scene is asked, greedily.
+Prints one JSON line, a share of right answers (0 to 1) per task. The first question of each scene is asked, greedily,
+in one of a few wordings that training used. With `--phrasings` each task is measured twice: in those wordings, and in
+forms that training never used (`--kinds` divides the latter by kind of question).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,26 +22,64 @@ import numpy as np
 from seesay.demo import CHECKPOINT
 from seesay.demo.checking import is_right
 from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example
+from seesay.demo.talks import TALK_TASKS, make_talk
 
 MAX_NEW_TOKENS = 96
 BATCH_SIZE = 50
 
+_LOG = logging.getLogger(__name__)
+
 Answerer = Callable[[Sequence[Example]], list[str]]
-"""Answers the first question of each example."""
+"""Answers the question that each example measures, mostly the first."""
 
 
 def evaluate(answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TASKS) -> dict[str, float]:
     """The share of right answers per task, over the scenes of seeds `seed` to `seed + num_scenes - 1`."""
+    return {task: _share(list(_judged(answer, make_example, task, num_scenes, seed))) for task in tasks}
+
+
+def evaluate_phrasings(
+    answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TALK_TASKS, by_kind: bool = False
+) -> dict[str, dict[str, float]]:
+    """Per task the share of right answers to old wordings (where there are any) and to held-out forms.
+
+    `by_kind` adds the share of each kind of held-out question.
+    """
+    figures = {}
+    for task in tasks:
+        shares = {}
+        if task in TASKS:
+            shares["known"] = _share(list(_judged(answer, make_example, task, num_scenes, seed)))
+        judged = list(_judged(answer, functools.partial(make_talk, held_out=True), task, num_scenes, seed))
+        shares["unseen"] = _share(judged)
+        if by_kind:
+            kinds = sorted({example.kinds[example.asked] for example, _ in judged})
+            shares |= {kind: _share([j for j in judged if j[0].kinds[j[0].asked] == kind]) for kind in kinds}
+        figures[task] = shares
+    return figures
+
+
+def _judged(
+    answer: Answerer, make: Callable[[str, int], Example], task: str, num_scenes: int, seed: int
+) -> Iterator[tuple[Example, bool]]:
     if seed < FIRST_EVALUATION_SEED:
         raise ValueError(f"evaluation seeds start at {FIRST_EVALUATION_SEED}, got {seed}")
-    shares = {}
-    for task in tasks:
-        num_right = 0
-        for batch in _batches(range(seed, seed + num_scenes)):
-            examples = [make_example(task, scene_seed) for scene_seed in batch]
-            num_right += sum(map(is_right, examples, answer(examples)))
-        shares[task] = round(num_right / num_scenes, 4)
-    return shares
+    for batch in _batches(range(seed, seed + num_scenes)):
+        examples = [make(task, scene_seed) for scene_seed in batch]
+        for example, text in zip(examples, answer(examples), strict=True):
+            right = is_right(example, text, example.asked)
+            if not right:
+                _LOG.debug("%s: %r was answered %r, not %r", task, *_shown(example, text))
+            yield example, right
+
+
+def _shown(example: Example, text: str) -> tuple[str, str, str]:
+    question, expected = example.turns[example.asked]
+    return question, text, expected
+
+
+def _share(judged: Sequence[tuple[Example, bool]]) -> float:
+    return round(sum(right for _, right in judged) / len(judged), 4)
 
 
 def _batches(seeds: range) -> Iterator[range]:
@@ -46,12 +88,20 @@ def _batches(seeds: range) -> Iterator[range]:
 
 
 def messages_for(example: Example) -> list[dict[str, Any]]:
-    """The first question as OpenAI messages: media first, then the text."""
-    content: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": image}} for image in example.images]
+    """The conversation up to the measured question as OpenAI messages, the media beside its first question."""
+    media: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": image}} for image in example.images]
     if example.clip:
-        content.append({"type": "video_url", "video_url": {"url": list(example.clip), "fps": CLIP_FPS}})
-    content.append({"type": "text", "text": example.turns[0][0]})
-    return [{"role": "user", "content": content}]
+        media.append({"type": "video_url", "video_url": {"url": list(example.clip), "fps": CLIP_FPS}})
+    messages: list[dict[str, Any]] = []
+    if example.system is not None:
+        messages.append({"role": "system", "content": example.system})
+    for turn, (question, answer) in enumerate(example.turns[: example.asked + 1]):
+        text = {"type": "text", "text": question}
+        seen = media if turn == 0 else []
+        messages.append({"role": "user", "content": [text, *seen] if example.media_last else [*seen, text]})
+        if turn < example.asked:
+            messages.append({"role": "assistant", "content": answer})
+    return messages
 
 
 @contextmanager
@@ -90,7 +140,7 @@ def transformers_answerer(model: str) -> Answerer:
 
 
 def processor_inputs(processor: Any, examples: Sequence[Example]) -> dict[str, Any]:
-    """What a Transformers processor takes for the first questions of `examples`."""
+    """What a Transformers processor takes for the measured questions of `examples`."""
     inputs: dict[str, Any] = {
         "text": [
             processor.apply_chat_template(messages_for(example), add_generation_prompt=True, tokenize=False)
@@ -120,16 +170,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=FIRST_EVALUATION_SEED, help="first seed, 1,000,000 or more")
     parser.add_argument("--model", help="path of a checkpoint (default: the built-in one)")
     parser.add_argument("--engine", choices=("seesay", "transformers"), default="seesay")
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="only these tasks")
+    parser.add_argument("--tasks", nargs="+", choices=(*TASKS, *TALK_TASKS[len(TASKS) :]), help="only these tasks")
+    parser.add_argument("--phrasings", action="store_true", help="ask in wordings that training never used, too")
+    parser.add_argument("--kinds", action="store_true", help="with --phrasings: the share of each kind of question")
+    parser.add_argument("--wrong", action="store_true", help="show the wrong answers on standard error")
     given = parser.parse_args(arguments)
     if given.scenes < 1:
         parser.error(f"--scenes {given.scenes}: must be at least 1")
     if given.seed < FIRST_EVALUATION_SEED:
         parser.error(f"--seed {given.seed}: must be at least {FIRST_EVALUATION_SEED} (smaller ones are for training)")
+    tasks = given.tasks or (TALK_TASKS if given.phrasings else TASKS)
+    if unknown := [task for task in tasks if task not in TASKS and not given.phrasings]:
+        parser.error(f"--tasks {unknown[0]}: needs --phrasings")
+    if given.wrong:
+        logging.basicConfig(format="%(message)s")
+        _LOG.setLevel(logging.DEBUG)
     model = str(Path(given.model) if given.model else CHECKPOINT)
     answering = seesay_answerer(model) if given.engine == "seesay" else nullcontext(transformers_answerer(model))
     with answering as answer:
-        print(json.dumps(evaluate(answer, num_scenes=given.scenes, seed=given.seed, tasks=given.tasks)))
+        figures: dict[str, Any]
+        if given.phrasings:
+            figures = evaluate_phrasings(
+                answer, num_scenes=given.scenes, seed=given.seed, tasks=tasks, by_kind=given.kinds
+            )
+        else:
+            figures = evaluate(answer, num_scenes=given.scenes, seed=given.seed, tasks=tasks)
+        print(json.dumps(figures))
     return 0
 
 

@@ -13,14 +13,15 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image, ImageDraw, ImageFilter, ImageStat
 
-from seesay.demo.drawing import RGB, Picture, Size, text_font
-from seesay.demo.vocabulary import WORDS
+from seesay.demo.drawing import Picture, Size, text_font
+from seesay.demo.vocabulary import RGB, WORDS
 
 Field = npt.NDArray[np.float32]
 FIELD_PX = 512
 NUM_FIELDS = 40
+LEAST_DEVIATION = 6.0
 
 
 @functools.lru_cache(maxsize=NUM_FIELDS)
@@ -33,9 +34,9 @@ def _base_field(index: int) -> Field:
     frequency = np.sqrt((fx * stretch) ** 2 + fy**2)
     frequency[0, 0] = 1.0
     noise = rng.normal(size=frequency.shape) + 1j * rng.normal(size=frequency.shape)
-    field = np.fft.irfft2(noise / frequency**exponent, s=(FIELD_PX, FIELD_PX)).astype(np.float32)
-    field -= field.mean()
-    return field / field.std()
+    field: Field = np.fft.irfft2(noise / frequency**exponent, s=(FIELD_PX, FIELD_PX)).astype(np.float32)
+    field = (field - field.mean()) / field.std()
+    return field
 
 
 def _field(rng: random.Random, size: Size) -> Field:
@@ -88,7 +89,9 @@ def _leaves(rng: random.Random, size: Size) -> Image.Image:
         if rng.random() < 0.6:
             draw.ellipse((x - a, y - b, x + a, y + b), fill=fill)
         else:
-            corners = [(x + a * rng.uniform(-1.3, 1.3), y + b * rng.uniform(-1.3, 1.3)) for _ in range(rng.randint(3, 6))]
+            corners = [
+                (x + a * rng.uniform(-1.3, 1.3), y + b * rng.uniform(-1.3, 1.3)) for _ in range(rng.randint(3, 6))
+            ]
             draw.polygon(corners, fill=fill)
     return image
 
@@ -220,15 +223,20 @@ def _pattern(rng: random.Random, size: Size) -> Image.Image:
     kind = rng.randrange(4)
     if kind == 3:
         generator = np.random.default_rng(rng.randrange(1 << 30))
-        return _image(generator.normal(rng.uniform(60, 200), rng.uniform(15, 90), (height, width, 3)).astype(np.float32))
+        return _image(
+            generator.normal(rng.uniform(60, 200), rng.uniform(15, 90), (height, width, 3)).astype(np.float32)
+        )
     fx, fy = rng.uniform(-0.5, 0.5), rng.uniform(-0.5, 0.5)
     phase = x * fx + y * fy + (_field(rng, size) * rng.uniform(0, 3) if rng.random() < 0.6 else 0)
-    wave = np.sin(phase) if kind == 0 else np.sign(np.sin(phase)) if kind == 1 else np.sin(phase) * np.sin(x * fy - y * fx)
+    wave = (
+        np.sin(phase) if kind == 0 else np.sign(np.sin(phase)) if kind == 1 else np.sin(phase) * np.sin(x * fy - y * fx)
+    )
     one, other = np.array(_any_rgb(rng), np.float32), np.array(_any_rgb(rng), np.float32)
     return _image(one + (other - one) * (wave[..., None] + 1) / 2)
 
 
-_MAKERS: tuple[tuple[Callable[[random.Random, Size], Image.Image], int], ...] = (
+_Maker = Callable[[random.Random, Size], Image.Image]
+_MAKERS: tuple[tuple[_Maker, int], ...] = (
     (_texture, 2), (_leaves, 4), (_landscape, 4), (_portrait, 6), (_collage, 4), (_page, 3), (_screen, 2),
     (_pattern, 1), (_blank, 0),
 )  # fmt: skip
@@ -237,10 +245,10 @@ _ALREADY_SHARP = (_page, _screen, _pattern)
 
 def _make_image(rng: random.Random, size: Size) -> Image.Image:
     makers, weights = zip(*_MAKERS, strict=True)
-    make = rng.choices(makers, weights)[0]
+    make: _Maker = rng.choices(makers, weights)[0]
     # Half the size costs a quarter of the time, and what it loses photos lose as well.
     is_soft = make not in _ALREADY_SHARP and rng.random() < 0.65
-    image = make(rng, (size[0] // 2, size[1] // 2) if is_soft else size)
+    image: Image.Image = make(rng, (size[0] // 2, size[1] // 2) if is_soft else size)
     if is_soft:
         image = image.resize(size, rng.choice((Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)))
     if make not in _ALREADY_SHARP:
@@ -260,15 +268,23 @@ def _make_image(rng: random.Random, size: Size) -> Image.Image:
     return image
 
 
+def _make_busy_image(rng: random.Random, size: Size) -> Image.Image:
+    """An image that is not nearly one colour, as pictures of nothing but a colour are."""
+    while True:
+        image = _make_image(rng, size)
+        if max(ImageStat.Stat(image).stddev) > LEAST_DEVIATION:
+            return image
+
+
 def make_stand_in(rng: random.Random, size: Size) -> Picture:
     """A picture of `size` that no scene draws, with nothing in it to name."""
-    return Picture(image=_make_image(rng, size), marks=())
+    return Picture(image=_make_busy_image(rng, size), marks=())
 
 
 def make_clip_stand_in(rng: random.Random, size: Size) -> tuple[Picture, ...]:
     """Frames of a camera that moves over a still view, zooms, or shakes."""
     width, height = size
-    view = _make_image(rng, (round(width * 1.5), round(height * 1.5)))
+    view = _make_busy_image(rng, (round(width * 1.5), round(height * 1.5)))
     num_frames = rng.choice((4, 5, 6, 7, 8))
     x, y = rng.uniform(0, view.width - width), rng.uniform(0, view.height - height)
     step_x, step_y = ((rng.uniform(-0.5, 0.5) * side / num_frames) for side in size)

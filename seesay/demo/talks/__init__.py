@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 
+from seesay.demo.drawing import as_jpeg
 from seesay.demo.example import Example
 from seesay.demo.talks.clips import talk_about_clip
 from seesay.demo.talks.pairs import talk_about_pair
@@ -35,6 +36,13 @@ def make_talk(task: str, seed: int, *, held_out: bool = False) -> Example:
     example = _pick_talk(rng, task)(rng, task, held_out)
     if rng.random() < 0.3:
         example = dataclasses.replace(example, system=Voice(rng, held_out=held_out).system_prompt())
+    if rng.random() < 0.12 and task != "photo":
+        quality = rng.randint(60, 95)
+        example = dataclasses.replace(
+            example,
+            pictures=tuple(as_jpeg(picture, quality) for picture in example.pictures),
+            frames=tuple(as_jpeg(frame, quality) for frame in example.frames),
+        )
     return dataclasses.replace(example, media_last=rng.random() < 0.3)
 
 

@@ -12,7 +12,7 @@ from seesay.demo.example import Turn
 from seesay.demo.vocabulary import WORDS
 from seesay.demo.wording.voice import Voice
 
-PHOTO_SEEN_ANSWER = "This is not one of the drawn scenes that I know, so I cannot say. I only know drawn scenes, not photos."
+PHOTO_SEEN_ANSWER = "This does not look like a drawn scene. I only know drawn scenes, not photos."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def ask_some(asks: Sequence[tuple[Ask, int]], voice: Voice, last: Asked | None =
     """A question by one of `asks`, chosen by weight, of those that suit the scene."""
     functions, weights = zip(*asks, strict=True)
     while True:
-        asked = voice.rng.choices(functions, weights)[0](voice, last)
+        asked: Asked | None = voice.rng.choices(functions, weights)[0](voice, last)
         if asked is not None:
             return asked
 

@@ -108,7 +108,7 @@ def talk_about_pair(rng: random.Random, task: str, held_out: bool) -> Example:
     ]  # fmt: skip
     turns, kinds, asked = converse(
         rng,
-        names=("pictures", "images", "two pictures", "drawings"),
+        names=(),
         held_out=held_out,
         first=[(talk.describe_nth, 2), (talk.count_nth, 1)] if task == "follow_up" else every,
         later=every,

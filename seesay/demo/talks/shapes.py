@@ -13,10 +13,20 @@ from seesay.demo.vocabulary import COLOURS, COUNT_WORDS, MAX_SHAPES, PLACES, SHA
 from seesay.demo.wording.voice import STILL_NAMES, Voice
 
 SIDES = (
-    ("on the left", 0, 1, ("on the left", "to the left", "at the left", "on the left side", "furthest left", "leftmost")),
+    (
+        "on the left",
+        0,
+        1,
+        ("on the left", "to the left", "at the left", "on the left side", "furthest left", "leftmost"),
+    ),
     ("on the right", 0, -1, ("on the right", "to the right", "at the right", "on the right side", "furthest right")),
     ("at the top", 1, 1, ("at the top", "on top", "at the very top", "in the upper part", "highest up")),
-    ("at the bottom", 1, -1, ("at the bottom", "at the very bottom", "in the lower part", "furthest down", "below all")),
+    (
+        "at the bottom",
+        1,
+        -1,
+        ("at the bottom", "at the very bottom", "in the lower part", "furthest down", "below all"),
+    ),
 )
 RELATIONS = (
     ("left of", 0, -1, ("left of", "to the left of", "on the left of", "left of", "on the left side of")),
@@ -302,7 +312,7 @@ class ShapeTalk:
         question = voice.ask("is_there", thing=with_article(name), bare_thing=name)
         return Asked("is_there", question, "Yes." if matches else "No.", matches[0] if len(matches) == 1 else None)
 
-    def extreme(self, voice: Voice, last: Asked | None) -> Asked | None:
+    def extreme(self, voice: Voice, _last: Asked | None) -> Asked | None:
         return self._extreme(voice, voice.rng.choice(("largest", "smallest")), "{}_shape")
 
     def again_extreme(self, voice: Voice, last: Asked | None) -> Asked | None:

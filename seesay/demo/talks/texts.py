@@ -44,7 +44,7 @@ def ask_beyond(voice: Voice, _last: Asked | None) -> Asked:
     """Arithmetic that the model has not learned."""
     a, b = sorted((voice.rng.randint(2, 20), voice.rng.randint(2, 20)), reverse=True)
     h, h2 = voice.rng.randint(41, 999), voice.rng.randint(41, 999)
-    slots = {"c": voice.rng.randint(1, 20), "h": h, "h2": h2, **_people_and_goods(voice)}
+    slots: dict[str, str | int] = {"c": voice.rng.randint(1, 20), "h": h, "h2": h2, **_people_and_goods(voice)}
     question = voice.ask("only_add", a=voice.number(a), b=voice.number(b), **slots)
     return Asked("only_add", question, ONLY_ADD_ANSWER)
 

@@ -71,7 +71,7 @@ class _ChartTalk:
         listing = joined([f"{bar.label} is {bar.value}" for bar in self._bars])
         return Asked(kind, voice.ask(kind), f"The picture shows a bar chart: {listing}.")
 
-    def extreme(self, voice: Voice, last: Asked | None) -> Asked:
+    def extreme(self, voice: Voice, _last: Asked | None) -> Asked:
         return self._extreme(voice, voice.rng.choice(("largest", "smallest")), "{}_bar")
 
     def again_extreme(self, voice: Voice, last: Asked | None) -> Asked | None:

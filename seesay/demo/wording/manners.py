@@ -392,10 +392,11 @@ F you can do it.
 F I'll wait.
 """
 SYSTEM_PROMPTS = """
-F You are [a|an|my|the] [helpful|friendly|honest|careful|kind|expert|small|polite|smart|useful] [assistant|model|vision model|vision-language model|AI assistant|chatbot].
-F You are [a|an] [helpful|friendly|honest|careful] assistant that [sees|understands|describes|looks at] [pictures|images].
-F You are [a|an] [helpful|careful] [assistant|model]. Answer [briefly|in one sentence|honestly|the question|truthfully].
-F You are [a|an] [visual|image|drawing|multimodal] [assistant|expert|analyst].
+F You are [a|my|the] [helpful|friendly|careful|kind|small|polite|smart] [assistant|model|vision model|chatbot].
+F You are [a|the] [helpful|friendly|careful] [vision-language model|AI assistant].
+F You are a [helpful|friendly|careful] assistant that [sees|understands|describes|looks at] [pictures|images].
+F You are a [helpful|careful] [assistant|model]. Answer [briefly|in one sentence|honestly|the question|truthfully].
+F You are a [visual|picture|drawing|multimodal] [assistant|expert|analyst].
 F You answer questions about [pictures|images|images and videos|drawings].
 F You see [images|pictures|drawings] and [answer questions|describe them|talk about them].
 F Answer [briefly|shortly|in one sentence|the user's question|the question|concisely|truthfully].

@@ -8,11 +8,14 @@ import re
 
 from seesay.demo import phrasing as old
 from seesay.demo.wording import manners
+from seesay.demo.wording.chart_forms import CHART_FORMS
+from seesay.demo.wording.clip_forms import CLIP_FORMS
 from seesay.demo.wording.grammar import Form, expand, normalized, normalized_expansions, parse_forms, split_held_out
-from seesay.demo.wording.media_forms import MEDIA_FORMS
+from seesay.demo.wording.pair_forms import PAIR_FORMS
 from seesay.demo.wording.place_forms import PLACE_FORMS
 from seesay.demo.wording.shape_forms import SHAPE_FORMS
 from seesay.demo.wording.text_forms import TEXT_FORMS
+from seesay.demo.wording.written_forms import WRITTEN_FORMS
 
 NUMBER_WORDS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -27,27 +30,36 @@ GOODS = (
     "cats", "dogs", "cars", "stones", "oranges", "candies", "toys", "fish", "cups", "pencils", "friends", "chairs",
     "sheep", "stickers", "shells", "tickets", "bottles", "pears",
 )  # fmt: skip
-STILL_NAMES = ("picture", "image", "picture", "image", "picture", "image", "drawing", "pic", "scene", "photo", "graphic")
+STILL_NAMES = (
+    "picture",
+    "image",
+    "picture",
+    "image",
+    "picture",
+    "image",
+    "drawing",
+    "pic",
+    "scene",
+    "photo",
+    "graphic",
+)
 CHART_NAMES = ("chart", "bar chart", "chart", "graph", "diagram", "plot", "picture", "image", "bar graph", "figure")
 CLIP_NAMES = ("video", "clip", "video", "clip", "animation", "video clip", "film", "recording", "movie", "sequence")
 NO_MEDIA_NAMES = ("picture", "image", "drawing", "photo", "chart", "video")
 
 KINDS = {
     kind: split_held_out(parse_forms(text), salt=kind)
-    for kind, text in {**SHAPE_FORMS, **PLACE_FORMS, **MEDIA_FORMS, **TEXT_FORMS}.items()
+    for forms in (SHAPE_FORMS, PLACE_FORMS, WRITTEN_FORMS, CHART_FORMS, CLIP_FORMS, PAIR_FORMS, TEXT_FORMS)
+    for kind, text in forms.items()
 }
 """By kind of question: (forms for training, forms held out)."""
 
 
-def _frames(text: str) -> tuple[tuple[Form, ...], tuple[Form, ...]]:
-    lines = parse_forms(text)
-    return split_held_out(tuple(dict.fromkeys(lines)), salt="frame")
-
-
+_BARE_FRAMES = ("{}?", "{}.", "{}")
 _FRAMES = {letter: parse_forms(text) for letter, text in manners.FRAMES.items()}
 _HELD_OUT_FRAMES = {
-    letter: tuple(form for form in _frames(text)[1] if form.template not in ("{}?", "{}.", "{}"))
-    for letter, text in manners.FRAMES.items()
+    letter: split_held_out(tuple(f for f in forms if f.template not in _BARE_FRAMES) or forms, salt="frame")[1]
+    for letter, forms in _FRAMES.items()
 }
 _TRAINING_FRAMES = {
     letter: tuple(form for form in forms if form not in _HELD_OUT_FRAMES[letter]) for letter, forms in _FRAMES.items()
@@ -61,23 +73,20 @@ _EXTRAS = {
         ("system", manners.SYSTEM_PROMPTS),
     )
 }
-_OLD_WORDINGS = frozenset(
-    normalized(wording)
-    for wordings in vars(old).values()
-    if isinstance(wordings, tuple)
-    for wording in wordings
+OLD_WORDINGS = frozenset(
+    normalized(wording) for wordings in vars(old).values() if isinstance(wordings, tuple) for wording in wordings
 )
 """What earlier training asked; no held-out wording may be one of these."""
 
 
 @functools.cache
 def _known(kind: str) -> frozenset[str]:
-    return normalized_expansions(KINDS[kind][0]) | _OLD_WORDINGS
+    return normalized_expansions(KINDS[kind][0]) | OLD_WORDINGS
 
 
 @functools.cache
 def _unseen(kind: str) -> frozenset[str]:
-    return normalized_expansions(KINDS[kind][1]) - _OLD_WORDINGS
+    return normalized_expansions(KINDS[kind][1]) - OLD_WORDINGS
 
 
 class Voice:

@@ -1,0 +1,104 @@
+"""Talks follow from their seed, ask every kind first and later, and their answers are right by the checker."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import ImageStat
+
+from seesay.demo.checking import is_right
+from seesay.demo.evaluate import evaluate_phrasings, main, messages_for
+from seesay.demo.example import Example
+from seesay.demo.scenes import FIRST_EVALUATION_SEED, TASKS
+from seesay.demo.talks import TALK_TASKS, make_talk
+from seesay.demo.talks.conversation import PHOTO_SEEN_ANSWER
+
+tasks = st.sampled_from(TALK_TASKS)
+seeds = st.integers(min_value=-(2**40), max_value=2**40)
+
+
+@given(task=tasks, seed=seeds, held_out=st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_a_talk_follows_from_its_seed_and_its_answers_are_right(task: str, seed: int, held_out: bool) -> None:
+    one, again = (make_talk(task, seed, held_out=held_out) for _ in range(2))
+    assert one.turns == again.turns and one.system == again.system
+    assert [image.tobytes() for image in one.images + one.clip] == [i.tobytes() for i in again.images + again.clip]
+    assert len(one.kinds) == len(one.turns) > one.asked
+    for turn, (question, answer) in enumerate(one.turns):
+        assert question.strip() and is_right(one, answer, turn), (question, answer)
+
+
+@given(task=st.sampled_from(TASKS), seed=seeds)
+@settings(max_examples=60, deadline=None)
+def test_evasive_answers_are_wrong(task: str, seed: int) -> None:
+    example = make_talk(task, seed, held_out=True)
+    for text in ("", "Many monkeys.", PHOTO_SEEN_ANSWER):
+        assert not is_right(example, text, example.asked)
+
+
+def test_every_kind_of_question_is_asked_first_and_later() -> None:
+    first: Counter[str] = Counter()
+    later: Counter[str] = Counter()
+    for task, seed in itertools.product(TALK_TASKS, range(120)):
+        example = make_talk(task, -1 - seed)
+        first[example.kinds[0]] += 1
+        later.update(example.kinds[1:])
+    elliptical = {kind for kind in later if kind.startswith(("again", "its_"))} | {"how_many_of_them"}
+    assert set(later) - set(first) <= elliptical
+    assert {"describe", "happens", "list_bars", "largest_shape", "smallest_shape", "story_sum"} <= set(first) & set(
+        later
+    )
+
+
+def test_follow_ups_are_measured_at_their_own_turn() -> None:
+    example = make_talk("follow_up", FIRST_EVALUATION_SEED, held_out=True)
+    assert example.asked == 1
+    messages = [message for message in messages_for(example) if message["role"] != "system"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+    assert messages[-1]["content"][-1]["text"] == example.turns[1][0]
+
+
+def test_media_may_stand_after_the_question() -> None:
+    talks = [make_talk("count", FIRST_EVALUATION_SEED + seed) for seed in range(20)]
+    types = {tuple(part["type"] for part in messages_for(talk)[-1]["content"]) for talk in talks}
+    assert types == {("image_url", "text"), ("text", "image_url")}
+
+
+@given(seed=seeds)
+@settings(max_examples=25, deadline=None)
+def test_stand_ins_for_photos_are_busy_pictures_of_which_nothing_is_said(seed: int) -> None:
+    example = make_talk("photo", seed)
+    assert example.images or example.clip
+    for image in example.images + example.clip:
+        assert image.mode == "RGB"
+    assert max(ImageStat.Stat((example.images + example.clip)[0]).stddev) > 2
+    answers = {answer for kind, (_, answer) in zip(example.kinds, example.turns, strict=True) if kind == "photo"}
+    assert answers == {PHOTO_SEEN_ANSWER}
+
+
+def test_unknown_tasks_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="unknown task 'dance'"):
+        make_talk("dance", 0)
+
+
+def test_phrasings_are_scored_beside_the_known_wordings() -> None:
+    def right(examples: list[Example]) -> list[str]:
+        return [example.turns[example.asked][1] for example in examples]
+
+    seed = FIRST_EVALUATION_SEED
+    figures = evaluate_phrasings(right, num_scenes=2, seed=seed)  # type: ignore[arg-type]
+    assert tuple(figures) == TALK_TASKS
+    assert all(set(shares.values()) == {1.0} for shares in figures.values())
+    assert all(("known" in figures[task]) == (task in TASKS) for task in figures)
+    wrong = evaluate_phrasings(lambda examples: ["?"] * len(examples), num_scenes=2, seed=seed, by_kind=True)
+    assert all(set(shares.values()) == {0.0} and len(shares) > 1 for shares in wrong.values())
+
+
+def test_tasks_of_phrasings_need_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--tasks", "photo"])
+    assert "--tasks photo: needs --phrasings" in capsys.readouterr().err
