@@ -9,8 +9,9 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.errors import ConfigError, MissingExtraError
@@ -103,12 +104,17 @@ def run_local(
 def launch(client: APIClient, server_name: str, server_port: int) -> Iterator[str]:
     """The page, served in a thread for the time of the block; gives its address."""
     models = client.available_models
+    with _own_upload_folder():
+        yield from _serve_page(client, models, server_name, server_port)
+
+
+def _serve_page(client: APIClient, models: Sequence[str], server_name: str, server_port: int) -> Iterator[str]:
     # Before Gradio is imported, which reads it: it never calls home, not even to look for updates.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from starlette.middleware import Middleware
 
-    from seesay.ui.page import EXAMPLES_FOLDER, SCRIPT_FILE, STYLE_FILE, build_page, make_theme
+    from seesay.ui.page import EXAMPLES_FOLDER, SCRIPT_FILES, STYLE_FILE, build_page, make_theme
     from seesay.ui.policy import PolicyMiddleware
 
     page = build_page(client, models)
@@ -134,12 +140,27 @@ def launch(client: APIClient, server_name: str, server_port: int) -> Iterator[st
             theme=make_theme(),
             css_paths=str(STYLE_FILE),
             app_kwargs={"middleware": [Middleware(PolicyMiddleware)]},
-            head=f"<script>{SCRIPT_FILE.read_text()}</script>",
+            head="".join(f"<script>{file.read_text()}</script>" for file in SCRIPT_FILES),
         )
         host = "localhost" if server_name in ("0.0.0.0", "127.0.0.1", "::") else server_name
         yield f"http://{host}:{server_port}"
     finally:
         page.close(verbose=False)
+
+
+@contextlib.contextmanager
+def _own_upload_folder() -> Iterator[None]:
+    """Uploads go to a folder of this process, which is gone with it. Gradio's default is one for all processes, out of
+    which each that ends deletes what others have uploaded, too."""
+    if "GRADIO_TEMP_DIR" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="seesay-uploads-", ignore_cleanup_errors=True) as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("GRADIO_TEMP_DIR", None)
 
 
 @contextlib.contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from seesay.serving.client import APIClient
 from seesay.ui.answering import Answering
-from seesay.ui.conversation import Turn, files_of, make_messages
+from seesay.ui.conversation import STOPPED, Turn, files_of, make_messages
 from seesay.ui.details import make_details
 from seesay.ui.sentences import explain
 
@@ -17,7 +18,7 @@ _log = logging.getLogger("seesay.ui")
 
 _NOTES = {
     "length": "The answer was cut: it reached max tokens, or the end of what the model can take in.",
-    "stopped": "Stopped.",
+    "stopped": STOPPED,
 }
 
 
@@ -45,10 +46,14 @@ class Settings:
 
 
 class Conversation:
-    """One visitor's turns, and the answer that is being written. Only its visitor's events touch it."""
+    """One visitor's turns, and the answer that is being written. Only its visitor's events touch it.
+
+    id: under which the visitor's browser keeps it; empty before the first question.
+    """
 
     def __init__(self) -> None:
         self.turns: tuple[Turn, ...] = ()
+        self.id = ""
         self._running: Answering | None = None
 
     @property
@@ -61,9 +66,17 @@ class Conversation:
             self._running.stop()
 
     def clear(self) -> None:
+        """Begin another conversation."""
         self.stop()
         self._running = None
         self.turns = ()
+        self.id = ""
+
+    def restore(self, conversation_id: str, turns: Sequence[Turn]) -> None:
+        """Go on with a conversation of which `turns` are complete."""
+        self.clear()
+        self.id = conversation_id
+        self.turns = tuple(_with_details(turn, turns[:i]) for i, turn in enumerate(turns))
 
     def undo(self, index: int) -> Turn | None:
         """Take back turn `index` and all after it; returns it."""
@@ -76,7 +89,10 @@ class Conversation:
     def ask(self, client: APIClient, settings: Settings, *, text: str, files: Sequence[str]) -> Iterator[None]:
         """Add a turn and have it answered. Yields whenever there is something new to show; the last time when it is
         done. Errors become the turn's."""
-        self.stop()
+        if self._running is not None:
+            self.stop()
+            self._end(note=STOPPED)
+        self.id = self.id or secrets.token_hex(8)
         self.turns = (*self.turns, Turn(text=text.strip(), files=tuple(files)))
         try:
             request = {**settings.fields(), "messages": make_messages(self.turns, settings.system_prompt)}
@@ -111,7 +127,8 @@ class Conversation:
             return
         self._running = None
         reason = answering.finish_reason or "stopped"
-        self._end(note=_NOTES.get(reason, ""), details=make_details(answering.seen(), files_of(self.turns)))
+        self._end(note=_NOTES.get(reason, ""), seen=answering.seen())
+        self.turns = (*self.turns[:-1], _with_details(self.turns[-1], self.turns[:-1]))
         yield
 
     def _end(self, **changes: Any) -> None:
@@ -119,3 +136,9 @@ class Conversation:
 
     def _update(self, **changes: Any) -> None:
         self.turns = (*self.turns[:-1], replace(self.turns[-1], **changes))
+
+
+def _with_details(turn: Turn, earlier: Sequence[Turn]) -> Turn:
+    if turn.seen is None:
+        return turn
+    return replace(turn, details=make_details(turn.seen, turn.files, files_of(earlier)))

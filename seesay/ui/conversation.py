@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+STOPPED = "Stopped."
+"""The note of an answer that was ended before it was complete."""
+
 _VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi")
 
 
@@ -28,7 +31,8 @@ class Seen:
 class Turn:
     """A question with its files (paths), and the answer as far as it is there.
 
-    error: a sentence, when there is no answer. note: a remark on how the answer ended. details: HTML shown below it.
+    error: a sentence, when there is no answer. note: a remark on how the answer ended. seen: what the server told about
+    the answer. details: HTML shown below it, made from `seen`.
     """
 
     text: str
@@ -36,6 +40,7 @@ class Turn:
     answer: str = ""
     error: str | None = None
     note: str = ""
+    seen: Seen | None = None
     details: str = ""
     is_done: bool = False
 

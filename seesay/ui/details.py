@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from seesay.ui.conversation import Seen
-from seesay.ui.thumbnails import make_thumbnail
-
-_STAGES = {
-    "fetch_s": "fetch",
-    "decode_media_s": "read file",
-    "preprocess_s": "resize",
-    "encode_queue_s": "wait for encoder",
-    "encode_s": "encode",
-    "prefill_s": "read prompt",
-    "decode_s": "write",
-}
+from seesay.ui.thumbnails import make_reference, make_thumbnail
+from seesay.ui.timeline import draw_timeline, format_seconds, make_timeline
 
 _SEPARATOR = " · "
 _TIMES = " \u00d7 "
@@ -43,26 +34,25 @@ def make_line(seen: Seen) -> str:
     return _SEPARATOR.join(pieces)
 
 
-def make_details(seen: Seen, files: Sequence[str]) -> str:
-    """The line, which opens what is known beyond it. `files` are those of the conversation, as `seen.media` reports on
-    them. Empty when nothing is known."""
+def make_details(seen: Seen, files: Sequence[str], earlier_files: Sequence[str] = ()) -> str:
+    """The line, which opens what is known beyond it. `files` are those of the question, `earlier_files` those of the
+    turns before it; `seen.media` reports on the earlier ones first. Empty when nothing is known."""
     pieces = make_line(seen).split(_SEPARATOR)
     if not pieces[0]:
         return ""
-    line = _SEPARATOR.join(f"<span>{escape(piece)}</span>" for piece in pieces)
-    cards = "".join(make_card(path, report) for path, report in zip(files, seen.media))
-    stages = _make_stages(seen.timings)
-    if not cards and not stages:
+    # A separator stays with the piece before it, so that no line of a narrow screen begins with one.
+    line = " ".join(f"<span>{escape(piece)}{' ·' if piece is not pieces[-1] else ''}</span>" for piece in pieces)
+    panel = _make_cards(seen, files, earlier_files) + _make_times(seen.timings)
+    if not panel:
         return f'<div class="seesay-line">{line}</div>'
-    seen_as = f'<div class="seesay-heading">What the model saw</div><div class="seesay-cards">{cards}</div>'
     return (
         f'<details class="seesay-details" ontoggle="{_REVEAL}"><summary class="seesay-line">{line}</summary>'
-        f'<div class="seesay-panel">{seen_as if cards else ""}{stages}</div></details>'
+        f'<div class="seesay-panel">{panel}</div></details>'
     )
 
 
-def make_card(path: str, report: Mapping[str, Any]) -> str:
-    """One picture or clip as the model received it."""
+def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
+    """One picture or clip as the model received it; `picture` is its HTML."""
     width, height = report["width"], report["height"]
     resized_width, resized_height = report["resized_width"], report["resized_height"]
     size = f"{width}{_TIMES}{height}"
@@ -74,31 +64,35 @@ def make_card(path: str, report: Mapping[str, Any]) -> str:
     if report["num_tiles"] > 1 and report["modality"] != "video":
         facts.append(_count(report["num_tiles"], "tile"))
     facts += [_count(report["num_patches"], "patch", "patches"), _count(report["num_tokens"], "token")]
+    listed = " ".join(f"<i>{escape(fact)}{' ·' if fact is not facts[-1] else ''}</i>" for fact in facts)
     origin = "from cache" if report["is_cached"] else "encoded now"
     kind = "cached" if report["is_cached"] else "fresh"
     return (
-        f'<figure class="seesay-card">{make_thumbnail(path, report)}<figcaption>'
+        f'<figure class="seesay-card">{picture}<figcaption>'
         f'<span class="seesay-name" title="{escape(Path(path).name)}">{escape(Path(path).name)}</span>'
-        f"<span>{escape(' · '.join(facts))}</span>"
+        f"<span>{listed}</span>"
         f'<span class="seesay-origin seesay-{kind}">{origin}</span></figcaption></figure>'
     )
 
 
-def format_seconds(seconds: float) -> str:
-    """Short: 85 ms, 0.42 s, 12.3 s."""
-    if seconds < 0.0995:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+def _make_cards(seen: Seen, files: Sequence[str], earlier_files: Sequence[str]) -> str:
+    """This question's media first, then those of the turns before it, which were shown as the model saw them there."""
+    reports = list(zip([*earlier_files, *files], seen.media))
+    earlier, own = reports[: len(earlier_files)], reports[len(earlier_files) :]
+    html = ""
+    if own:
+        cards = "".join(make_card(path, report, make_thumbnail(path, report)) for path, report in own)
+        html += f'<div class="seesay-heading">What the model saw</div><div class="seesay-cards">{cards}</div>'
+    if earlier:
+        heading = "From earlier in the conversation" if own else "What the model saw, from earlier in the conversation"
+        cards = "".join(make_card(path, report, make_reference(path)) for path, report in earlier)
+        html += f'<div class="seesay-heading">{heading}</div><div class="seesay-cards seesay-earlier">{cards}</div>'
+    return html
 
 
-def _make_stages(timings: Mapping[str, float]) -> str:
-    shown = [(name, timings.get(key, 0.0)) for key, name in _STAGES.items()]
-    rows = "".join(
-        f"<span><b>{name}</b> {format_seconds(seconds)}</span>" for name, seconds in shown if seconds >= 0.0005
-    )
-    return (
-        f'<div class="seesay-heading">Where the time went</div><div class="seesay-stages">{rows}</div>' if rows else ""
-    )
+def _make_times(timings: Mapping[str, float]) -> str:
+    timeline = draw_timeline(make_timeline(timings))
+    return f'<div class="seesay-heading">Where the time went</div>{timeline}' if timeline else ""
 
 
 def _count(number: int, noun: str, plural: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Small pictures of what the model received, with the grid it is cut into. Only for files that the server accepted."""
+"""Small pictures of what the model received, with the grid it is cut into, and of what was uploaded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import io
 import math
 from collections.abc import Mapping
+from html import escape
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,12 +15,28 @@ from seesay.ui.conversation import is_video
 
 _MAX_SIDE_PX = 320
 _MIN_CELL_PX = 5
+_MAX_PIXELS = 100_000_000
+
+
+def make_address(path: str) -> str:
+    """Where the page's own server has a file, relative to the page."""
+    return f"gradio_api/file={quote(path)}"
+
+
+def make_reference(path: str) -> str:
+    """HTML of a picture or clip as it was uploaded, loaded when it is looked at."""
+    name = escape(Path(path).name)
+    if is_video(path):
+        return (
+            f'<video src="{make_address(path)}" aria-label="{name}" muted playsinline controls preload="none"></video>'
+        )
+    return f'<img alt="" src="{make_address(path)}" loading="lazy">'
 
 
 def make_thumbnail(path: str, report: Mapping[str, Any]) -> str:
-    """HTML of a picture or clip; empty when the file is gone or cannot be read here."""
+    """HTML of a picture, with its grid, or of a clip; empty when the file is gone or cannot be read here."""
     if is_video(path):
-        return f'<video src="gradio_api/file={quote(path)}" muted playsinline controls preload="metadata"></video>'
+        return make_reference(path)
     try:
         content = _draw(path, report)
     except Exception:  # the server could read it, which is what matters
@@ -31,6 +49,8 @@ def _draw(path: str, report: Mapping[str, Any]) -> bytes:
 
     width, height = report["resized_width"], report["resized_height"]
     with Image.open(path) as opened:
+        if opened.width * opened.height > _MAX_PIXELS:
+            raise ValueError(f"pictures may have {_MAX_PIXELS} pixels, got {opened.width} x {opened.height}")
         opened.draft("RGB", (width, height))
         picture = ImageOps.exif_transpose(opened).convert("RGBA")
     stretch = (width / height) / (picture.width / picture.height)

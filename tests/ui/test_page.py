@@ -5,40 +5,16 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import OpenPage, ask, count, text_of, wait_for_answers
 
 from seesay.demo.scenes import sample_scene
 from seesay.ui.escaping import MARK
-
-OpenPage = Callable[..., Any]
-
-
-def ask(page: Any, text: str, *files: Path, num: int = 1) -> None:
-    """Upload, type, press Enter, and wait for the `num`-th answer to be complete."""
-    if files:
-        page.set_input_files("#box input[type=file]", [str(file) for file in files])
-        page.wait_for_function(f"document.querySelectorAll('#box .thumbnail-item').length >= {len(files)}")
-    page.fill("#box textarea", text)
-    page.keyboard.press("Enter")
-    wait_for_answers(page, num)
-
-
-def wait_for_answers(page: Any, num: int) -> None:
-    page.wait_for_function(f"document.querySelectorAll('#chat .seesay-line, #chat .seesay-error').length == {num}")
-    page.wait_for_function("!document.querySelector('#chat .seesay-wait')")
-
-
-def text_of(page: Any, selector: str = "#chat") -> str:
-    return str(page.inner_text(selector))
-
-
-def count(page: Any, selector: str) -> int:
-    return int(page.locator(selector).count())
 
 
 @pytest.fixture
@@ -82,6 +58,7 @@ def test_examples(demo_url: str, open_page: OpenPage) -> None:
         assert answer in text_of(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, "the page is wider than a phone"
         page.click('[aria-label="Clear"]')
+        page.click(".seesay-confirm .seesay-yes")
         page.wait_for_selector("#chat .example")
 
 

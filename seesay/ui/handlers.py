@@ -1,0 +1,117 @@
+"""What a visitor's events do to the conversation, and what the page shows then. Knows no layout.
+
+`submit`, `retry`, `edit`, `choose_example`, `undo` and `clear` return or yield new values for the chat, the box and the
+record that the browser keeps; the others say what they return.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from seesay.serving.client import APIClient
+from seesay.ui.chat import Conversation, Settings
+from seesay.ui.escaping import unescape
+from seesay.ui.history import make_upload_folders, record_of
+from seesay.ui.messages import make_messages, turn_index
+from seesay.ui.record import make_record, read_record
+
+Example = tuple[str, str, tuple[str, ...]]
+"""A question, the name of its icon, and the names of its files."""
+
+_RECORD_INTERVAL_S = 1.0
+_READY = {"submit_btn": True, "stop_btn": False}
+_log = logging.getLogger("seesay.ui")
+
+
+class Handlers:
+    """Of one page, for all its visitors. `read_settings` makes settings from the values of their controls."""
+
+    def __init__(
+        self,
+        client: APIClient,
+        read_settings: Callable[[Sequence[Any]], Settings],
+        *,
+        examples: Sequence[Example],
+        examples_folder: Path,
+    ) -> None:
+        self._client = client
+        self._read_settings = read_settings
+        self._examples = examples
+        self._examples_folder = examples_folder
+        self._folders = make_upload_folders(examples_folder)
+
+    def _answer(self, talk: Conversation, values: Sequence[Any], text: str, files: Sequence[str]) -> Iterator[Any]:
+        update = gr.update(submit_btn=False, stop_btn=True)
+        recorded_at = 0.0
+        for _ in talk.ask(self._client, self._read_settings(values), text=text, files=files):
+            record: Any = gr.skip()
+            if not talk.is_busy:
+                update = gr.update(**_READY)
+            if not talk.is_busy or time.monotonic() - recorded_at >= _RECORD_INTERVAL_S:
+                record, recorded_at = make_record(talk.id, talk.turns), time.monotonic()
+            yield make_messages(talk.turns), update, record
+            update = gr.skip()
+
+    def submit(self, value: dict[str, Any] | None, talk: Conversation, *values: Any) -> Iterator[Any]:
+        text, files = (value or {}).get("text") or "", (value or {}).get("files") or []
+        if not (text.strip() or files):
+            yield gr.skip(), gr.skip(), gr.skip()
+            return
+        emptied = {"value": None}
+        for messages, update, record in self._answer(talk, values, text, files):
+            yield messages, {**update, **emptied}, record
+            emptied = {}
+
+    def retry(self, talk: Conversation, data: gr.RetryData, *values: Any) -> Iterator[Any]:
+        turn = talk.undo(turn_index(data))
+        if turn is not None:
+            yield from self._answer(talk, values, turn.text, turn.files)
+
+    def edit(self, talk: Conversation, data: gr.EditData, *values: Any) -> Iterator[Any]:
+        turn = talk.undo(turn_index(data))
+        if turn is not None:
+            yield from self._answer(talk, values, unescape(str(data.value)), turn.files)
+
+    def choose_example(self, talk: Conversation, data: gr.SelectData, *values: Any) -> Iterator[Any]:
+        text, _, files = self._examples[int(data.index) % len(self._examples)]
+        yield from self._answer(talk, values, text, [str(self._examples_folder / file) for file in files])
+
+    def undo(self, talk: Conversation, data: gr.UndoData) -> Any:
+        turn = talk.undo(turn_index(data))
+        update = gr.update(**_READY)
+        if turn is not None:
+            update["value"] = {"text": turn.text, "files": [path for path in turn.files if Path(path).is_file()]}
+        return make_messages(talk.turns), update, make_record(talk.id, talk.turns)
+
+    def clear(self, talk: Conversation) -> Any:
+        forgotten = make_record(talk.id, ()) if talk.id else gr.skip()
+        talk.clear()
+        return [], gr.update(**_READY), forgotten
+
+    def begin_another(self, talk: Conversation) -> Any:
+        talk.clear()
+        return [], gr.update(**_READY)
+
+    def restore(self, talk: Conversation, data: gr.EventData) -> Any:
+        try:
+            talk.restore(*read_record(record_of(data), accepts=self._folders.accepts))
+        except ValueError as error:
+            _log.info("a conversation cannot be restored: %s", error)
+            raise gr.Error("This conversation cannot be read.", print_exception=False) from None
+        return make_messages(talk.turns), gr.update(**_READY)
+
+    def add_photo(self, path: str | None, value: dict[str, Any] | None) -> Any:
+        if path is None:
+            return gr.skip(), gr.skip(), gr.skip()
+        files = [*((value or {}).get("files") or []), path]
+        added = {"text": (value or {}).get("text") or "", "files": files}
+        return gr.update(value=added), gr.update(value=None, visible=False), False
+
+    def stop(self, talk: Conversation) -> None:
+        talk.stop()

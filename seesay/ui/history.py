@@ -1,0 +1,63 @@
+"""The list of past conversations. The visitor's browser keeps them (history.js), not the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+_SCRIPT_FILE = Path(__file__).parent / "history.js"
+_ICON = (
+    '<svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true" fill="none" stroke="currentColor" '
+    'stroke-width="1.6" stroke-linecap="round"><path d="M3 5h14M3 10h14M3 15h14"/></svg>'
+)
+_TEMPLATE = f"""
+<button type="button" class="seesay-open" aria-label="Conversations" title="Conversations" aria-haspopup="dialog">
+{_ICON}</button>
+<dialog class="seesay-drawer" aria-label="Conversations">
+  <div class="seesay-drawer-top"><b>Conversations</b>
+    <button type="button" class="seesay-close" aria-label="Close">\u2715</button></div>
+  <ul class="seesay-list"></ul>
+  <p class="seesay-none">Conversations that you have are listed here.</p>
+  <div class="seesay-drawer-end"><span>Kept in this browser only.</span>
+    <button type="button" class="seesay-delete-all">Delete all</button></div>
+</dialog>
+"""
+
+
+def build_history() -> gr.HTML:
+    """The button that opens the list. Its value is the last record that the browser is to keep (`make_record`); its
+    `select` event brings a record back."""
+    return gr.HTML(
+        value=None, html_template=_TEMPLATE, js_on_load=_SCRIPT_FILE.read_text(), elem_id="history",
+        apply_default_css=False,
+    )  # fmt: skip
+
+
+class UploadFolders:
+    """Where files may lie that a browser names: Gradio's uploads and the examples."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [folder.resolve() for folder in folders]
+
+    def accepts(self, path: str) -> bool:
+        """Whether `path` leads into the folders, links followed. The file itself may be gone."""
+        try:
+            resolved = Path(path).resolve()
+        except (OSError, ValueError):
+            return False
+        return Path(path).is_absolute() and any(resolved.is_relative_to(folder) for folder in self._folders)
+
+
+def make_upload_folders(examples_folder: Path) -> UploadFolders:
+    """For the page that is being built."""
+    from gradio.utils import get_upload_folder
+
+    return UploadFolders([Path(get_upload_folder()), examples_folder])
+
+
+def record_of(data: Any) -> Any:
+    """What the browser sent with a `select` event."""
+    return data._data

@@ -1,0 +1,65 @@
+"""The chat's messages, as Gradio takes them, from turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from seesay.ui.conversation import Turn, is_video
+from seesay.ui.escaping import escape_answer, escape_question
+from seesay.ui.thumbnails import make_address
+
+_WAITING = '<span class="seesay-wait" role="status" aria-label="The answer is coming"><i></i><i></i><i></i></span>'
+
+
+def make_messages(turns: Sequence[Turn]) -> list[Any]:
+    """Two messages for each turn, so that message i belongs to turn i // 2."""
+    messages = []
+    for turn in turns:
+        # Gradio takes an edited text only from a question that begins and ends with one; style.css hides the last.
+        text = escape_question(turn.text)
+        strip = [gr.HTML(make_strip(turn))] if turn.files else []
+        question: list[Any] = [text, *strip, ""] if turn.text and strip else strip or [text]
+        messages.append({"role": "user", "content": question})
+        messages.append({"role": "assistant", "content": _make_answer(turn)})
+    return messages
+
+
+def turn_index(data: Any) -> int:
+    """The turn that a message of the chat belongs to."""
+    index = data.index[0] if isinstance(data.index, (tuple, list)) else data.index
+    return int(index) // 2
+
+
+def make_strip(turn: Turn) -> str:
+    """HTML of a question's files side by side. It carries the question's text as typed, for the copy button that
+    chat.js adds: Gradio has one only for questions without pictures."""
+    shots = "".join(_make_shot(path) for path in turn.files)
+    size = "one" if len(turn.files) == 1 else "many"
+    return f'<div class="seesay-strip seesay-{size}" data-question="{escape(turn.text)}">{shots}</div>'
+
+
+def _make_shot(path: str) -> str:
+    name = escape(Path(path).name)
+    if not Path(path).is_file():
+        return f'<span class="seesay-gone">{name} is gone</span>'
+    address = make_address(path)
+    if is_video(path):
+        return f'<video src="{address}" aria-label="{name}" controls muted playsinline preload="metadata"></video>'
+    return (
+        f'<button type="button" class="seesay-shot" aria-label="Enlarge {name}" title="{name}">'
+        f'<img src="{address}" alt=""></button>'
+    )
+
+
+def _make_answer(turn: Turn) -> list[Any]:
+    if turn.error is not None:
+        return [gr.HTML(f'<div class="seesay-error" role="alert">{escape(turn.error)}</div>')]
+    if not turn.answer and not turn.is_done:
+        return [gr.HTML(_WAITING)]
+    below = (f'<div class="seesay-note">{escape(turn.note)}</div>' if turn.note else "") + turn.details
+    return [*([escape_answer(turn.answer)] if turn.answer else []), *([gr.HTML(below)] if below else [])]

@@ -1,0 +1,143 @@
+"""A conversation as the JSON that the visitor's browser keeps. What comes back is not trusted: every field is checked,
+and a file counts only where uploads lie."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from seesay.ui.conversation import STOPPED, Seen, Turn
+
+_MAX_TURNS = 1000
+_MAX_FILES = 100
+_MAX_CHARACTERS = 1_000_000
+_MAX_NUMBER = 1 << 40
+_ID = re.compile(r"[0-9a-f]{8,64}")
+_USAGE = ("prompt_tokens", "completion_tokens")
+_TIMINGS = (
+    "fetch_s", "decode_media_s", "preprocess_s", "encode_queue_s", "encode_s", "prefill_s", "decode_s",
+    "time_to_first_token_s", "total_s",
+)  # fmt: skip
+_REPORT = (
+    "num_frames", "height", "width", "resized_height", "resized_width", "num_tiles", "num_patches", "num_tokens",
+)  # fmt: skip
+
+
+def make_record(record_id: str, turns: Sequence[Turn]) -> dict[str, Any]:
+    """What the browser keeps. Without turns the browser forgets the conversation."""
+    return {"id": record_id, "turns": [_turn_as_json(turn) for turn in turns]}
+
+
+def read_record(record: Any, *, accepts: Callable[[str], bool]) -> tuple[str, tuple[Turn, ...]]:
+    """The id and the turns of what `make_record` made. `accepts` tells whether a path may be read.
+
+    An answer that was still being written is one that was stopped. Raises ValueError for anything else than a record.
+    """
+    record_id = record.get("id") if isinstance(record, Mapping) else None
+    if not isinstance(record_id, str) or not _ID.fullmatch(record_id):
+        raise ValueError(f"id must be 8 to 64 hexadecimal digits, got {record_id!r:.40}")
+    turns = _list(record.get("turns"), "turns", _MAX_TURNS)
+    return record_id, tuple(_read_turn(turn, accepts) for turn in turns)
+
+
+def _turn_as_json(turn: Turn) -> dict[str, Any]:
+    seen = turn.seen
+    return {
+        "text": turn.text,
+        "files": list(turn.files),
+        "answer": turn.answer,
+        "error": turn.error,
+        "note": turn.note,
+        "seen": None if seen is None else _seen_as_json(seen),
+        "is_done": turn.is_done,
+    }
+
+
+def _seen_as_json(seen: Seen) -> dict[str, Any]:
+    details = seen.usage.get("prompt_tokens_details")
+    num_vision = details.get("vision_tokens") if isinstance(details, Mapping) else None
+    return {
+        "usage": {**_numbers(seen.usage, _USAGE), **({} if num_vision is None else {"vision_tokens": num_vision})},
+        "timings": _numbers(seen.timings, _TIMINGS),
+        "media": [_report_as_json(report) for report in seen.media],
+        "first_s": seen.first_s,
+        "total_s": seen.total_s,
+    }
+
+
+def _report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **_numbers(report, _REPORT),
+        "modality": "video" if report.get("modality") == "video" else "image",
+        "is_cached": bool(report.get("is_cached")),
+    }
+
+
+def _read_turn(turn: Any, accepts: Callable[[str], bool]) -> Turn:
+    if not isinstance(turn, Mapping):
+        raise ValueError(f"turns must be objects, got {type(turn).__name__}")
+    files = [_text(path, "files") for path in _list(turn.get("files"), "files", _MAX_FILES)]
+    for path in files:
+        if not accepts(path):
+            raise ValueError(f"files must be uploads, got {path!r:.80}")
+    error = turn.get("error")
+    return Turn(
+        text=_text(turn.get("text"), "text"),
+        files=tuple(files),
+        answer=_text(turn.get("answer"), "answer"),
+        error=None if error is None else _text(error, "error"),
+        note=_text(turn.get("note"), "note") if turn.get("is_done") else STOPPED,
+        seen=None if turn.get("seen") is None else _read_seen(turn["seen"]),
+        is_done=True,
+    )
+
+
+def _read_seen(seen: Any) -> Seen:
+    if not isinstance(seen, Mapping):
+        raise ValueError(f"seen must be an object, got {type(seen).__name__}")
+    usage: dict[str, Any] = _numbers(_object(seen, "usage"), _USAGE)
+    vision = _numbers(_object(seen, "usage"), ("vision_tokens",))
+    if vision:
+        usage["prompt_tokens_details"] = vision
+    return Seen(
+        usage=usage,
+        timings=_numbers(_object(seen, "timings"), _TIMINGS),
+        media=tuple(_read_report(report) for report in _list(seen.get("media"), "media", _MAX_FILES * _MAX_TURNS)),
+        **_numbers(seen, ("first_s", "total_s")),
+    )
+
+
+def _read_report(report: Any) -> dict[str, Any]:
+    if not isinstance(report, Mapping):
+        raise ValueError(f"media must be objects, got {type(report).__name__}")
+    numbers = _numbers(report, _REPORT)
+    if len(numbers) != len(_REPORT) or not all(isinstance(number, int) and number > 0 for number in numbers.values()):
+        raise ValueError("media must tell their sizes in positive integers")
+    return _report_as_json({**report, **numbers})
+
+
+def _object(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = parent.get(name)
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object, got {type(value).__name__}")
+    return value
+
+
+def _list(value: Any, name: str, max_items: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > max_items:
+        raise ValueError(f"{name} must be a list of at most {max_items} items")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_CHARACTERS:
+        raise ValueError(f"{name} must be a text of at most {_MAX_CHARACTERS} characters")
+    return value
+
+
+def _numbers(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those of `names` that are finite numbers of at least 0; others are left out."""
+    found = {name: values[name] for name in names if type(values.get(name)) in (int, float)}
+    return {name: number for name, number in found.items() if math.isfinite(number) and 0 <= number <= _MAX_NUMBER}

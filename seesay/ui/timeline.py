@@ -1,0 +1,87 @@
+"""When the stages of an answer ran, from their durations, and as HTML: one bar per stage on a common axis.
+
+Stage times are those of `StageTimings`. Imports nothing of the package: the WebUI and `seesay demo --html` share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+_MEDIA_STAGES = {
+    "fetch_s": "fetch",
+    "decode_media_s": "read file",
+    "preprocess_s": "resize",
+    "encode_queue_s": "wait for encoder",
+    "encode_s": "encode",
+}
+_SHORTEST_SHOWN_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A bar of the timeline. `start_s` and `end_s` count from when the request arrived. `duration_s` is as measured; it
+    is longer than the bar where several media went through the stage at the same time."""
+
+    name: str
+    kind: str
+    start_s: float
+    end_s: float
+    duration_s: float
+
+
+def make_timeline(timings: Mapping[str, float]) -> tuple[Stage, ...]:
+    """The stages that took at least half a millisecond, in the order in which they began.
+
+    The stages of media follow each other from the start, and are shortened to end by the first token. The prefill ends
+    with the first token, the answer begins there. What is left before the prefill was spent waiting.
+    """
+    first_s = timings.get("time_to_first_token_s", 0.0)
+    prefill_s = min(timings.get("prefill_s", 0.0), first_s)
+    decode_s = timings.get("decode_s", 0.0)
+    if first_s <= 0:
+        return ()
+    media = [(name, timings.get(key, 0.0)) for key, name in _MEDIA_STAGES.items()]
+    media_s = sum(seconds for _, seconds in media)
+    scale = min(1.0, first_s / media_s) if media_s > 0 else 1.0
+    stages = []
+    end_s = 0.0
+    for name, seconds in media:
+        kind = "encode" if name == "encode" else "wait" if name.startswith("wait") else "media"
+        start_s, end_s = end_s, end_s + seconds * scale
+        stages.append(Stage(name=name, kind=kind, start_s=start_s, end_s=end_s, duration_s=seconds))
+    computing_s = first_s - prefill_s
+    if computing_s > end_s:
+        stages.append(Stage(name="wait", kind="wait", start_s=end_s, end_s=computing_s, duration_s=computing_s - end_s))
+    stages.append(Stage(name="read prompt", kind="prefill", start_s=computing_s, end_s=first_s, duration_s=prefill_s))
+    stages.append(Stage(name="write", kind="decode", start_s=first_s, end_s=first_s + decode_s, duration_s=decode_s))
+    return tuple(stage for stage in stages if stage.duration_s >= _SHORTEST_SHOWN_S)
+
+
+def draw_timeline(stages: Sequence[Stage]) -> str:
+    """HTML of the bars with their names and durations, for `style.css`; empty without stages."""
+    if not stages:
+        return ""
+    total_s = max(stage.end_s for stage in stages)
+    rows = "".join(_draw_row(stage, total_s) for stage in stages)
+    return f'<div class="seesay-timeline" role="list">{rows}</div>'
+
+
+def format_seconds(seconds: float) -> str:
+    """Short: 85 ms, 0.42 s, 12.3 s."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+
+
+def _draw_row(stage: Stage, total_s: float) -> str:
+    left = 100 * stage.start_s / total_s
+    width = 100 * (stage.end_s - stage.start_s) / total_s
+    duration = format_seconds(stage.duration_s)
+    span = f"from {format_seconds(stage.start_s)} to {format_seconds(stage.end_s)}"
+    return (
+        f'<div class="seesay-stage" role="listitem" title="{escape(stage.name)}: {span}"><b>{escape(stage.name)}</b>'
+        f'<i><u class="seesay-bar seesay-bar-{stage.kind}" style="left:{left:.2f}%;width:{width:.2f}%"></u></i>'
+        f"<span>{duration}</span></div>"
+    )

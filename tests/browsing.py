@@ -1,0 +1,44 @@
+"""What tests of the WebUI do in a browser, as people do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+OpenPage = Callable[..., Any]
+
+
+def ask(page: Any, text: str, *files: Path, num: int = 1) -> None:
+    """Upload, type, press Enter, and wait for the `num`-th answer to be complete."""
+    if files:
+        page.evaluate("document.querySelector('#box input[type=file]').value = ''")  # as a click does
+        page.set_input_files("#box input[type=file]", [str(file) for file in files])
+        page.wait_for_function(f"document.querySelectorAll('#box .thumbnail-item').length >= {len(files)}")
+    page.fill("#box textarea", text)
+    page.keyboard.press("Enter")
+    wait_for_answers(page, num)
+
+
+def wait_for_answers(page: Any, num: int) -> None:
+    page.wait_for_function(f"document.querySelectorAll('#chat .seesay-line, #chat .seesay-error').length == {num}")
+    page.wait_for_function("!document.querySelector('#chat .seesay-wait')")
+
+
+def text_of(page: Any, selector: str = "#chat") -> str:
+    return str(page.inner_text(selector))
+
+
+def count(page: Any, selector: str) -> int:
+    return int(page.locator(selector).count())
+
+
+def box_of(page: Any, selector: str) -> Any:
+    """Where the first element is: its left, top, right and bottom."""
+    return page.evaluate(
+        """selector => {
+            const {left, top, right, bottom} = document.querySelector(selector).getBoundingClientRect();
+            return {left, top, right, bottom};
+        }""",
+        selector,
+    )
