@@ -25,7 +25,7 @@ Example = tuple[str, str, tuple[str, ...]]
 """A question, the name of its icon, and the names of its files."""
 
 _RECORD_INTERVAL_S = 1.0
-_READY = {"submit_btn": True, "stop_btn": False}
+_READY: dict[str, Any] = {"submit_btn": True, "stop_btn": False}
 _log = logging.getLogger("seesay.ui")
 
 
