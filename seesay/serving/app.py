@@ -18,7 +18,9 @@ from seesay.serving.anthropic import messages
 from seesay.serving.anthropic.protocol import MessageStreamEvent
 from seesay.serving.auth import ApiKeyMiddleware
 from seesay.serving.context import ContextMiddleware, make_error_response
+from seesay.serving.docs_page import add_docs_page
 from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.head import HeadMiddleware
 from seesay.serving.native import generate, interactive, tokens
 from seesay.serving.openai import chat, completions, embeddings, models, responses
 from seesay.serving.openai.protocol import ChatCompletionChunk, ErrorResponse
@@ -56,12 +58,13 @@ def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> F
         title="seesay",
         description="See images and video, say text: a vision-language model behind the OpenAI and Anthropic APIs.",
         version=__version__,
-        docs_url="/",
+        docs_url=None,  # Swagger UI comes with the package
         redoc_url=None,
         middleware=_make_middleware(state),
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
     app.state.server = state
+    add_docs_page(app)
     for router in (module.make_router(state) for module in _ROUTES):
         app.include_router(router)
     _add_error_handlers(app, state)
@@ -85,6 +88,7 @@ def _make_middleware(state: ServerState) -> list[Middleware]:
             )
         )
     layers.append(Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics))
+    layers.append(Middleware(HeadMiddleware))
     layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys))
     layers.append(Middleware(AdmissionMiddleware, gate=state.gate, settings=settings))
     return layers

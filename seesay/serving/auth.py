@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from seesay.serving.docs_page import DOCS_PATHS
 from seesay.serving.errors import ApiError
 
 # What load balancers, browsers and client generators ask for without a key. None of it tells about requests.
-_OPEN_PATHS = frozenset({"/", "/health", "/version", "/openapi.json", "/docs/oauth2-redirect"})
+_OPEN_PATHS = DOCS_PATHS | {"/health", "/version"}
 _MAX_KEYS = 4  # in one request
 
 

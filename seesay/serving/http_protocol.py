@@ -1,14 +1,22 @@
-"""uvicorn's HTTP protocol with bounds on what comes before a body: its bytes, and the time it may take."""
+"""uvicorn's HTTP protocol with bounds on what comes before a body: its bytes, and the time it may take. What it refuses
+itself has the same envelope as the errors of routes."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from seesay.serving.errors import ApiError, bad_request
+
 MAX_HEAD_BYTES = 64 << 10  # of the request line and the headers
 HEAD_TIMEOUT_S = 20.0
+
+_LINGER_S = 1.0
+_MAX_DISCARDED_BYTES = 1 << 20
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -17,8 +25,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.url = b""
         self._num_unused = 0  # bytes since the last head or piece of a body was complete; trailers count too
         self._is_head_too_large = False
+        self._is_refused = False  # what still comes is thrown away
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -31,8 +41,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._num_unused += len(data)
+        if self._is_refused:
+            if self._num_unused > _MAX_DISCARDED_BYTES:
+                self.transport.close()
+            return
         super().data_received(data)
-        if self.transport.is_closing():
+        if self._is_refused or self.transport.is_closing():
             return
         if self._num_unused > MAX_HEAD_BYTES:
             self._refuse_head()
@@ -55,18 +69,39 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._num_unused = 0
         super().on_message_complete()
 
-    def send_400_response(self, msg: str) -> None:
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """Called for what the parser cannot take; uvicorn would answer in plain text."""
         if self._is_head_too_large:
             self._refuse_head()
         else:
-            super().send_400_response(msg)
+            self._refuse(bad_request("this is not a valid HTTP/1.1 request", code="invalid_http"))
 
     def _refuse_head(self) -> None:
-        if not self._is_answering():  # else it would stand in the middle of another answer
-            self.transport.write(
-                b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        message = f"the request line and the headers together have more than {MAX_HEAD_BYTES} bytes"
+        self._refuse(ApiError(431, message, code="headers_too_large"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer with `error`, unless that would stand in the middle of another answer, and close the connection."""
+        if not self._is_answering() or self._is_reading_body():
+            path = (self.url or b"").partition(b"?")[0].decode("latin-1")
+            envelopes = self.config.app.state.server.envelopes  # type: ignore[union-attr]
+            body = json.dumps(envelopes.wrap(path, error)).encode()
+            head = (
+                f"HTTP/1.1 {error.status_code} {HTTPStatus(error.status_code).phrase}\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             )
+            self.transport.write(head.encode() + body)
+            if self.transport.can_write_eof():
+                # Closed at once, with bytes unread, the connection would be reset, and the client not see the answer.
+                self._is_refused = True
+                self.transport.write_eof()
+                self.loop.call_later(_LINGER_S, self.transport.close)
+                return
         self.transport.close()
+
+    def _is_reading_body(self) -> bool:
+        """Whether the bytes that come are the body of a request that was not answered yet."""
+        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_started
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

@@ -73,6 +73,7 @@ class DrainingServer(uvicorn.Server):
             host=settings.host,
             port=settings.port,
             http=BoundedHttpProtocol,
+            ws="none",  # no route has a WebSocket; a request for one is answered like any other
             log_level=settings.log_level.lower() if settings.log_level.upper() != "DEBUG" else "info",
             access_log=False,  # ours has the request's id
             server_header=False,

@@ -28,7 +28,7 @@ KEEPS_NOTHING = {
     ("POST", "/v1/completions"), ("POST", "/v1/embeddings"), ("POST", "/v1/messages"),
     ("POST", "/v1/messages/count_tokens"), ("POST", "/generate"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("GET", "/health"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"), ("GET", "/openapi.json"),
-    ("GET", "/docs/oauth2-redirect"),
+    ("GET", "/docs/swagger-ui.css"), ("GET", "/docs/swagger-ui-bundle.js"),
 }  # fmt: skip
 
 BEARER = "authorization"
