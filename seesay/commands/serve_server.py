@@ -44,8 +44,13 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--server-port", type=options.port, default=23333, metavar="PORT", help="default: 23333")
     group.add_argument(
-        "--model-name", metavar="NAME", help="what clients call the model (default: MODEL, of a folder its last part)"
+        "--model-name",
+        action="append",
+        metavar="NAME",
+        help="what clients call the model (default: MODEL, of a folder its last part); may be repeated: "
+        "answers have the first name, requests may give any",
     )
+    group.add_argument("--any-model-name", action="store_true", help="answer whatever model name a request gives")
     group.add_argument(
         "--api-keys",
         nargs="*",
@@ -167,7 +172,9 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
     return ServerSettings(
         host=arguments.server_name,
         port=arguments.server_port,
-        model_name=arguments.model_name,
+        model_name=arguments.model_name[0] if arguments.model_name else None,
+        model_aliases=tuple(arguments.model_name[1:]) if arguments.model_name else (),
+        any_model_name=arguments.any_model_name,
         api_keys=_api_keys(arguments.api_keys),
         cors_origins=tuple(arguments.allow_origins),
         cors_methods=tuple(arguments.allow_methods),

@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
-from seesay.serving import operations
+from seesay.serving import models, operations
 from seesay.serving.admission import AdmissionMiddleware
 from seesay.serving.anthropic import messages
 from seesay.serving.anthropic.protocol import MessageStreamEvent
@@ -22,7 +22,7 @@ from seesay.serving.docs_page import add_docs_page
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.head import HeadMiddleware
 from seesay.serving.native import generate, interactive, tokens
-from seesay.serving.openai import chat, completions, embeddings, models, responses
+from seesay.serving.openai import chat, completions, embeddings, responses
 from seesay.serving.openai.protocol import ChatCompletionChunk, ErrorResponse
 from seesay.serving.openai.responses_protocol import ResponseEvent
 from seesay.serving.settings import ServerSettings

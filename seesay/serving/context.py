@@ -73,9 +73,8 @@ class ContextMiddleware:
 def make_error_response(scope: Scope, error: Exception, envelopes: Envelopes) -> JSONResponse:
     """`error` in the envelope of the request's path."""
     api_error = ApiError.from_error(error, request_id=request_id_of(scope))
-    return JSONResponse(
-        envelopes.wrap(scope["path"], api_error), status_code=api_error.status_code, headers=api_error.headers
-    )
+    body = envelopes.wrap(scope["path"], scope["headers"], api_error)
+    return JSONResponse(body, status_code=api_error.status_code, headers=api_error.headers)
 
 
 def _choose_id(scope: Scope) -> str:

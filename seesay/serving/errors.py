@@ -6,7 +6,7 @@ An `ApiError` may be raised anywhere while a request is handled, middleware incl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -92,15 +92,16 @@ class Envelopes:
     """Which shape errors have under which path; OpenAI's where nothing else was said."""
 
     def __init__(self) -> None:
-        self._by_prefix: dict[str, Envelope] = {}
+        self._registered: list[tuple[str, bytes | None, Envelope]] = []
 
-    def register(self, prefix: str, envelope: Envelope) -> None:
-        """Errors of paths that are `prefix` or below it have this shape."""
-        self._by_prefix[prefix] = envelope
+    def register(self, prefix: str, envelope: Envelope, *, header: str | None = None) -> None:
+        """Give errors of paths that are `prefix` or below it this shape; with `header`, if the request has it."""
+        self._registered.append((prefix, None if header is None else header.encode(), envelope))
 
-    def wrap(self, path: str, error: ApiError) -> dict[str, Any]:
-        """The body that `error` has under `path`."""
-        for prefix, envelope in self._by_prefix.items():
-            if path == prefix or path.startswith(prefix + "/"):
+    def wrap(self, path: str, headers: Iterable[tuple[bytes, bytes]], error: ApiError) -> dict[str, Any]:
+        """Return the body that `error` has, as answer to a request with this path and these headers."""
+        names = {name for name, _ in headers}
+        for prefix, header, envelope in self._registered:
+            if (path == prefix or path.startswith(prefix + "/")) and (header is None or header in names):
                 return envelope(error)
         return openai_envelope(error)

@@ -25,7 +25,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.url = b""
+        self.url, self.headers = b"", []
         self._num_unused = 0  # bytes since the last head or piece of a body was complete; trailers count too
         self._is_head_too_large = False
         self._is_refused = False  # what still comes is thrown away
@@ -85,7 +85,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self._is_answering() or self._is_reading_body():
             path = (self.url or b"").partition(b"?")[0].decode("latin-1")
             envelopes = self.config.app.state.server.envelopes  # type: ignore[union-attr]
-            body = json.dumps(envelopes.wrap(path, error)).encode()
+            body = json.dumps(envelopes.wrap(path, self.headers or (), error)).encode()
             head = (
                 f"HTTP/1.1 {error.status_code} {HTTPStatus(error.status_code).phrase}\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -17,7 +17,8 @@ class ServerSettings:
     """How the HTTP server behaves. Times are in seconds.
 
     host, port: where it listens. model_name: what clients call the model; None is the model path (of a folder, its
-        last part).
+        last part). model_aliases: further names that requests may give; answers have model_name. any_model_name: take
+        whatever name a request gives.
     api_keys: any of them opens the server; none leaves it open to all.
     cors_origins: browser pages of these origins may call the server ('*': all); none: no page of another origin may.
         cors_methods, cors_headers, cors_credentials: what such pages may send.
@@ -37,6 +38,8 @@ class ServerSettings:
     host: str = "0.0.0.0"
     port: int = 23333
     model_name: str | None = None
+    model_aliases: Sequence[str] = ()
+    any_model_name: bool = False
     api_keys: Sequence[str] = field(default=(), repr=False)
     cors_origins: Sequence[str] = ()
     cors_methods: Sequence[str] = ("GET", "POST", "DELETE", "OPTIONS")
@@ -76,6 +79,8 @@ class ServerSettings:
         for key in self.api_keys:
             if not key or not key.isascii() or key != key.strip():
                 raise ConfigError("api_keys: a key must be ASCII text, not empty, without spaces around it")
+        if self.model_name == "" or "" in self.model_aliases:
+            raise ConfigError("model_name, model_aliases: a name must not be empty")
         if self.log_level.upper() not in LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}: must be one of {', '.join(LEVELS)}")
         if (self.ssl_keyfile is not None) and self.ssl_certfile is None:

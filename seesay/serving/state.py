@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """One engine behind one app. `model_name` is what clients call the model; `created` when it was loaded."""
+    """One engine behind one app. `model_names` are those that clients may call the model by, the first of which answers
+    give; `created` is when it was loaded."""
 
     engine: AsyncEngine
     settings: ServerSettings
-    model_name: str
+    model_names: tuple[str, ...]
     gate: Gate
     metrics: ServerMetrics
     answering: Answering
@@ -49,22 +50,29 @@ class ServerState:
             "seesay_requests_waiting", "HTTP requests that wait for a place", lambda: answering.num_waiting
         )
         path = Path(engine.model_path)
+        name = settings.model_name or (path.resolve().name if path.is_dir() else engine.model_path)
         return cls(
             engine=engine,
             settings=settings,
-            model_name=settings.model_name or (path.resolve().name if path.is_dir() else engine.model_path),
+            model_names=tuple(dict.fromkeys((name, *settings.model_aliases))),
             gate=Gate(settings),
             metrics=metrics,
             answering=answering,
             defaults=SamplingDefaults(engine, settings),
         )
 
+    @property
+    def model_name(self) -> str:
+        """What answers call the model."""
+        return self.model_names[0]
+
     def check_model(self, name: str | None) -> None:
         """Raises `ApiError` 404 for a model that is not here; None means the one that is."""
-        if name is not None and name != self.model_name:
+        if name is not None and name not in self.model_names and not self.settings.any_model_name:
+            known = ", ".join(map(repr, self.model_names))
             raise ApiError(
                 404,
-                f"the model {name[:100]!r} does not exist here; this server has {self.model_name!r}",
+                f"the model {name[:100]!r} does not exist here; this server has {known}",
                 param="model",
                 code="model_not_found",
             )
