@@ -18,7 +18,14 @@ from seesay.version import __version__
 if TYPE_CHECKING:
     from seesay import errors
     from seesay.api import Pipeline, pipeline
-    from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, TurbomindEngineConfig, VisionConfig
+    from seesay.config import (
+        ChatTemplateConfig,
+        EngineConfig,
+        GenerationConfig,
+        MediaLimits,
+        TurbomindEngineConfig,
+        VisionConfig,
+    )
     from seesay.config import EngineConfig as PytorchEngineConfig
     from seesay.engine import AsyncEngine
     from seesay.processors.media import load_image, load_video
@@ -35,6 +42,7 @@ __all__ = [
     "EngineConfig",
     "GenerationConfig",
     "IMAGE_TOKEN",
+    "MediaLimits",
     "Pipeline",
     "PytorchEngineConfig",
     "Response",
@@ -58,6 +66,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "EngineConfig": ("seesay.config", "EngineConfig"),
     "GenerationConfig": ("seesay.config", "GenerationConfig"),
     "IMAGE_TOKEN": ("seesay.vl.constants", "IMAGE_TOKEN"),
+    "MediaLimits": ("seesay.config", "MediaLimits"),
     "Pipeline": ("seesay.api", "Pipeline"),
     "PytorchEngineConfig": ("seesay.config", "EngineConfig"),
     "Response": ("seesay.response", "Response"),
@@ -73,14 +82,16 @@ _HOMES: dict[str, tuple[str, str | None]] = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'seesay' has no attribute {name!r}")
-    module_name, attribute = _HOMES[name]
-    module = importlib.import_module(module_name)
-    value = module if attribute is None else getattr(module, attribute)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # type checkers know the names from above, and all others to be wrong
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'seesay' has no attribute {name!r}")
+        module_name, attribute = _HOMES[name]
+        module = importlib.import_module(module_name)
+        value = module if attribute is None else getattr(module, attribute)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from functools import partial
-from numbers import Integral
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from seesay.batch import Batch
 from seesay.config import (
@@ -28,6 +26,7 @@ from seesay.log import set_up_logging
 from seesay.option_checks import check_instance
 from seesay.response import AnswerBuilder, Response
 from seesay.session import Session, continue_session, turn_of
+from seesay.token_rows import read_token_rows
 from seesay.values import GenerationRequest
 from seesay.vl.messages import parse_prompts
 
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
     from seesay.templates import ChatTemplate
 
 Answers = Generator[Response, None, None]
+# What gives one answer. A list of messages does too, a list of anything else is a batch. Lists are invariant, so that
+# messages of one type of content are told apart by a type variable.
+OnePrompt: TypeAlias = str | tuple[Any, ...] | Mapping[str, Any]
+MessageT = TypeVar("MessageT", bound=Mapping[str, Any])
 GenConfigs = GenerationConfig | Sequence[GenerationConfig] | None
 _DEFAULT_LOG_LEVEL = "WARNING"
 
@@ -149,6 +152,28 @@ class Pipeline:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
+    @overload
+    def infer(
+        self,
+        prompts: OnePrompt | list[MessageT],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> Response: ...
+
+    @overload
+    def infer(
+        self,
+        prompts: list[Any],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> list[Response]: ...
+
     def infer(
         self,
         prompts: Any,
@@ -171,23 +196,32 @@ class Pipeline:
             for response in answers:
                 responses[response.index] = response
                 advance()
-        done = [response for response in responses if response is not None]
-        assert len(done) == len(requests), "every request has a final answer"
-        return done if is_list else done[0]
+        return _in_order(responses, is_list=is_list)
 
-    def __call__(
+    __call__ = infer
+    batch_infer = infer
+
+    @overload
+    async def async_batch_infer(
         self,
-        prompts: Any,
+        prompts: OnePrompt | list[MessageT],
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
         adapter_name: str | None = None,
         use_tqdm: bool = False,
         **kwargs: Any,
-    ) -> Any:
-        """The same as `infer`; typed loosely, since one prompt gives one response, and a list a list."""
-        return self.infer(prompts, gen_config, do_preprocess, adapter_name, use_tqdm, **kwargs)
+    ) -> Response: ...
 
-    batch_infer = infer
+    @overload
+    async def async_batch_infer(
+        self,
+        prompts: list[Any],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> list[Response]: ...
 
     async def async_batch_infer(
         self,
@@ -197,7 +231,7 @@ class Pipeline:
         adapter_name: str | None = None,
         use_tqdm: bool = False,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Response | list[Response]:
         """`infer` for asyncio: other tasks run while it waits. Cancelling the task aborts the requests."""
         requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "async_batch_infer")
         responses: list[Response | None] = [None] * len(requests)
@@ -206,7 +240,7 @@ class Pipeline:
                 async for response in answers:
                     responses[response.index] = response
                     advance()
-        return responses if is_list else responses[0]
+        return _in_order(responses, is_list=is_list)
 
     def stream_infer(
         self,
@@ -300,11 +334,11 @@ class Pipeline:
     def get_ppl(self, input_ids: Any) -> list[float]:
         """Mean cross entropy of each token sequence under the model, in nats (the logarithm of its perplexity).
 
-        input_ids: a list of token ids, or a list of such lists; arrays and tensors will do too. Sequences may differ in
-        length; each needs two tokens at least. Raises ValueError for what is no such list, RequestError for one that
-        the model cannot take.
+        input_ids: a list of token ids, or a list of such lists; arrays, tensors and what Transformers' tokenizers
+        return will do too (padding is left out). Sequences may differ in length; each needs two tokens at least. Raises
+        ValueError for what is no such list, RequestError for one that the model cannot take.
         """
-        rows = _token_rows(input_ids)
+        rows = read_token_rows(input_ids)
         for row in rows:
             if len(row) < 2:
                 raise ValueError(f"a sequence of {len(row)} token(s) has no perplexity; it needs two at least")
@@ -405,6 +439,12 @@ class Pipeline:
                 sessions[index].end_turn(prompts[index], turns[index], None)
 
 
+def _in_order(responses: Sequence[Response | None], *, is_list: bool) -> Response | list[Response]:
+    done = [response for response in responses if response is not None]
+    assert len(done) == len(responses), "every request has a final answer"
+    return done if is_list else done[0]
+
+
 @contextmanager
 def _progress(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
     """A function to call for each answer; shows a bar when asked to."""
@@ -415,18 +455,3 @@ def _progress(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
 
     with tqdm(total=total, unit="answer") as bar:
         yield bar.update
-
-
-def _token_rows(input_ids: Any) -> list[tuple[int, ...]]:
-    """One or several sequences of token ids, as plain numbers."""
-    try:
-        items = [_as_list(item) for item in _as_list(input_ids)]
-        batch = [items] if items and isinstance(items[0], Integral) else items
-        return [tuple(operator.index(token_id) for token_id in row) for row in batch]
-    except TypeError:
-        raise ValueError("input_ids must be a list of token ids, or a list of such lists") from None
-
-
-def _as_list(value: Any) -> Any:
-    """An array or tensor as a list; all else as it is."""
-    return value.tolist() if hasattr(value, "tolist") else value

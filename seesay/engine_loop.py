@@ -19,7 +19,7 @@ from seesay.config import VisionConfig
 from seesay.device import is_out_of_memory, release_cached_memory
 from seesay.encoders.store import EmbeddingStore
 from seesay.encoders.worker import EncoderWorker, EncodeTiming
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.interpreter import quick_switches
 from seesay.live_request import LiveRequest
 from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
@@ -374,6 +374,8 @@ def explain(error: BaseException) -> RequestError:
     """`error` as one that may be shown to a user. Our own bugs are logged with their traceback."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, MissingExtraError):
+        return RequestError(ErrorCode.INVALID_REQUEST, str(error))
     if is_out_of_memory(error):
         return RequestError(
             ErrorCode.OUT_OF_MEMORY, "the device ran out of memory on this request: shorten it, or use smaller pictures"

@@ -63,7 +63,7 @@ class MissingExtraError(SeesayError, ImportError):
     """A feature needs a package of an extra that is not installed."""
 
     def __init__(self, feature: str, *, package: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the package {package!r}: install it with  pip install 'seesay[{extra}]'")
+        super().__init__(f"{feature} needs the package {package!r}: pip install 'seesay[{extra}]'")
         self.feature = feature
         self.package = package
         self.extra = extra

@@ -14,8 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from seesay import templates
+from seesay.config import ChatTemplateConfig
 from seesay.errors import ConfigError
 from seesay.option_checks import check_types
+
+__all__ = ["MODELS", "BaseChatTemplate", "ChatTemplateConfig", "ChatTemplateRegistry"]
 
 Registered = TypeVar("Registered", bound="type[BaseChatTemplate]")
 

@@ -8,9 +8,9 @@ import sys
 import seesay
 
 PUBLIC = {
-    "APIClient", "AsyncEngine", "ChatTemplateConfig", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "Pipeline",
-    "PytorchEngineConfig", "Response", "Session", "TurbomindEngineConfig", "VisionConfig", "__version__", "client",
-    "errors", "load_image", "load_video", "pipeline", "serve",
+    "APIClient", "AsyncEngine", "ChatTemplateConfig", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "MediaLimits",
+    "Pipeline", "PytorchEngineConfig", "Response", "Session", "TurbomindEngineConfig", "VisionConfig", "__version__",
+    "client", "errors", "load_image", "load_video", "pipeline", "serve",
 }  # fmt: skip
 
 

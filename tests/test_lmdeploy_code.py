@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import re
+import subprocess
+import sys
 
 import pytest
 from PIL import Image
@@ -94,3 +97,93 @@ def test_template_by_its_name_alone():
 
     with pipeline("seesay-demo", chat_template_config="vicuna") as pipe:
         assert pipe.chat_template.name == "vicuna"
+
+
+# --- modules ---------------------------------------------------------------------------------------------------------
+
+# Every import that LMDeploy's manual has, renamed.
+IMPORTS = [
+    "from seesay import pipeline, GenerationConfig, PytorchEngineConfig, TurbomindEngineConfig, VisionConfig",
+    "from seesay import ChatTemplateConfig, serve, client",
+    "from seesay.vl import load_image",
+    "from seesay.vl.constants import IMAGE_TOKEN",
+    "from seesay.vl.utils import encode_image_base64",
+    "from seesay.messages import GenerationConfig, PytorchEngineConfig, TurbomindEngineConfig",
+    "from seesay.model import MODELS, BaseChatTemplate, ChatTemplateConfig",
+    "from seesay.pytorch import EngineConfig",
+    "from seesay.turbomind import EngineConfig",
+    "from seesay.serve.openai.api_client import APIClient",
+    "import seesay.serve.openai.api_client",
+    "from seesay.serve.async_engine import AsyncEngine",
+    "from seesay.serve.gradio.turbomind_coupled import run_local",
+    "from seesay.serve.gradio.api_server_backend import run_api_server",
+    "from seesay.serve.gradio.app import run",
+]
+
+
+@pytest.mark.parametrize("statement", IMPORTS)
+def test_imports(statement):
+    names: dict[str, object] = {}
+    exec(statement, names)
+    assert all(value is not None for value in names.values())
+
+
+def test_modules_hold_what_their_names_say():
+    import seesay
+    import seesay.pytorch
+    import seesay.turbomind
+    from seesay.serve.gradio.turbomind_coupled import run_local
+    from seesay.serve.openai.api_client import APIClient
+
+    assert APIClient is seesay.APIClient
+    assert seesay.pytorch.EngineConfig is seesay.PytorchEngineConfig
+    assert seesay.turbomind.EngineConfig is seesay.TurbomindEngineConfig
+    assert run_local is seesay.ui.run_local
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import seesay; before = seesay.serve; import seesay.serve.openai.api_client",
+        "from seesay.serve.openai.api_client import APIClient",
+        "import seesay.serve",
+        "from seesay import serve; from seesay.serve.openai.api_client import APIClient",
+    ],
+)
+def test_serve_is_a_function_whatever_was_imported(first):
+    """In LMDeploy `serve` is a function and a package, too."""
+    code = (
+        f"{first}\nimport inspect, seesay\nfrom seesay import serve\nfrom seesay.serving import launch\n"
+        "for each in (seesay.serve, serve):\n"
+        "    assert inspect.signature(each) == inspect.signature(launch.serve), inspect.signature(each)\n"
+        "    try: each(backend='x')\n"
+        "    except seesay.errors.ConfigError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["backend='x': must be 'pytorch' or 'turbomind'"] * 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "advice"),
+    [
+        ("seesay.turbomind", "TurboMind", "use seesay.pipeline(...)"),
+        ("seesay.serve.openai.api_server", "serve", "use seesay.serve(...)"),
+        ("seesay.serve.openai.api_client", "get_model_list", "use APIClient(url).available_models"),
+    ],
+)
+def test_names_without_a_counterpart_say_what_to_use(module, name, advice):
+    with pytest.raises(ImportError, match=re.escape(f"{module}.{name} is LMDeploy's and not part of seesay: {advice}")):
+        exec(f"from {module} import {name}")
+    with pytest.raises(ImportError, match="cannot import name 'other'"):
+        exec(f"from {module} import other")
+
+
+def test_the_webui_of_a_space(monkeypatch):
+    """LMDeploy's manual gives a Space this name."""
+    from seesay.serve.gradio.turbomind_coupled import run_local
+    from seesay.ui import app
+
+    seen = []
+    monkeypatch.setattr(app, "run_webui", lambda *args, **options: seen.append(options))
+    run_local("model", server_name="huggingface-space")
+    assert (seen[0]["server_name"], seen[0]["server_port"]) == ("0.0.0.0", 7860)

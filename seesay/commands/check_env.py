@@ -20,13 +20,9 @@ _REQUIRED = (
     "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "pillow", "jinja2", "blake3",
 )  # fmt: skip
 _EXTRAS = {
-    "serve": ("fastapi", "uvicorn", "pydantic", "httpx", "prometheus_client", "python-multipart"),
+    "serve": ("fastapi", "uvicorn", "pydantic", "httpx", "prometheus_client"),
     "ui": ("gradio",),
-    "video": ("av", "decord", "qwen-vl-utils"),
-    "grammar": ("xgrammar",),
-    "timm": ("timm",),
-    "quant": ("compressed-tensors",),
-    "ray": ("ray",),
+    "video": ("av", "decord"),
 }
 _CHOSEN_BY = ("triton", "openai", "anthropic")
 _LABEL_WIDTH = 14

@@ -235,8 +235,8 @@ def _run(arguments: argparse.Namespace) -> int:
     backend_config = options.make_engine_config(arguments)
     template = options.make_chat_template_config(arguments)
     from seesay.log import set_up_logging
+    from seesay.serving import run_server
     from seesay.serving.listening import open_sockets, port_of
-    from seesay.serving.server import run_server
 
     set_up_logging(settings.log_level, settings.max_log_len)
     sockets = open_sockets(settings.host, settings.port)

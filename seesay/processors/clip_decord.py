@@ -23,9 +23,7 @@ def open_decord(content: bytes | Path, kind: str) -> DecordReader:
     except OSError as error:  # a shared library that it needs is missing
         raise ImportError(str(error)) from None
     if kind in _MISREAD:
-        raise ValueError(
-            f"decord cannot seek in {kind} streams, PyAV can: install it with  pip install 'seesay[video]'"
-        )
+        raise ValueError(f"decord cannot seek in {kind} streams, PyAV can: pip install 'seesay[video]'")
     decord.logging.set_level(decord.logging.QUIET)
     return DecordReader(content)
 

@@ -15,7 +15,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.errors import ConfigError, MissingExtraError
-from seesay.serving.client import APIClient
+
+try:
+    from seesay.serving.client import APIClient
+except MissingExtraError:  # of the server's packages, which come with those of the WebUI
+    raise MissingExtraError("the WebUI", package="gradio", extra="ui") from None
 
 if TYPE_CHECKING:
     from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig, VisionConfig
@@ -26,6 +30,7 @@ MAX_FILE_BYTES = 40 << 20
 _MAX_BODY_BYTES = 256 << 20
 """Of our own server, which nobody else can ask: a whole conversation with its files."""
 
+_SPACE_PORT = 7860
 _DETAILS_HEADER = {"x-seesay-timings": "1"}
 
 
@@ -87,7 +92,12 @@ def run_local(
     *,
     vision_config: VisionConfig | None = None,
 ) -> None:
-    """Load a model and serve the WebUI for it, as LMDeploy's function of this name. See `run_webui`."""
+    """Load a model and serve the WebUI for it, as LMDeploy's function of this name. See `run_webui`.
+
+    server_name: 'huggingface-space' listens where a Hugging Face Space expects its app.
+    """
+    if server_name == "huggingface-space":
+        server_name, server_port = "0.0.0.0", _SPACE_PORT
     run_webui(
         model_path,
         server_name=server_name,

@@ -1,0 +1,18 @@
+"""LMDeploy's module names for servers and clients. The package can be called: `seesay.serve(...)` is a function, too,
+whether or not one of these modules was imported before."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import ModuleType
+
+from seesay.serving.launch import serve as _serve
+
+
+class _CallableModule(ModuleType):
+    __call__ = staticmethod(_serve)
+
+
+sys.modules[__name__].__class__ = _CallableModule
+__signature__ = inspect.signature(_serve)

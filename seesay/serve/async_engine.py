@@ -1,0 +1,7 @@
+"""The engine under the module name that LMDeploy has for it."""
+
+from __future__ import annotations
+
+from seesay.engine import AsyncEngine
+
+__all__ = ["AsyncEngine"]

@@ -1,0 +1,1 @@
+"""Modules of LMDeploy for OpenAI's API."""

@@ -1,0 +1,58 @@
+"""Sequences of token ids in the forms that users have them. Loads neither torch nor transformers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+_NEED = "input_ids must be a list of token ids, or a list of such lists"
+# What tokenizers return beside the ids, and what does not change them.
+_BESIDE_IDS = ("input_ids", "attention_mask", "token_type_ids")
+
+_MAX_DEPTH = 2  # a list of the batches that tensors hold
+
+
+def read_token_rows(input_ids: Any) -> list[tuple[int, ...]]:
+    """Return one or several sequences of token ids as tuples of plain numbers.
+
+    `input_ids` is a list of ids or of such lists, arrays and tensors included, or what a tokenizer of Transformers
+    returns: a mapping with `input_ids`, whose padding the `attention_mask` leaves out; or a list of those. Raises
+    ValueError for anything else.
+    """
+    try:
+        return _rows(input_ids, depth=0)
+    except TypeError:
+        raise ValueError(_NEED) from None
+
+
+def _rows(value: Any, *, depth: int) -> list[tuple[int, ...]]:
+    """Raises TypeError for what is no number where there must be one."""
+    if isinstance(value, Mapping):
+        return _rows_of_mapping(value)
+    items = [_as_list(item) for item in _as_list(value)]
+    if not items and depth == 0:
+        return []
+    if not items or isinstance(items[0], Integral) or depth == _MAX_DEPTH:
+        return [tuple(operator.index(token_id) for token_id in items)]
+    return [row for item in items for row in _rows(item, depth=depth + 1)]
+
+
+def _rows_of_mapping(encoding: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    if "input_ids" not in encoding:
+        raise ValueError(f"{_NEED}; the mapping has no input_ids, only {', '.join(map(str, encoding)) or 'nothing'}")
+    if others := sorted(str(name) for name in encoding if name not in _BESIDE_IDS):
+        raise ValueError(f"{others[0]} is not supported: get_ppl scores token ids alone")
+    rows = read_token_rows(encoding["input_ids"])
+    if encoding.get("attention_mask") is None:
+        return rows
+    masks = read_token_rows(encoding["attention_mask"])
+    if [len(mask) for mask in masks] != [len(row) for row in rows]:
+        raise ValueError("attention_mask and input_ids must have one shape")
+    return [tuple(token_id for token_id, is_kept in zip(row, mask) if is_kept) for row, mask in zip(rows, masks)]
+
+
+def _as_list(value: Any) -> Any:
+    """Return an array or tensor as a list, all else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
