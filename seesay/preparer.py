@@ -185,7 +185,7 @@ class RequestPreparer:
         else:
             return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), self._media.open(())
         self._check_text_length(rendered.text)
-        tokens = tokenize(rendered, self.tokenizer, add_special_tokens=isinstance(request.prompt, str))
+        tokens = tokenize(rendered, self.tokenizer)
         return tokens, self._media.open(rendered.media)
 
     def _check_text_length(self, text: str) -> None:

@@ -122,9 +122,12 @@ def run_transformers(
     found = []
     for messages in make_conversations(name):
         text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        # As processors do with `tokenize=True`: the tokenizer's own prefix is added unless the template wrote it.
+        bos = getattr(processor, "tokenizer", processor).bos_token
+        begins = bos is not None and text.startswith(bos)
         images = [part["image"] for m in messages for part in m["content"] if part["type"] == "image"]
         media = {"images": images} if images else {}
-        inputs = processor(text=[text], return_tensors="pt", **media).to(device)
+        inputs = processor(text=[text], return_tensors="pt", add_special_tokens=not begins, **media).to(device)
         with torch.inference_mode():
             logits = model(**inputs).logits[0].float().cpu()
             output = model.generate(
@@ -156,6 +159,7 @@ def run_clip_in_transformers(
     prompt = processor.apply_chat_template(
         [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
     )
+    bos = processor.tokenizer.bos_token
     count = len(frames)
     metadata = {
         "total_num_frames": count,
@@ -169,6 +173,7 @@ def run_clip_in_transformers(
         videos=[np.stack([np.asarray(frame) for frame in frames])],
         video_metadata=[metadata],
         do_sample_frames=False,
+        add_special_tokens=bos is None or not prompt.startswith(bos),
         return_tensors="pt",
     )
     with torch.inference_mode():

@@ -113,14 +113,13 @@ class Tokenizer:
             ids = ids if self._starts_with(ids, bos) else [*bos, *ids]
         return ids
 
-    def encode_prompt(
-        self, rendered: RenderedPrompt, *, add_special_tokens: bool = False
-    ) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
-        """Ids int64 [T] of a rendered prompt, and the (start, stop) token range of each media marker.
+    def encode_prompt(self, rendered: RenderedPrompt) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
+        """Return ids int64 [T] of a rendered prompt, and the (start, stop) token range of each media marker.
 
-        Equals the tokenization of the whole text, but that `rendered.literals` never become special tokens. Text out of
-        a chat template holds its own BOS; for a raw prompt `add_special_tokens` puts the tokenizer's beginning before
-        it, unless it is there. Raises `RequestError` for a marker that shares a token with the text beside it.
+        Equals the tokenization of the whole text, but that `rendered.literals` never become special tokens. The ids
+        begin with the tokenizer's own prefix (its BOS) exactly once: it is added where the text does not spell it, and
+        repetitions at the beginning are dropped. Raises `RequestError` for a marker that shares a token with the text
+        beside it.
         """
         if rendered.literals:
             ids, offsets, tokens = self._literal_tokenizer().encode(rendered.text, rendered.literals)
@@ -131,9 +130,12 @@ class Tokenizer:
             offsets, tokens = (encoding.offsets, encoding.tokens) if has_markers else ([], [])
         spans = _ascending(rendered.markers)
         ranges = tuple(self._find_marker(rendered.text, span, ids, offsets, tokens) for span in spans)
-        prefix = self._prefix_ids if add_special_tokens and not self._starts_with(ids, self._prefix_ids) else []
-        token_ids = np.asarray([*prefix, *ids], dtype=np.int64)
-        return token_ids, tuple((start + len(prefix), stop + len(prefix)) for start, stop in ranges)
+        prefix, written = self._prefix_ids, 0
+        while self._starts_with(ids[written : written + len(prefix)], prefix):
+            written += len(prefix)
+        token_ids = np.asarray([*prefix, *ids[written:]], dtype=np.int64)
+        shift = len(prefix) - written
+        return token_ids, tuple((start + shift, stop + shift) for start, stop in ranges)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of the ids; ids outside the vocabulary have none."""

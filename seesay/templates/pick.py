@@ -26,20 +26,15 @@ def pick_template(
     config: ChatTemplateConfig | str | None = None,
     *,
     folder: Path | None = None,
-    adds_bos: bool | None = None,
 ) -> ChatTemplate:
     """The template for a model.
 
     model_name: its path or hub id.
     config: which to take, a name or more; None: the model's own.
     folder: where it lies, for checkpoints that keep the template of their processor in a file of its own.
-    adds_bos: whether prompts begin with the tokenizer's bos token; None asks the tokenizer. It concerns built-in
-        templates only, since a jinja template writes bos itself.
     """
     if config is not None:
-        return _from_config(
-            config if isinstance(config, ChatTemplateConfig) else ChatTemplateConfig(config), tokenizer, adds_bos
-        )
+        return _from_config(config if isinstance(config, ChatTemplateConfig) else ChatTemplateConfig(config), tokenizer)
     source = tokenizer.chat_template or (None if folder is None else _read_jinja(folder))
     if source:
         return _from_jinja(model_name, source, tokenizer)
@@ -54,7 +49,7 @@ def pick_template(
         name = "base"
     pieces = builtin.find(name)
     assert pieces is not None
-    return _from_pieces(name, pieces, tokenizer, adds_bos)
+    return _from_pieces(name, pieces, tokenizer)
 
 
 def as_template(value: Any, tokenizer: PromptTokenizer) -> ChatTemplate:
@@ -68,7 +63,7 @@ def as_template(value: Any, tokenizer: PromptTokenizer) -> ChatTemplate:
     return pick_template("", tokenizer, value)
 
 
-def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer, adds_bos: bool | None) -> ChatTemplate:
+def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer) -> ChatTemplate:
     changes = {name: value for name in _PIECES if (value := getattr(config, name)) is not None}
     if config.capability in ("infilling", "python"):
         raise ConfigError(f"capability={config.capability!r} is not supported (only 'chat' and 'completion' are)")
@@ -84,7 +79,7 @@ def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer, adds_bo
         pieces = Pieces()
     if config.capability is not None:
         changes["is_completion"] = config.capability == "completion"
-    return _from_pieces(config.model_name, pieces.with_changes(changes), tokenizer, adds_bos)
+    return _from_pieces(config.model_name, pieces.with_changes(changes), tokenizer)
 
 
 def _from_file(config: ChatTemplateConfig, changes: dict[str, Any], tokenizer: PromptTokenizer) -> ChatTemplate:
@@ -126,10 +121,5 @@ def _from_jinja(name: str, source: str, tokenizer: PromptTokenizer) -> JinjaTemp
     )
 
 
-def _from_pieces(name: str, pieces: Pieces, tokenizer: PromptTokenizer, adds_bos: bool | None) -> PiecesTemplate:
-    bos = tokenizer.template_variables.get("bos_token", "")
-    if adds_bos is None:
-        adds_bos = tokenizer.bos_token_id is not None and tokenizer.bos_token_id in tokenizer.encode(
-            "a", add_special_tokens=True
-        )
-    return PiecesTemplate(name, pieces, bos=bos if adds_bos else "", special_tokens=tuple(tokenizer.special_tokens))
+def _from_pieces(name: str, pieces: Pieces, tokenizer: PromptTokenizer) -> PiecesTemplate:
+    return PiecesTemplate(name, pieces, special_tokens=tuple(tokenizer.special_tokens))

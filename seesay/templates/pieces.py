@@ -64,19 +64,16 @@ class PiecesTemplate(ChatTemplate):
     is_completion: bool
     generation_prompt: str | None
     is_system_in_user: bool
-    _bos: str
 
-    def __init__(self, name: str, pieces: Pieces, *, bos: str = "", special_tokens: Sequence[str] = ()) -> None:
-        """`bos` is the text of the token that opens every prompt, '' for models that have none."""
+    def __init__(self, name: str, pieces: Pieces, *, special_tokens: Sequence[str] = ()) -> None:
         self.name = name
-        self._bos = bos
         self._special_tokens = tuple(special_tokens)
         for field in fields(pieces):
             setattr(self, field.name, getattr(pieces, field.name))
         self.stop_words = list(pieces.stop_words)
 
     def __setattr__(self, attribute: str, value: object) -> None:
-        known = {field.name for field in fields(Pieces)} | {"name", "_bos", "_special_tokens"}
+        known = {field.name for field in fields(Pieces)} | {"name", "_special_tokens"}
         if attribute not in known:
             raise AttributeError(f"a chat template has no piece {attribute!r}; it has {', '.join(sorted(known))}")
         check_value(PiecesTemplate, attribute, value)
@@ -96,16 +93,13 @@ class PiecesTemplate(ChatTemplate):
         self._refuse(messages, tools, options, continue_final)
         turns = [(_role(m), flatten(m, markers=markers, shield=shield)) for m in messages]
         if self.is_completion:
-            return self._open("".join(content for _, content in turns))
+            return "".join(content for _, content in turns)
         if self.meta_instruction is not None and not any(role == "system" for role, _ in turns):
             turns.insert(0, ("system", shield.cover(self.meta_instruction)))
         text = "".join(self._glue(turns, leave_open=continue_final))
         if add_generation_prompt:
             text += self.assistant if self.generation_prompt is None else self.generation_prompt
-        return self._open(text)
-
-    def _open(self, text: str) -> str:
-        return text if self._bos and text.startswith(self._bos) else self._bos + text
+        return text
 
     def _glue(self, turns: Sequence[tuple[str, str]], *, leave_open: bool) -> Iterator[str]:
         is_user_open = False

@@ -79,10 +79,10 @@ class TokenizedPrompt:
         return len(self.token_ids) - sum(stop - start for start, stop in self.ranges)
 
 
-def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer, *, add_special_tokens: bool = False) -> TokenizedPrompt:
-    """add_special_tokens: let the tokenizer put its BOS before the text (raw prompts).
+def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer) -> TokenizedPrompt:
+    """Return the tokens of a prompt, which begin with the tokenizer's own prefix.
 
-    Raises RequestError for a text that is not one: with half of a surrogate pair.
+    Raises RequestError for a text with half of a surrogate pair.
     """
     try:
         rendered.text.encode()
@@ -92,7 +92,7 @@ def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer, *, add_special_toke
             f"it stands after {rendered.text[max(0, error.start - 20) : error.start]!r}"
         )
     logger.info("prompt: %s", rendered.text)
-    token_ids, ranges = tokenizer.encode_prompt(rendered, add_special_tokens=add_special_tokens)
+    token_ids, ranges = tokenizer.encode_prompt(rendered)
     assert len(ranges) == len(rendered.media), "the tokenizer lost a marker"
     return TokenizedPrompt(token_ids=token_ids, ranges=tuple(ranges))
 

@@ -40,22 +40,37 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
+def split_prefix(tokenizer, rendered):
+    """The ids behind the tokenizer's own prefix, which must be there once, and how often the text spells it."""
+    ids = tokenizer.encode_prompt(rendered)[0].tolist()
+    prefix = tokenizer.encode("", add_special_tokens=True)
+    assert ids[: len(prefix)] == prefix
+    bos, written = tokenizer.hf.bos_token, 0
+    while prefix and rendered.text.startswith(bos, written) and (written, written + len(bos)) not in rendered.literals:
+        written += len(bos)
+    return ids[len(prefix) :], written
+
+
 @QUICK
 @given(pieces=st.lists(WORDS | st.text(max_size=5), max_size=8))
 def test_without_literals_it_is_the_hugging_face_tokenization(tokenizer, pieces):
-    text = "".join(pieces)
-    ids, markers = tokenizer.encode_prompt(RenderedPrompt(text=text))
-    assert ids.dtype == np.int64 and markers == ()
-    assert ids.tolist() == tokenizer.hf(text, add_special_tokens=False)["input_ids"] == tokenizer.encode(text)
+    rendered = RenderedPrompt(text="".join(pieces))
+    assert tokenizer.encode_prompt(rendered)[0].dtype == np.int64
+    ids, written = split_prefix(tokenizer, rendered)
+    expected = tokenizer.hf(rendered.text, add_special_tokens=False)["input_ids"]
+    assert expected == tokenizer.encode(rendered.text)
+    bos = [tokenizer.bos_token_id] * (written // len(tokenizer.hf.bos_token))
+    assert expected == [*bos, *ids]
 
 
 @QUICK
 @given(pieces=st.lists(st.tuples(WORDS, st.booleans()), max_size=8))
 def test_literals_are_plain_text(tokenizer, pieces):
     rendered = join(*map(list, zip(*pieces, strict=True))) if pieces else RenderedPrompt(text="")
-    ids = tokenizer.encode_prompt(rendered)[0].tolist()
+    ids, done = split_prefix(tokenizer, rendered)
+    rest = rendered.text[done:]
     # Added tokens are exactly those spelled outside of literals.
-    done, expected = 0, []
+    expected = []
     for start, stop in [*rendered.literals, (len(rendered.text), len(rendered.text))]:
         outside = tokenizer.encode(rendered.text[done:start])
         expected += [token_id for token_id in outside if token_id in tokenizer.added_tokens]
@@ -64,7 +79,7 @@ def test_literals_are_plain_text(tokenizer, pieces):
     assert [i for i in ids if i in tokenizer.added_tokens and i != unknown] == [i for i in expected if i != unknown]
     # And the text is all there.
     if not tokenizer.hf.unk_token:
-        assert tokenizer.decode(ids, skip_special_tokens=False) == rendered.text
+        assert tokenizer.decode(ids, skip_special_tokens=False) == rest
 
 
 def test_a_literal_is_tokenized_together_with_its_neighbours(tokenizer_named):
@@ -105,12 +120,12 @@ MARKERS = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("with_literal", [False, True])
-def test_marker_ranges(tokenizer_named, name, raw, with_literal):
+def test_marker_ranges(tokenizer_named, name, begins, with_literal):
     tokenizer, marker = tokenizer_named(name), MARKERS[name]
     pieces = [marker, "the 猫 ", marker, "", marker, "\n" + marker + " dog 😀é", marker, "!"]
-    text, markers, literals = "", [], []
+    text, markers, literals = tokenizer.hf.bos_token * begins, [], []
     for index, piece in enumerate(pieces):
         if index % 2 == 0:
             markers.append((len(text), len(text) + len(piece)))
@@ -119,7 +134,7 @@ def test_marker_ranges(tokenizer_named, name, raw, with_literal):
             literals.append((at, at + len(marker)))
         text += piece
     rendered = RenderedPrompt(text=text, markers=tuple(markers), literals=tuple(literals))
-    ids, ranges = tokenizer.encode_prompt(rendered, add_special_tokens=raw)
+    ids, ranges = tokenizer.encode_prompt(rendered)
     expected = tokenizer.encode(marker)
     if name != "unigram":
         expected = [i for i in expected if i in tokenizer.added_tokens]
@@ -144,11 +159,14 @@ def test_beginning_of_raw_prompts(tokenizer_named):
         tokenizer = tokenizer_named(name)
         raw = tokenizer.hf("the dog")["input_ids"]
         assert raw[0] == tokenizer.bos_token_id
-        assert tokenizer.encode_prompt(RenderedPrompt(text="the dog"), add_special_tokens=True)[0].tolist() == raw
-        again = RenderedPrompt(text=bos + "the dog")
-        for add in (False, True):
-            ids = tokenizer.encode_prompt(again, add_special_tokens=add)[0].tolist()
-            assert ids.count(tokenizer.bos_token_id) == 1 and ids[0] == tokenizer.bos_token_id
+        assert tokenizer.encode_prompt(RenderedPrompt(text="the dog"))[0].tolist() == raw
+        for times in (1, 2, 3):
+            again = RenderedPrompt(text=bos * times + "the dog")
+            ids = tokenizer.encode_prompt(again)[0].tolist()
+            assert ids == [tokenizer.bos_token_id, *tokenizer.encode(bos + "the dog")[1:]]
+        typed = RenderedPrompt(text=bos + "the dog", literals=((0, len(bos)),))
+        ids = tokenizer.encode_prompt(typed)[0].tolist()
+        assert ids[0] == tokenizer.bos_token_id and ids.count(ids[0]) == 1 and len(ids) > len(raw)
         assert tokenizer.encode("the dog", add_special_tokens=True) == raw
         assert (
             tokenizer.encode("the dog", add_special_tokens=True, add_bos=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     CLIPImageProcessor,
     CLIPVisionConfig,
@@ -50,6 +50,7 @@ CHATML = (
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+BOS_CHATML = "{{ bos_token }}" + CHATML
 QWEN_TEXT = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -60,8 +61,11 @@ QWEN_TEXT = {
 }
 
 
-def make_tokenizer(template: str | None, **special: str) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer with ChatML tokens and `special` ones, by the attribute name they get."""
+def make_tokenizer(template: str | None, *, has_bos: bool = False, **special: str) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer with ChatML tokens and `special` ones, by the attribute name they get.
+
+    has_bos: it puts `<s>` before every text, as the tokenizers of Llama do.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {symbol: i for i, symbol in enumerate(alphabet)}
     merges = [("h", "e"), ("t", "he"), ("Ġ", "the"), ("i", "n"), ("F", "r"), ("a", "m"), ("am", "e"), ("Fr", "ame")]
@@ -76,10 +80,19 @@ def make_tokenizer(template: str | None, **special: str) -> PreTrainedTokenizerF
         ]
     )
     backend.decoder = decoders.ByteLevel()
+    names = {}
+    if has_bos:
+        backend.add_special_tokens(["<s>"])
+        bos_id = backend.token_to_id("<s>")
+        backend.post_processor = processors.TemplateProcessing(
+            single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", bos_id)]
+        )
+        names["bos_token"] = "<s>"
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
+        **names,
         extra_special_tokens={"im_start_token": "<|im_start|>", **special},
     )
     tokenizer.chat_template = template
@@ -108,11 +121,13 @@ def save_model(model: Any, path: Path) -> None:
     model.eval().save_pretrained(path)
 
 
-def _text(config_class: Any, model_class: Any, **extra: Any) -> Callable[[Path], None]:
+def _text(
+    config_class: Any, model_class: Any, *, template: str = CHATML, has_bos: bool = False, **extra: Any
+) -> Callable[[Path], None]:
     def write(path: Path) -> None:
-        tokenizer = make_tokenizer(CHATML)
+        tokenizer = make_tokenizer(template, has_bos=has_bos)
         config = config_class(
-            vocab_size=288, **QWEN_TEXT, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+            vocab_size=288, **QWEN_TEXT, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id, **extra,
         )  # fmt: skip
         save_model(model_class(config), path)
@@ -179,15 +194,15 @@ def _qwen2_5_vl(path: Path) -> None:
 
 
 def _llava(path: Path) -> None:
-    template = CHATML.replace("@image@", "<image>\n")
-    tokenizer = make_tokenizer(template, image_token="<image>")
+    template = CHATML.replace("@image@", "<image>\n")  # as published: the tokenizer alone adds `<s>`
+    tokenizer = make_tokenizer(template, has_bos=True, image_token="<image>")
     vision = CLIPVisionConfig(
         hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=20, patch_size=4
     )
     text = LlamaConfig(
         vocab_size=288,
         **QWEN_TEXT,
-        bos_token_id=None,
+        bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
@@ -204,9 +219,11 @@ def _llava(path: Path) -> None:
 
 
 def _internvl(path: Path) -> None:
-    template = CHATML.replace("@image@", "<IMG_CONTEXT>\n").replace("@video@", "<video>\n")
+    # InternVL with InternLM2: tokenizer and template both write `<s>`.
+    template = BOS_CHATML.replace("@image@", "<IMG_CONTEXT>\n").replace("@video@", "<video>\n")
     tokenizer = make_tokenizer(
         template,
+        has_bos=True,
         start_image_token="<img>",
         end_image_token="</img>",
         context_image_token="<IMG_CONTEXT>",
@@ -219,7 +236,7 @@ def _internvl(path: Path) -> None:
     text = Qwen2Config(
         vocab_size=288,
         **QWEN_TEXT,
-        bos_token_id=None,
+        bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
@@ -237,10 +254,10 @@ def _internvl(path: Path) -> None:
 
 
 FACTORIES: dict[str, Callable[[Path], None]] = {
-    "llama": _text(LlamaConfig, LlamaForCausalLM),
+    "llama": _text(LlamaConfig, LlamaForCausalLM, template=BOS_CHATML, has_bos=True),
     "qwen2": _text(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
     "qwen3": _text(Qwen3Config, Qwen3ForCausalLM, head_dim=24),
-    "mistral": _text(MistralConfig, MistralForCausalLM, sliding_window=32),
+    "mistral": _text(MistralConfig, MistralForCausalLM, has_bos=True, sliding_window=32),
     "phi3": _text(Phi3Config, Phi3ForCausalLM),
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,

@@ -23,10 +23,13 @@ class Prepared:
 
 
 class CharTokenizer:
-    """One token per character, and one, 0, for each marker span."""
+    """`prefix`, one token per character, and one, 0, for each marker span."""
 
-    def encode_prompt(self, rendered, *, add_special_tokens=False):
-        ids, ranges, done = [1] if add_special_tokens else [], [], 0
+    def __init__(self, prefix=()):
+        self.prefix = prefix
+
+    def encode_prompt(self, rendered):
+        ids, ranges, done = list(self.prefix), [], 0
         for start, stop in rendered.markers:
             ids += map(ord, rendered.text[done:start])
             ranges.append((len(ids), len(ids) + 1))
@@ -54,9 +57,9 @@ def media(*modalities):
     return tuple(MediaPart(modality=Modality(m), source=i) for i, m in enumerate(modalities))
 
 
-def build(rendered, prepared, *, add_special_tokens=False, **kwargs):
+def build(rendered, prepared, *, prefix=(), **kwargs):
     kwargs = {"model_digest": b"m", **kwargs}
-    tokens = tokenize(rendered, CharTokenizer(), add_special_tokens=add_special_tokens)
+    tokens = tokenize(rendered, CharTokenizer(prefix))
     return build_input(tokens, prepared, family=FakeFamily(), **kwargs)
 
 
@@ -80,7 +83,7 @@ def test_items_stand_in_their_markers_places():
 
 def test_bos_shifts_nothing():
     rendered = RenderedPrompt(text="[I]b", media=media("image"), markers=((0, 3),))
-    built = build(rendered, [Prepared({"n": 1}, b"x")], add_special_tokens=True)
+    built = build(rendered, [Prepared({"n": 1}, b"x")], prefix=[1])
     assert built.token_ids.tolist() == [1, 2, 3, 4, 98]
     assert built.items[0].slots.tolist() == [2]
 

@@ -154,7 +154,8 @@ class TokenizeRequest(RequestModel):
             raise bad_request(f"{name} is set by the server", name)
         if self.messages is not None and self.add_special_tokens is not None:
             raise bad_request(
-                "add_special_tokens is for prompt: the chat template writes its own", "add_special_tokens"
+                "add_special_tokens is for prompt: a conversation always begins as the model expects",
+                "add_special_tokens",
             )
         return self
 

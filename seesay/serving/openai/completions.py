@@ -145,7 +145,7 @@ class CompletionReply:
         tokenizer = self._state.engine.tokenizer
         for index, prompt in enumerate(self._prompts):
             if isinstance(prompt, str):
-                ids, _ = tokenizer.encode_prompt(RenderedPrompt(text=prompt), add_special_tokens=True)
+                ids, _ = tokenizer.encode_prompt(RenderedPrompt(text=prompt))
                 self._echo_texts[index], self._echo_ids[index] = prompt, ids.tolist()
             else:
                 self._echo_texts[index] = tokenizer.decode(prompt, skip_special_tokens=False)
