@@ -160,7 +160,6 @@ class AsyncEngine:
             takes_media=encoder is not None,
             vision_config=vision_config,
             media_limits=self.media_limits,
-            cache_salt=runner.cache_salt,
             is_encoded=lambda item_hash: item_hash in self.loop.store,
         )
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
@@ -289,6 +288,7 @@ class AsyncEngine:
             max_streamed_tokens=_STREAMED_TOKENS if is_gpu else None,
             max_encoding_tokens=_ENCODING_TOKENS if is_gpu else None,
             session_len=resolved.session_len,
+            short_limit=runner.decoder.config.rotary.short_limit,
         )
         return runner, Scheduler(scheduler_config, pool)
 

@@ -39,8 +39,8 @@ from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw
 class RequestPreparer:
     """Prepares the requests of one model. `tokenizer` and `chat_template` may be replaced between requests.
 
-    takes_media: whether the vision encoder is there. cache_salt: see `ModelRunner.cache_salt`. is_encoded(hash): is
-    the embedding of the item with this hash there, or being made?
+    takes_media: whether the vision encoder is there. is_encoded(hash): is the embedding of the item with this hash
+    there, or being made?
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class RequestPreparer:
         takes_media: bool,
         vision_config: VisionConfig,
         media_limits: MediaLimits,
-        cache_salt: Callable[[int], bytes],
         is_encoded: Callable[[bytes], bool],
     ) -> None:
         self.tokenizer = tokenizer
@@ -65,7 +64,6 @@ class RequestPreparer:
         self._vocab_size = vocab_size
         self._session_len = session_len
         self._takes_media = takes_media
-        self._cache_salt = cache_salt
         self._eos_token_ids = _find_eos(checkpoint, tokenizer)
         self._media = MediaFront(
             family,
@@ -103,11 +101,8 @@ class RequestPreparer:
             include_stop_str=config.include_stop_str_in_output,
             spaces_between_special_tokens=config.spaces_between_special_tokens,
         )
-        longest = len(prompt.token_ids) + params.max_new_tokens
         return LiveRequest(
-            sequence=TokenSequence(
-                request_id, prompt, params, cache_salt=self._cache_salt(longest), is_streamed=request.streams
-            ),
+            sequence=TokenSequence(request_id, prompt, params, is_streamed=request.streams),
             detokenizer=detokenizer,
             on_output=on_output,
             streams=request.streams,

@@ -22,7 +22,7 @@ from seesay.response import AnswerBuilder, Response
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
 
-BACKBONES = ("llama", "qwen2", "qwen3", "mistral", "phi3")
+BACKBONES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "phi3_longrope")
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "llava", "internvl")
 Conversation = list[dict[str, Any]]
 

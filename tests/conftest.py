@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use.
 
-    Names: llama, qwen2, qwen3, mistral, phi3, qwen2_vl, qwen2_5_vl, llava, internvl.
+    Names: llama, qwen2, qwen3, mistral, phi3, phi3_longrope, qwen2_vl, qwen2_5_vl, llava, internvl.
     """
     made: dict[str, Path] = {}
 

@@ -613,3 +613,26 @@ def test_absurd_sizes_are_refused_by_arithmetic(name: str, tiny_checkpoint: Call
             assert isinstance(output.error, RequestError), options
             assert output.error.code is not ErrorCode.INTERNAL, output.error
             assert time.perf_counter() - started < 5, options
+
+
+# --- long texts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_ahead", (False, True))
+def test_the_factors_of_a_text_do_not_depend_on_what_it_may_become(
+    is_ahead: bool, tiny_checkpoint: Callable[[str], Path]
+) -> None:
+    """Prompts of 20 tokens, short factors up to 40: alone, together, streamed or not, an answer of 8 tokens is the
+    beginning of one of 64, which crosses the border; those that begin alike share blocks of either kind."""
+    config = replace(CPU, block_size=4, async_scheduling=is_ahead)
+    with AsyncEngine(str(tiny_checkpoint("phi3_longrope")), backend_config=config) as engine:
+        [longest] = ask(engine, parse(["Frame"], max_new_tokens=64, ignore_eos=True))
+        lengths = (8, 20, 21, 22, 40, 64)
+        configs = [GenerationConfig(max_new_tokens=count, ignore_eos=True) for count in lengths]
+        requests = [replace(r, streams=bool(i % 2)) for i, r in enumerate(parse(["Frame"] * len(lengths), *configs))]
+        for _ in range(2):
+            for count, output in zip(lengths, ask(engine, requests), strict=True):
+                assert list(output.token_ids) == list(longest.token_ids)[:count], count
+        stats = engine.stats()
+        assert stats.total_preemptions == 0
+        check_all_free(engine)

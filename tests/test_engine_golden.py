@@ -31,6 +31,8 @@ from seesay.response import Response
 from seesay.values import GenerationRequest
 
 NEW_TOKENS = 32
+SHORT_LIMIT = 40
+"""Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""
 TOLERANCE = 1e-4
 
 
@@ -134,7 +136,8 @@ def test_kept_on_the_host(case: Case, is_ahead: bool) -> None:
         assert 0 < stats.num_used_host_kv_blocks <= stats.num_host_kv_blocks == 500
         once = sum(output.usage.prompt_tokens + 2 * NEW_TOKENS for output in outputs if output.usage)
         partial_blocks = 4 * (len(outputs) + stats.total_preemptions)
-        assert stats.total_step_tokens <= once + partial_blocks, "something was computed again"
+        outgrown = SHORT_LIMIT + 1 if case.name == "phi3_longrope" else 0  # once: the second time they are known
+        assert stats.total_step_tokens <= once + partial_blocks + outgrown, "something was computed again"
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -84,7 +84,7 @@ class PrefixCache:
             num_blocks,
             token_ids=seq.token_ids,
             items=seq.items,
-            salt=seq.cache_salt,
+            salt=bytes([seq.is_long]) + seq.cache_salt,
             block_size=self._pool.block_size,
         )
 

@@ -183,11 +183,6 @@ class ModelRunner:
         """Number of KV blocks; 0 before `allocate_cache`."""
         return self._num_blocks
 
-    def cache_salt(self, longest: int) -> bytes:
-        """What a sequence that may grow to `longest` tokens must add to the salt of its KV blocks: where rotary scaling
-        depends on the length (longrope, dynamic), long and short texts have other keys for the same tokens."""
-        return b"long" if self.decoder.config.rotary.uses_long(longest) else b""
-
     def profile(self, *, max_tokens: int, max_batch_size: int, session_len: int, records_graphs: bool = False) -> int:
         """Bytes that the largest prefill and the largest decode step need beside weights and cache, by trying both, and
         what `record_graphs` will take, if it comes.

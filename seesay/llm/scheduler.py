@@ -35,6 +35,8 @@ class SchedulerConfig:
     limit. max_encoding_tokens: most of prompts while embeddings are made, so that those already made are soon used;
     likewise.
     session_len: most tokens of a sequence, prompt and answer.
+    short_limit: sequences of more positions have other keys (`RotarySpec.short_limit`): one that grows beyond it is
+    computed again from its beginning. None: the model has no such limit.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
     """
 
@@ -44,6 +46,7 @@ class SchedulerConfig:
     max_streamed_tokens: int | None = None
     max_encoding_tokens: int | None = None
     max_encode_ahead_tokens: int = 32768
+    short_limit: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
@@ -152,6 +155,7 @@ class Scheduler:
             raise error
         seq.arrival = self._num_arrivals
         self._num_arrivals += 1
+        seq.is_long = self._is_long(seq)
         self._sequences[seq.seq_id] = seq
         self._waiting.add(seq)
         self._needs.track(seq)
@@ -300,8 +304,13 @@ class Scheduler:
             or num_expected - seq.num_prompt_tokens >= params.max_new_tokens
             or num_expected >= self.config.session_len
             or num_expected > self._capacity
+            or self._is_long(seq, seq.num_pending) != seq.is_long
         )
         return 0 if is_over else missing
+
+    def _is_long(self, seq: Sequence, num_pending: int = 0) -> bool:
+        """Whether the known tokens of a sequence, and so many more, have the keys of a long text."""
+        return self.config.short_limit is not None and seq.num_positions + num_pending > self.config.short_limit
 
     def _reserve(self, seq: Sequence, num_tokens: int, preempted: list[int]) -> int:
         """Give `seq` the blocks for up to `num_tokens` more tokens; returns for how many there are blocks.
@@ -334,13 +343,21 @@ class Scheduler:
         return False
 
     def _preempt(self, seq: Sequence) -> None:
+        seq.num_preemptions += 1
+        self._total_preemptions += 1
+        self._restart(seq)
+
+    def _restart(self, seq: Sequence) -> None:
+        """Let a running sequence wait at its old place, to be computed from its beginning."""
+        assert not seq.is_in_flight, seq
         self._running.discard(seq)
         self._pool.release(seq.block_ids)
         seq.block_ids = ()
         self._readmit(self._followers, self._prefix.forget(seq))
         seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
-        seq.num_preemptions += 1
-        self._total_preemptions += 1
+        if seq.is_long != self._is_long(seq):
+            seq.is_long = self._is_long(seq)
+            seq.block_keys.clear()
         seq.status = SequenceStatus.PREEMPTED
         self._needs.assume_computed(seq, 0)
         self._waiting.add(seq)
@@ -411,7 +428,8 @@ class Scheduler:
         """Apply a computed plan. `sampled` has, for each row that samples, the next tokens of its sequence, by id.
 
         Rows of sequences that ended in the meantime are ignored. Tokens after the one that ends a sequence are thrown
-        away. Returns an update for each sequence that has new tokens.
+        away. A sequence that has become a long text (see `SchedulerConfig.short_limit`) waits to be computed again.
+        Returns an update for each sequence that has new tokens.
         """
         updates = []
         for row in plan.rows:
@@ -441,6 +459,8 @@ class Scheduler:
                 break
         assert num_added, f"no token was sampled for {seq}"
         if not stop and seq.num_tokens <= self._capacity:
+            if seq.is_long != self._is_long(seq):
+                self._restart(seq)
             return SequenceUpdate(seq=seq, token_ids=token_ids[:num_added])
         error = None if stop else self._check_fits(seq)
         if stop is None:

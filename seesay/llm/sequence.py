@@ -55,6 +55,8 @@ class Sequence:
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
     arrival: place in the queue; smaller is older. cache_salt: sequences of different salts share no KV block.
+    is_long: whether its keys are rotated by the long frequencies, where the model has them; it shares no KV block with
+    sequences that differ in this.
     is_streamed: whether somebody reads the answer while it is made, so that its tokens should come evenly.
     """
 
@@ -67,6 +69,7 @@ class Sequence:
         "cache_salt",
         "error",
         "finish_reason",
+        "is_long",
         "is_streamed",
         "item_states",
         "items",
@@ -101,6 +104,7 @@ class Sequence:
         self.seq_id = seq_id
         self.params = params
         self.is_streamed = is_streamed
+        self.is_long = False
         self.items: tuple[MediaItem, ...] = prompt.items
         self.cache_salt = cache_salt
         self.num_prompt_tokens = num_prompt
@@ -145,6 +149,11 @@ class Sequence:
     def num_expected(self) -> int:
         """Tokens that are known, or will be when the plans in flight are committed and none of them ends it."""
         return self.num_tokens + self.num_pending
+
+    @property
+    def num_positions(self) -> int:
+        """The largest rotary position of the known tokens plus 1: their number, where positions count tokens."""
+        return self.next_position + self.num_generated
 
     @property
     def is_finished(self) -> bool:

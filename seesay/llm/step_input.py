@@ -216,9 +216,7 @@ def _find_last_tokens(rows: Seq[Row], layout: RowLayout) -> npt.NDArray[np.int64
 
 def find_long(members: Seq[Sequence], config: DecoderConfig) -> list[bool] | None:
     """For each row, whether its tokens take the long frequencies; None where there are none."""
-    if config.rotary.long_inv_freq is None:
-        return None
-    return [config.rotary.uses_long(s.num_prompt_tokens + s.params.max_new_tokens) for s in members]
+    return None if config.rotary.long_inv_freq is None else [sequence.is_long for sequence in members]
 
 
 def _make_layout(rows: Seq[Row], block_size: int, *, num_decode: int) -> RowLayout:

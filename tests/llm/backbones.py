@@ -184,6 +184,9 @@ class Driver:
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """Generated ids, and logits of all positions for those that ask for them."""
         sequences = {i: TokenSequence(i, prompt, p) for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))}
+        short_limit = self._runner.decoder.config.rotary.short_limit
+        for sequence in sequences.values():  # as the scheduler sets it; no text here grows beyond the limit
+            sequence.is_long = short_limit is not None and sequence.num_positions > short_limit
         computed = dict.fromkeys(sequences, 0)
         blocks: dict[int, list[int]] = {i: [] for i in sequences}
         logits: dict[int, list[torch.Tensor]] = {i: [] for i in sequences}

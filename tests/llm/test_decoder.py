@@ -72,7 +72,7 @@ def test_chunked_and_batched_equal_whole_and_alone(saved, name, block_size):
             torch.testing.assert_close(own_logits, expected_logits[0], atol=TOLERANCE, rtol=0)
 
 
-def test_longrope_takes_the_long_factors_for_texts_that_may_become_long(saved):
+def test_longrope_takes_the_long_factors_for_long_texts(saved):
     backbone = saved("phi3-longrope")
     prompt = backbones.make_prompt(backbone, 90, seed=5)
     _, [logits] = backbones.Driver(backbones.load_runner(backbone), chunk=7).generate([prompt], [ALL_LOGITS])
@@ -90,18 +90,12 @@ def test_long_and_short_texts_share_a_batch(saved):
         torch.testing.assert_close(own, backbone.logits(prompt.token_ids, prompt.positions), atol=TOLERANCE, rtol=0)
 
 
-def test_long_and_short_texts_share_no_cached_block(saved):
-    runner = backbones.load_runner(saved("phi3-longrope"))
-    assert runner.cache_salt(64) == b"" and runner.cache_salt(65) == b"long"
-    assert backbones.load_runner(saved("phi3")).cache_salt(1 << 20) == b""
-
-
 def test_dynamic_rope_is_stretched_for_long_sessions(saved):
     config = saved("llama-dynamic-rope").text_config
     assert DecoderConfig.from_hf(config, session_len=256).rotary.long_inv_freq is None
     rotary = DecoderConfig.from_hf(config, session_len=512).rotary
     assert rotary.long_inv_freq is not None and rotary.long_inv_freq[-1] < rotary.inv_freq[-1]
-    assert rotary.uses_long(257) and not rotary.uses_long(256)
+    assert rotary.short_limit == 256
 
 
 @pytest.mark.parametrize(

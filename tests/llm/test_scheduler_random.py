@@ -67,8 +67,13 @@ def fingerprint(seq: Sequence, index: int, before: int, token_id: int | None = N
     return hash((before, token_id, int(seq.positions(index, index + 1)[0]), media))
 
 
-def fingerprints(seq: Sequence, stop: int) -> list[int]:
-    found = [hash(seq.cache_salt)]
+def root(seq: Sequence, is_long: bool) -> int:
+    return hash((seq.cache_salt, is_long))
+
+
+def fingerprints(seq: Sequence, stop: int, *, is_long: bool) -> list[int]:
+    """Of the first `stop` tokens, as tokens of a text that is long or is not."""
+    found = [root(seq, is_long)]
     for index in range(stop):
         found.append(fingerprint(seq, index, found[-1]))
     return found[1:]
@@ -168,12 +173,14 @@ class FakeEngine:
             seq = self.alive[row.seq_id]
             slots = [b * size + offset for b in row.block_ids for offset in range(size)]
             assert len(row.block_ids) == self.pool.blocks_for(row.start + row.num_tokens), "not the blocks it needs"
-            assert [self.kv[slots[i]] for i in range(row.start)] == fingerprints(seq, row.start), "wrong KV was read"
+            assert seq.is_long == self.is_long(self.num_expected(seq)), "keys of the other kind"
+            known = fingerprints(seq, row.start, is_long=seq.is_long)
+            assert [self.kv[slots[i]] for i in range(row.start)] == known, "wrong KV was read"
             for splice in seq.splices(row.start, row.start + row.num_tokens):
                 item = seq.items[splice.item_index]
                 assert seq.item_states[splice.item_index] is EmbeddingState.READY
                 assert item.hash in self.embeddings and (seq.seq_id, splice.item_index) in self.pins[item.hash]
-            value = self.kv[slots[row.start - 1]] if row.start else hash(seq.cache_salt)
+            value = self.kv[slots[row.start - 1]] if row.start else root(seq, seq.is_long)
             for index in range(row.start, row.start + row.num_tokens):
                 value = self.kv[slots[index]] = fingerprint(seq, index, value, self.pending(seq, index))
             assert row.samples == (row.start + row.num_tokens == self.num_expected(seq))
@@ -187,6 +194,10 @@ class FakeEngine:
             return None
         assert self.in_flight and index == seq.num_tokens
         return self.in_flight[1][seq.seq_id][0]
+
+    def is_long(self, num_tokens: int) -> bool:
+        limit = self.scheduler.config.short_limit
+        return limit is not None and num_tokens > limit
 
     def num_expected(self, seq: Sequence) -> int:
         return seq.num_tokens + (self.in_flight is not None and seq.seq_id in self.in_flight[1])
@@ -203,11 +214,11 @@ class FakeEngine:
         assert set(self.scheduler.sequences) == set(self.alive)
 
     def check_answer(self, seq: Sequence) -> None:
-        """The answer is that of the sequence alone."""
-        value = fingerprints(seq, seq.num_prompt_tokens)[-1]
+        """The answer is that of the sequence alone, each token that of the whole text before it."""
+        chains = {is_long: fingerprints(seq, seq.num_tokens, is_long=is_long) for is_long in (False, True)}
         for index in range(seq.num_prompt_tokens, seq.num_tokens):
+            value = chains[self.is_long(index)][index - 1]
             assert int(seq.token_ids[index]) == sample(value), "the answer differs from that of the sequence alone"
-            value = fingerprint(seq, index, value)
         last = int(seq.token_ids[-1])
         if seq.finish_reason == "stop":
             assert last == EOS
@@ -244,6 +255,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         streamed=st.one_of(st.none(), st.integers(1, 14)),
         ahead=st.integers(1, 30),
         is_ahead=st.booleans(),
+        short_limit=st.one_of(st.none(), st.integers(1, 30)),
     )
     def start(
         self,
@@ -256,6 +268,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         streamed: int | None,
         ahead: int,
         is_ahead: bool,
+        short_limit: int | None,
     ) -> None:
         config = SchedulerConfig(
             max_batch_size=batch,
@@ -263,6 +276,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_streamed_tokens=streamed,
             session_len=40,
             max_encode_ahead_tokens=ahead,
+            short_limit=short_limit,
         )
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
         self.engine = FakeEngine(config, pool, is_ahead=is_ahead)

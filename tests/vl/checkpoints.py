@@ -50,6 +50,15 @@ CHATML = (
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+SHORT_LIMIT = 40
+"""Texts of more tokens take the long factors of `LONGROPE`."""
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + 0.1 * i for i in range(8)],
+    "long_factor": [2.0 + 0.5 * i for i in range(8)],
+    "original_max_position_embeddings": SHORT_LIMIT,
+}
 BOS_CHATML = "{{ bos_token }}" + CHATML
 QWEN_TEXT = {
     "hidden_size": 64,
@@ -259,6 +268,9 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen3": _text(Qwen3Config, Qwen3ForCausalLM, head_dim=24),
     "mistral": _text(MistralConfig, MistralForCausalLM, has_bos=True, sliding_window=32),
     "phi3": _text(Phi3Config, Phi3ForCausalLM),
+    "phi3_longrope": _text(
+        Phi3Config, Phi3ForCausalLM, rope_parameters=LONGROPE, original_max_position_embeddings=SHORT_LIMIT
+    ),
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "llava": _llava,

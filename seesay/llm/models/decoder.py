@@ -25,7 +25,7 @@ from seesay.llm.ops import DecodeRows, Ops, RowLayout, pick_ops
 class ModelInput:
     """One step's input, T packed tokens.
 
-    input_ids int64 [T]; positions int64 [T] or [3, T]; is_long bool [T] or None (see `RotarySpec.uses_long`);
+    input_ids int64 [T]; positions int64 [T] or [3, T]; is_long bool [T] or None (see `Rotary.tables`);
     slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows;
     splice_rows int64 [R] and splice_embeddings [R, hidden]: which tokens take an embedding instead of their id's.
     """

@@ -25,8 +25,9 @@ class RotarySpec:
 
     `dim` leading components of each head are rotated. `sections` split the dim / 2 frequencies among the rows of
     multimodal positions [3, T]; empty means 1-D positions. `inv_freq` has dim / 2 values. Scalings that depend on
-    the length of a text (longrope, dynamic) have `long_inv_freq` too: it serves texts that may become longer than
-    `short_limit` tokens. `scale` multiplies cosine and sine.
+    the length of a text (longrope, dynamic) have `long_inv_freq` too: it turns all tokens of a text that has more than
+    `short_limit` positions. The keys of a text that grows beyond that are computed again, so that none of it mixes the
+    two; the scheduler sees to that. `scale` multiplies cosine and sine.
     """
 
     dim: int
@@ -35,14 +36,6 @@ class RotarySpec:
     long_inv_freq: tuple[float, ...] | None = None
     short_limit: int | None = None
     scale: float = 1.0
-
-    def uses_long(self, longest: int) -> bool:
-        """Whether a sequence that may grow to `longest` tokens is rotated by `long_inv_freq`.
-
-        It is fixed for a sequence's whole life, because cached keys cannot be rotated again. Sequences that differ
-        in it must not share cached blocks.
-        """
-        return self.short_limit is not None and longest > self.short_limit
 
     def section_of_component(self) -> npt.NDArray[np.int64]:
         """int64 [dim]: the row of multimodal positions that turns each component."""
