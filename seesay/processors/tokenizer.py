@@ -73,13 +73,18 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False) -> Tokenizer:
-        """The tokenizer of a checkpoint folder. Raises `CheckpointError` when there is none or it is damaged."""
-        from transformers import AutoTokenizer
+        """Return the tokenizer of a checkpoint folder: its tokenizer.json as it is published, or else what Transformers
+        converts from another file. Raises `CheckpointError` when there is none or it is damaged."""
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         if not any((path / name).is_file() for name in _TOKENIZER_FILES):
             raise CheckpointError(f"{path}: no tokenizer: neither tokenizer.json nor another tokenizer file is there")
         try:
-            hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
+            if (path / "tokenizer.json").is_file():
+                # The classes of single models take the vocabulary out of the file and cut texts by rules of their own.
+                hf = PreTrainedTokenizerFast.from_pretrained(str(path))
+            else:
+                hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
         except Exception as error:  # from_pretrained raises whatever its readers raise
             hint = "" if trust_remote_code else " (trust_remote_code is off)"
             raise CheckpointError(f"cannot load the tokenizer of {path}{hint}: {error}") from error

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.tokenizer import Tokenizer
@@ -207,6 +207,52 @@ def test_load(tiny_checkpoint, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(CheckpointError, match=r"no tokenizer: neither tokenizer\.json nor"):
         Tokenizer.load(tmp_path)
+
+
+def write_llama_2(folder):
+    """A tokenizer as Llama 2 publishes it: a blank is put before every segment, that behind `<s>` too."""
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *"▁[]/INSThe",
+        "▁[",
+        "IN",
+        "ST",
+        "INST",
+    ]
+    vocab = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    merges = [("▁", "["), ("I", "N"), ("S", "T"), ("IN", "ST")]
+    backend = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(steps)
+    backend.add_special_tokens([tokenizers.AddedToken(t, normalized=False) for t in ("<unk>", "<s>", "</s>")])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    folder.mkdir(exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    template = "{{ bos_token + '[INST] ' + messages[0].content + ' [/INST]' }}"
+    config = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+              "legacy": False, "add_bos_token": True, "add_eos_token": False, "chat_template": template}  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return backend
+
+
+def test_tokenizer_json_is_loaded_as_it_is_published(tmp_path):
+    published = write_llama_2(tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    for text in ("<s>[INST] the [/INST]", "[INST]", "a</s>[INST] b", "", " ", "the"):
+        expected = published.encode(text, add_special_tokens=False)
+        assert tokenizer.encode(text) == expected.ids, text
+        assert tokenizer.hf(text, add_special_tokens=False)["input_ids"] == expected.ids, text
+        assert tokenizer.hf(text)["input_ids"] == published.encode(text).ids
+    assert published.encode("<s>[INST]", add_special_tokens=False).tokens == ["<s>", "▁[", "INST", "]"]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2) and tokenizer.chat_template
+    assert tokenizer.template_variables == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    again = Tokenizer.wrap(tokenizer.hf)
+    assert again.encode("<s>[INST]") == tokenizer.encode("<s>[INST]")
 
 
 def test_no_fast_backend():
