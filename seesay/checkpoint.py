@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ _DTYPE_BYTES = {
     "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
 }  # fmt: skip
 _WEIGHT_DTYPES = ("BF16", "F16", "F32", "F64")
+_BUFFER = re.compile(
+    r"\.(inv_freq|cos_cached|sin_cached|masked_bias|position_ids)$|\.(self_attn|attn|attention)\.bias$"
+)
 
 
 def resolve_checkpoint(
@@ -164,25 +168,32 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str:
-        """The first entry of config.json's `architectures`."""
-        names = self.config.get("architectures")
-        if not isinstance(names, list) or not names or not isinstance(names[0], str):
-            raise CheckpointError(f"{self.path / 'config.json'}: no 'architectures', so the model's kind is unknown")
-        return names[0]
+        """The first entry of config.json's `architectures`; where it has none, the base model of its `model_type`."""
+        names = self.config.get("architectures") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise CheckpointError(f"{self.path / 'config.json'}: architectures must be a list of names, got {names!r}")
+        return names[0] if names else f"{self._config_class.__name__.removesuffix('Config')}Model"
 
-    @cached_property
-    def _hf_config(self) -> PretrainedConfig:
+    @property
+    def _config_class(self) -> type[PretrainedConfig]:
         from transformers import CONFIG_MAPPING
 
         kind = self.config.get("model_type")
-        if kind not in CONFIG_MAPPING:
+        if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
             raise CheckpointError(
                 f"{self.path / 'config.json'}: model_type {kind!r} is unknown to the installed transformers "
                 "(code from checkpoints is not run): a newer transformers may know it"
             )
+        config_class: type[PretrainedConfig] = CONFIG_MAPPING[kind]
+        return config_class
+
+    @cached_property
+    def _hf_config(self) -> PretrainedConfig:
+        config_class = self._config_class
         try:
-            return CONFIG_MAPPING[kind].from_dict(json.loads(json.dumps(self.config)))
+            return config_class.from_dict(_with_known_names(json.loads(json.dumps(self.config))))
         except Exception as error:
+            kind = self.config["model_type"]
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error
 
     def hf_config(self) -> PretrainedConfig:
@@ -249,6 +260,22 @@ def guess_stored_name(own: str, stored_as: Mapping[str, str]) -> str:
         if neighbour.partition(".")[0] == module and stored.endswith(neighbour):
             return stored.removesuffix(neighbour) + own
     return own
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a tensor's name is that of what modules of Transformers keep beside their weights, such as causal masks
+    and rotary tables: checkpoints carry it along, no model reads it."""
+    return _BUFFER.search(name) is not None
+
+
+def _with_known_names(config: dict[str, Any]) -> dict[str, Any]:
+    """Replace, in place, what Transformers knows by another name: rotary scaling 'su' is 'longrope'."""
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for rotary in (part.get("rope_scaling"), part.get("rope_parameters")):
+            for key in ("type", "rope_type"):
+                if isinstance(rotary, dict) and rotary.get(key) == "su":
+                    rotary[key] = "longrope"
+    return config
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, where: str) -> dict[str, Any]:

@@ -204,8 +204,34 @@ def test_kinds_that_are_unknown_are_named(folder):
     checkpoint = Checkpoint.load(folder)
     with pytest.raises(CheckpointError, match="model_type 'nonesuch' is unknown"):
         checkpoint.hf_config()
-    with pytest.raises(CheckpointError, match="no 'architectures'"):
+    with pytest.raises(CheckpointError, match="model_type 'nonesuch' is unknown"):
         _ = checkpoint.architecture
+    write_config(folder, {"model_type": ["llama"]})
+    with pytest.raises(CheckpointError, match=r"model_type \['llama'\] is unknown"):
+        Checkpoint.load(folder).hf_config()
+    for wrong in ("LlamaForCausalLM", [5], {"a": 1}):
+        write_config(folder, {"model_type": "llama", "architectures": wrong})
+        with pytest.raises(CheckpointError, match="architectures must be a list of names"):
+            _ = Checkpoint.load(folder).architecture
+
+
+@pytest.mark.parametrize("architectures", ({}, {"architectures": None}, {"architectures": []}))
+def test_without_architectures_the_model_type_tells_the_base_model(folder, architectures):
+    for model_type, expected in (("qwen2", "Qwen2Model"), ("qwen2_5_vl", "Qwen2_5_VLModel"), ("llava", "LlavaModel")):
+        write_config(folder, {"model_type": model_type, **architectures})
+        assert Checkpoint.load(folder).architecture == expected
+
+
+@pytest.mark.parametrize("field", ("rope_scaling", "rope_parameters"))
+@pytest.mark.parametrize("key", ("type", "rope_type"))
+def test_su_is_longrope(folder, field, key):
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "original_max_position_embeddings": 40}
+    config = {"model_type": "phi3", "max_position_embeddings": 400, **sizes, field: {key: "su", **factors}}
+    write_config(folder, config)
+    rotary = Checkpoint.load(folder).hf_config().rope_parameters
+    assert (rotary["rope_type"], rotary["original_max_position_embeddings"]) == ("longrope", 40)
+    assert Checkpoint.load(folder).config[field] == {key: "su", **factors}, "the file's own is kept as it is"
 
 
 def test_resolves_folders_and_the_built_in_name(tmp_path):

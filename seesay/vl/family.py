@@ -7,7 +7,9 @@ a device: torch is imported inside `build_encoder` only.
 from __future__ import annotations
 
 import json
+import logging
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from seesay.checkpoint import Checkpoint
+from seesay.checkpoint import Checkpoint, is_buffer
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.decode import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from seesay.processors.images import Resample
     from seesay.processors.tokenizer import Tokenizer
 
+logger = logging.getLogger("seesay")
+
 Features = Mapping[str, Any]
 
 MAX_UNITS = 1 << 22
@@ -40,13 +44,19 @@ MAX_DEVICE_PIXELS = 1 << 24
 """Larger pictures are resized on the host, so that they take no more of the device's memory than was planned for."""
 
 
+BARE_DECODER = {name: name for name in ("layers.", "embed_tokens.", "norm.")}
+"""How a decoder that was saved by itself, without its head, names its tensors: see `WeightMap.decoder`."""
+
+_MAX_SHOWN = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightMap:
     """Whose tensor is whose, by prefix of its name in the checkpoint; the longest prefix that fits decides.
 
     `decoder` and `tower` give what the prefix becomes in the decoder's (`layers.0.self_attn.q_proj.weight`,
     `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and the tower's names. Prefixes in `ignored` are not used
-    by us. `inv_freq` buffers of old checkpoints are ignored everywhere.
+    by us, nor are buffers (`is_buffer`), whoever has them.
     """
 
     decoder: Mapping[str, str]
@@ -61,9 +71,12 @@ class WeightMap:
         """The tower's name of checkpoint tensor `name`; None when it is not the tower's."""
         return self._rename(name, self.tower)
 
-    def is_known(self, name: str) -> bool:
-        """Whether somebody owns the tensor, or it is ignored on purpose."""
-        return self._prefix(name) is not None or name.endswith(".inv_freq")
+    def is_leftover(self, name: str) -> bool:
+        """Whether the tensor belongs to nobody: another head of the model, or a buffer that is not as common as the
+        rotary frequencies of old checkpoints and the position ids of towers."""
+        if is_buffer(name):
+            return not name.endswith((".inv_freq", ".position_ids"))
+        return self._prefix(name) is None
 
     def _prefix(self, name: str) -> str | None:
         fitting = (p for p in (*self.decoder, *self.tower, *self.ignored) if name.startswith(p))
@@ -71,7 +84,7 @@ class WeightMap:
 
     def _rename(self, name: str, owner: Mapping[str, str]) -> str | None:
         prefix = self._prefix(name)
-        if prefix is None or prefix not in owner or name.endswith(".inv_freq"):
+        if prefix is None or prefix not in owner or is_buffer(name):
             return None
         return owner[prefix] + name[len(prefix) :]
 
@@ -106,15 +119,14 @@ class Family(ABC):
     resizes_on_device: bool = False
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
-        """Read the processor settings. Raises `CheckpointError` for a tensor that belongs to nobody."""
+        """Read the processor settings. Warns, by name, of tensors that belong to nobody."""
         self.checkpoint = checkpoint
         self.tokenizer = tokenizer
-        unknown = sorted(name for name in checkpoint.tensor_names() if not self.weights.is_known(name))
-        if unknown:
-            more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor {unknown[0]!r}{more} is not part of {checkpoint.architecture}"
-            )
+        leftovers = {re.sub(r"\d+", "*", n) for n in checkpoint.tensor_names() if self.weights.is_leftover(n)}
+        if leftovers:
+            shown = ", ".join(sorted(leftovers)[:_MAX_SHOWN])
+            more = f" and {len(leftovers) - _MAX_SHOWN} more" if len(leftovers) > _MAX_SHOWN else ""
+            logger.warning("%s: tensors that this model has no use for: %s%s", checkpoint.path, shown, more)
 
     @property
     def name(self) -> str:

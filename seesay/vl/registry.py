@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
@@ -11,17 +13,27 @@ from seesay.errors import CheckpointError
 from seesay.vl import families
 from seesay.vl.family import Family
 
+logger = logging.getLogger("seesay")
+
+_STEM = re.compile(r"(.+?)(?:Model|For[A-Z]\w*)")
+
 
 def find_family(architecture: str) -> type[Family]:
-    """The family that claims `architecture` (an entry of config.json's `architectures`).
+    """The family of `architecture` (an entry of config.json's `architectures`): the one that claims it, or the same
+    model under another head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a warning.
 
     Raises `CheckpointError` that lists what is supported.
     """
     known = list_families()
-    if architecture not in known:
-        supported = ", ".join(sorted(known))
-        raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")
-    return known[architecture]
+    if architecture in known:
+        return known[architecture]
+    stem = _STEM.fullmatch(architecture)
+    for claimed in known:
+        if stem is not None and stem[1] == _STEM.sub(r"\1", claimed):
+            logger.warning("config.json names the architecture %s: it is loaded as %s", architecture, claimed)
+            return known[claimed]
+    supported = ", ".join(sorted(known))
+    raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")
 
 
 @cache

@@ -67,7 +67,7 @@ def test_names_of_newer_checkpoints_mean_the_same(
 
 
 @pytest.mark.parametrize("name", VISION_FAMILIES)
-@pytest.mark.parametrize("damage", ["missing", "unexpected", "misshapen", "foreign"])
+@pytest.mark.parametrize("damage", ["missing", "unexpected", "misshapen"])
 def test_damaged_towers_are_refused_by_name(
     name: str, damage: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -81,10 +81,9 @@ def test_damaged_towers_are_refused_by_name(
     elif damage == "misshapen":
         state[victim] = state[victim][:-1].contiguous()
     else:
-        state["someone.else" if damage == "foreign" else victim + "_extra"] = torch.zeros(3)
+        state[victim + "_extra"] = torch.zeros(3)
     save_file(state, path / "model.safetensors", metadata={"format": "pt"})
-    needle = "someone.else' is not part of" if damage == "foreign" else f"'{re.escape(victim)}"
-    with pytest.raises(CheckpointError, match=needle):
+    with pytest.raises(CheckpointError, match=f"'{re.escape(victim)}"):
         load_family(path)[0].build_encoder(torch.device("cpu"), torch.float32)
 
 

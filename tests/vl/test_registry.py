@@ -47,6 +47,30 @@ def test_unknown_architecture_lists_what_is_supported() -> None:
         find_family("NoSuchModel")
 
 
+@pytest.mark.parametrize(
+    ("other", "claimed"),
+    [
+        ("Qwen2Model", "Qwen2ForCausalLM"),
+        ("LlamaForSequenceClassification", "LlamaForCausalLM"),
+        ("Qwen2_5_VLModel", "Qwen2_5_VLForConditionalGeneration"),
+        ("LlavaModel", "LlavaForConditionalGeneration"),
+    ],
+)
+def test_another_head_of_a_known_model(other: str, claimed: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert find_family(other) is find_family(claimed)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"config.json names the architecture {other}: it is loaded as {claimed}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", ("LlavaLlamaForCausalLM", "Qwen2MoeForCausalLM", "Qwen2", "Model", "Qwen2_5_VLTextModel")
+)
+def test_another_model_of_a_similar_name(other: str) -> None:
+    with pytest.raises(CheckpointError, match=f"'{other}' is not supported"):
+        find_family(other)
+
+
 def test_new_file_is_a_new_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_package(tmp_path, monkeypatch, one=FAMILY.format(architecture="OneModel"))
     assert collect_families([folder], "made_up_families")["OneModel"].__name__ == "Mine"

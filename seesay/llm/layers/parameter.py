@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from seesay.checkpoint import Checkpoint, guess_stored_name
+from seesay.checkpoint import Checkpoint, guess_stored_name, is_buffer
 from seesay.errors import CheckpointError
 
 
@@ -80,8 +80,8 @@ def load_parameters(
 def _names_in_checkpoint(checkpoint: Checkpoint, model_name: Callable[[str], str | None]) -> dict[str, str]:
     names: dict[str, str] = {}
     for stored in sorted(checkpoint.tensor_names()):
-        name = model_name(stored)
-        if name is None or name.endswith(".inv_freq"):
+        name = None if is_buffer(stored) else model_name(stored)
+        if name is None:
             continue
         if name in names:
             raise CheckpointError(f"{checkpoint.path}: tensors {names[name]!r} and {stored!r} are both {name!r}")

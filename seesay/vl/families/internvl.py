@@ -31,6 +31,7 @@ class InternVL(Family):
     decode_defaults = {Modality.VIDEO: {"num_frames": 8}}  # noqa: RUF012
     weights = WeightMap(
         decoder={
+            "language_model.": "",
             "language_model.model.": "",
             "language_model.lm_head.": "lm_head.",
             "model.language_model.": "",

@@ -30,6 +30,7 @@ class Llava(Family):
     modalities = (Modality.IMAGE,)
     weights = WeightMap(
         decoder={
+            "language_model.": "",
             "language_model.model.": "",
             "language_model.lm_head.": "lm_head.",
             "model.language_model.": "",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from seesay.values import Modality
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.family import Features, WeightMap
+from seesay.vl.family import BARE_DECODER, Features, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,13 @@ class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
 
     architectures = ("Qwen2_5_VLForConditionalGeneration",)
     weights = WeightMap(
-        decoder={"model.": "", "model.language_model.": "", "lm_head.": "lm_head."},
+        decoder={
+            **BARE_DECODER,
+            "model.": "",
+            "language_model.": "",
+            "model.language_model.": "",
+            "lm_head.": "lm_head.",
+        },
         tower={
             "visual.": "",
             "visual.patch_embed.proj.": "patch_embed.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from seesay.values import Modality
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.family import WeightMap
+from seesay.vl.family import BARE_DECODER, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,13 @@ class Qwen2VL(DynamicResolutionFamily):
 
     architectures = ("Qwen2VLForConditionalGeneration",)
     weights = WeightMap(
-        decoder={"model.": "", "model.language_model.": "", "lm_head.": "lm_head."},
+        decoder={
+            **BARE_DECODER,
+            "model.": "",
+            "language_model.": "",
+            "model.language_model.": "",
+            "lm_head.": "lm_head.",
+        },
         tower={
             "visual.": "",
             "visual.patch_embed.proj.": "patch_embed.",

@@ -7,7 +7,7 @@ from typing import Any
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import Family, Features, WeightMap
+from seesay.vl.family import BARE_DECODER, Family, Features, WeightMap
 
 
 class TextFamily(Family):
@@ -20,7 +20,7 @@ class TextFamily(Family):
         "Qwen2ForCausalLM",
         "Qwen3ForCausalLM",
     )
-    weights = WeightMap(decoder={"model.": "", "lm_head.": "lm_head."})
+    weights = WeightMap(decoder={**BARE_DECODER, "model.": "", "lm_head.": "lm_head."})
 
     @property
     def markers(self) -> Mapping[Modality, str]:
