@@ -343,7 +343,9 @@ class Pipeline:
             if len(row) < 2:
                 raise ValueError(f"a sequence of {len(row)} token(s) has no perplexity; it needs two at least")
         config = GenerationConfig(max_new_tokens=1)
-        requests = [GenerationRequest(prompt=row, gen_config=config, prompt_logprobs=True) for row in rows]
+        requests = [
+            GenerationRequest(prompt=row, gen_config=config, prompt_logprobs=True, wants_answer=False) for row in rows
+        ]
         losses = [math.nan] * len(requests)
         with closing(Batch(self._engine, requests, streams=False).deltas()) as deltas:
             for index, delta in deltas:

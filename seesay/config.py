@@ -217,6 +217,8 @@ class GenerationConfig:
     `random_seed` makes it repeatable. `logprobs` is the number of alternatives to report per token.
     `presence_penalty` and `frequency_penalty` (-2 … 2) are taken off the logit of each token that the answer holds so
     far, once and once per occurrence; `logit_bias` adds -100 … 100 to the logits of the token ids it names.
+    `ignore_eos` goes past the model's EOS and past the special tokens that end a turn of the chat template;
+    `min_new_tokens` tokens are generated before a stop word or EOS ends the answer.
     `output_logits` / `output_last_hidden_state` are None, 'generation' or 'all' (prompt too).
     `logits_processors` are called as f(token_ids [T], logits [V]) -> logits [V], one sequence at a time.
     """

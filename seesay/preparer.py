@@ -90,14 +90,17 @@ class RequestPreparer:
         """Everything the loop needs to answer `request`. `received_at` is a `time.perf_counter()` reading; `batch` is
         shared by the requests of one call."""
         config = request.gen_config
-        template_stops = self.chat_template.stop_words if _is_conversation(request) else ()
-        stop_words, stop_ids = self._split_stop_words((*template_stops, *(config.stop_words or ())))
-        params = self._make_params(request, stop_ids)
+        template_words, template_ids = self._split_stop_words(
+            self.chat_template.stop_words if _is_conversation(request) else ()
+        )
+        own_words, own_ids = self._split_stop_words(config.stop_words or ())
+        params = self._make_params(request, stop_ids=own_ids, template_ids=template_ids)
         prompt, media = self._build_prompt(request, batch)
         detokenizer = IncrementalDetokenizer(
             self.tokenizer,
             skip_special_tokens=config.skip_special_tokens,
-            stop_words=stop_words,
+            stop_words=[*template_words, *own_words],
+            min_tokens=params.min_new_tokens,
             include_stop_str=config.include_stop_str_in_output,
             spaces_between_special_tokens=config.spaces_between_special_tokens,
         )
@@ -114,18 +117,24 @@ class RequestPreparer:
             preprocess_s=sum(item.preprocess_s for item in media),
         )
 
-    def _make_params(self, request: GenerationRequest, stop_ids: list[int]) -> SamplingParams:
+    def _make_params(
+        self, request: GenerationRequest, *, stop_ids: list[int], template_ids: list[int]
+    ) -> SamplingParams:
+        """`template_ids` are the special tokens that end a turn of the chat template: an EOS like the model's own."""
         config = request.gen_config
-        if request.pooling is not None:
-            # The engine computes a prompt to its end by asking for one token.
+        if not _wants_answer(request):
             return SamplingParams(
-                pooling=request.pooling, prompt_logprobs=request.prompt_logprobs, max_new_tokens=1, ignore_eos=True
+                pooling=request.pooling,
+                prompt_logprobs=request.prompt_logprobs,
+                output_logits=config.output_logits,
+                output_last_hidden_state=config.output_last_hidden_state,
+                max_new_tokens=0,
             )
         for option in ("logit_bias", "stop_token_ids", "bad_token_ids"):
             self._check_vocabulary(option, getattr(config, option) or ())
         params = SamplingParams.from_config(
             config,
-            eos_token_ids=self._eos_token_ids,
+            eos_token_ids=(*self._eos_token_ids, *template_ids),
             stop_token_ids=stop_ids,
             bad_token_ids=self._find_bad_ids(config.bad_words or ()),
             prompt_logprobs=request.prompt_logprobs,
@@ -158,7 +167,8 @@ class RequestPreparer:
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
         tokens, opened = self._open_prompt(request)
         num_media_tokens = sum(item.num_tokens or 0 for item in opened.items)
-        check_prompt_length(tokens.num_text_tokens + num_media_tokens, self._session_len)
+        num_tokens = tokens.num_text_tokens + num_media_tokens
+        check_prompt_length(num_tokens, self._session_len, wants_answer=_wants_answer(request))
         media = self._media.prepare(opened, batch)
         return self._build_input(tokens, media), media
 
@@ -179,15 +189,15 @@ class RequestPreparer:
             rendered = self.chat_template.render(messages, markers=self._family.markers, **request.template_options)
         else:
             return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), self._media.open(())
-        self._check_text_length(rendered.text)
+        self._check_text_length(rendered.text, wants_answer=_wants_answer(request))
         tokens = tokenize(rendered, self.tokenizer)
         return tokens, self._media.open(rendered.media)
 
-    def _check_text_length(self, text: str) -> None:
+    def _check_text_length(self, text: str, *, wants_answer: bool) -> None:
         """Refuse a text that is too long for any tokenization, before time is spent on it. Normalization may join a few
         characters to one."""
         least = len(text) // (4 * self.tokenizer.longest_token_chars)
-        if least >= self._session_len:
+        if least + wants_answer > self._session_len:
             raise RequestError(
                 ErrorCode.CONTEXT_TOO_LONG,
                 f"the prompt has {len(text)} characters, hence {least} tokens or more, but prompt and answer together "
@@ -251,6 +261,10 @@ def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:
         num_tokens=len(item.slots),
         is_cached=False,
     )
+
+
+def _wants_answer(request: GenerationRequest) -> bool:
+    return request.wants_answer and request.pooling is None
 
 
 def _is_conversation(request: GenerationRequest) -> bool:

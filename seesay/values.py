@@ -60,8 +60,10 @@ class GenerationRequest:
     `prompt` is a conversation (the chat template is applied), a raw text (no template; `IMAGE_TOKEN` and `VIDEO_TOKEN`
     mark where `media` go, special tokens are honoured), or token ids. `prompt_logprobs` asks for the log-probability of
     each prompt token after the first. `template_options` are passed to the chat template. `pooling` 'mean' asks for an
-    embedding of the prompt in place of an answer: nothing is generated, and `gen_config` does not matter. With
-    `streams` False the whole answer comes in the final delta.
+    embedding of the prompt in place of an answer: nothing is generated, and `gen_config` does not matter. Without
+    `wants_answer` nothing is generated either: the prompt, which then may have `session_len` tokens, is computed for
+    its outputs alone, and the finish reason is 'length'. With `streams` False the whole answer comes in the final
+    delta.
     """
 
     prompt: tuple[Message, ...] | str | tuple[int, ...]
@@ -70,6 +72,7 @@ class GenerationRequest:
     prompt_logprobs: bool = False
     template_options: Mapping[str, Any] = field(default_factory=dict)
     pooling: Literal["mean"] | None = None
+    wants_answer: bool = True
     streams: bool = True
 
 
@@ -176,7 +179,7 @@ class Row:
     """`num_tokens` positions of one sequence, from `start`, to be computed in a step. Decode is `num_tokens == 1`.
 
     `block_ids` cover positions 0 … start + num_tokens - 1. `samples` is true when the last of these positions is
-    the last known token, so that its logits give the next one.
+    the last known token, so that its logits give the next one, unless the sequence wants no answer.
     """
 
     seq_id: int

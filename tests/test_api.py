@@ -320,6 +320,7 @@ def test_perplexity(pipe, engine):
     assert pipe.get_ppl([1, 2, 3]) == [2.0]
     assert pipe.get_ppl([[1, 2, 3], [4, 5]]) == [2.0, 2.0]
     assert engine.requests[-1].prompt == (4, 5) and engine.requests[-1].prompt_logprobs
+    assert not engine.requests[-1].wants_answer
     assert pipe.get_ppl([]) == []
     with pytest.raises(ValueError, match="two at least"):
         pipe.get_ppl([[1]])

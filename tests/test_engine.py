@@ -15,7 +15,8 @@ import pytest
 import torch
 from asking import ask, collect, held, join, make_picture, parse
 
-from seesay.config import EngineConfig, GenerationConfig, VisionConfig
+from seesay.api import Pipeline
+from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors.decode import decode_media
@@ -180,6 +181,81 @@ def test_eos_ends_unless_ignored(text_engine: AsyncEngine, monkeypatch: pytest.M
     output = ask(text_engine, parse(["go"], max_new_tokens=10))[0]
     assert output.token_ids == ids[:index] and output.finish_reason == "stop"
     assert ask(text_engine, parse(["go"], max_new_tokens=10, ignore_eos=True))[0].token_ids == ids
+
+
+def test_min_new_tokens_holds_for_text_stop_words(text_engine: AsyncEngine) -> None:
+    config: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True}
+    free = ask(text_engine, parse(["tell me"], **config))[0]
+    text = free.text
+    start = next(
+        i for i in range(5, len(text) - 3) if text.find(text[i : i + 3]) == i and "\ufffd" not in text[i : i + 3]
+    )
+    stop = {**config, "stop_words": [text[start : start + 3]]}
+    early = ask(text_engine, parse(["tell me"], **stop))[0]
+    assert early.text == text[:start] and len(early.token_ids) < 60
+    for streams in (False, True):
+        requests = parse(["tell me"], min_new_tokens=len(early.token_ids), **stop)
+        later = ask(text_engine, [replace(request, streams=streams) for request in requests])[0]
+        again = text.find(text[start : start + 3], start + 1)
+        assert later.text == (text if again < 0 else text[:again])
+    same = ask(text_engine, parse(["tell me"], min_new_tokens=len(early.token_ids) - 1, **stop))[0]
+    assert same.text == early.text, "the word is complete one token later"
+
+
+def test_ignore_eos_goes_past_the_ends_of_a_template(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """The special tokens that end a template's turns are ends of the model's kind; what a user asks for is not."""
+    path = str(tiny_checkpoint("llama"))
+    pieces = {"user": "[", "eoh": "]", "assistant": "(", "eoa": ")"}
+    with AsyncEngine(path, backend_config=CPU, chat_template_config=ChatTemplateConfig("mine", **pieces)) as engine:
+        end = engine.tokenizer.token_id("<|im_start|>")
+        config: dict[str, Any] = {"max_new_tokens": 8, "logit_bias": {end: 100.0}}
+        engine.chat_template.stop_words = ["<|im_start|>"]
+        stopped, ignoring, own, held = ask(
+            engine,
+            [
+                *parse(["go"], **config),
+                *parse(["go"], ignore_eos=True, **config),
+                *parse(["go"], ignore_eos=True, stop_words=["<|im_start|>"], **config),
+                *parse(["go"], min_new_tokens=3, **config),
+            ],
+        )
+        assert (stopped.finish_reason, stopped.token_ids) == ("stop", [])
+        assert (ignoring.finish_reason, ignoring.token_ids) == ("length", [end] * 8)
+        assert (own.finish_reason, own.token_ids) == ("stop", [])
+        assert (held.finish_reason, len(held.token_ids)) == ("stop", 3)
+
+
+@pytest.mark.parametrize("is_ahead", (False, True))
+def test_a_prompt_of_exactly_the_context_can_be_scored(is_ahead: bool, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Its log-probabilities and its embedding, in pieces and beside answers; one token more is refused."""
+    config = EngineConfig(
+        device_type="cpu", session_len=40, block_size=8, max_prefill_token_num=16, async_scheduling=is_ahead
+    )
+    ids = tuple(range(3, 43))
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=replace(config, session_len=60)) as roomy:
+        [[expected]] = collect(roomy, [score(ids)])
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=config) as engine:
+        answer = parse(["go"], max_new_tokens=10, ignore_eos=True)
+        requests = [score(ids), replace(score(ids), pooling="mean"), *answer, score((*ids, 5))]
+        requests.append(replace(score(ids), wants_answer=True))
+        scored, embedded, _, longer, asking = (deltas[-1] for deltas in collect(engine, requests))
+        assert scored.error is None and embedded.error is None
+        assert scored.prompt_logprobs == pytest.approx(expected.prompt_logprobs, abs=1e-5)
+        assert len(scored.prompt_logprobs or ()) == 39
+        assert (scored.token_ids, scored.text, scored.finish_reason) == ((), "", "length")
+        assert embedded.pooled is not None and embedded.finish_reason == "stop"
+        for refused, words in ((longer, "41 tokens, but it may have 40"), (asking, "40 tokens, but prompt and answer")):
+            assert isinstance(refused.error, RequestError) and refused.error.code is ErrorCode.CONTEXT_TOO_LONG
+            assert words in refused.error.message
+        losses = Pipeline.from_engine(engine).get_ppl([list(ids), list(ids[:7])])
+        assert losses[0] == pytest.approx(-sum(expected.prompt_logprobs or ()) / 39, abs=1e-5)
+        check_all_free(engine)
+
+
+def score(ids: tuple[int, ...]) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=ids, gen_config=GenerationConfig(), prompt_logprobs=True, wants_answer=False, streams=False
+    )
 
 
 def test_too_long_prompt_names_both_numbers(tiny_checkpoint: Callable[[str], Path]) -> None:

@@ -19,7 +19,8 @@ class SamplingParams:
 
     greedy: take the most likely token; temperature, top_k (0: off), top_p, min_p and seed then do nothing.
     eos_token_ids end the sequence unless `ignore_eos`, stop_token_ids always do, both after `min_new_tokens` tokens.
-    bad_token_ids are never chosen. max_new_tokens bounds the generated tokens.
+    bad_token_ids are never chosen. max_new_tokens bounds the generated tokens; with 0 nothing is sampled, the prompt is
+    computed for its outputs alone.
     presence_penalty and frequency_penalty count generated tokens only; logit_bias has (token id, bias) pairs.
     pooling: 'mean' asks for the sum of the last hidden states of the prompt's positions; no text is wanted.
     logprobs: number of alternatives to report per generated token; None reports nothing.

@@ -87,13 +87,14 @@ class SchedulerStats:
     total_preemptions: int
 
 
-def check_prompt_length(num_tokens: int, session_len: int) -> None:
-    """Raise `RequestError` for a prompt that leaves no room for an answer."""
-    if num_tokens >= session_len:
+def check_prompt_length(num_tokens: int, session_len: int, *, wants_answer: bool) -> None:
+    """Raise `RequestError` for a prompt that is too long, or leaves no room for the answer that is wanted."""
+    if num_tokens + wants_answer > session_len:
+        what = "prompt and answer together may have" if wants_answer else "it may have"
         raise RequestError(
             ErrorCode.CONTEXT_TOO_LONG,
-            f"the prompt has {num_tokens} tokens, but prompt and answer together may have "
-            f"{session_len} (session_len): shorten it, or use fewer or smaller pictures",
+            f"the prompt has {num_tokens} tokens, but {what} {session_len} (session_len): shorten it, or use fewer or "
+            "smaller pictures",
             "messages",
         )
 
@@ -150,7 +151,7 @@ class Scheduler:
         """Queue a new sequence. Raises `RequestError` for one that could never be answered."""
         assert seq.seq_id not in self._sequences, f"sequence {seq.seq_id} is alive already"
         assert seq.status is SequenceStatus.WAITING and seq.arrival < 0, seq
-        check_prompt_length(seq.num_tokens, self.config.session_len)
+        check_prompt_length(seq.num_tokens, self.config.session_len, wants_answer=seq.wants_answer)
         if error := self._check_fits(seq):
             raise error
         seq.arrival = self._num_arrivals
@@ -418,7 +419,7 @@ class Scheduler:
     def _make_row(self, seq: Sequence, num_tokens: int) -> Row:
         start = seq.num_scheduled
         seq.num_scheduled = start + num_tokens
-        samples = seq.num_scheduled == seq.num_expected
+        samples = seq.num_scheduled == seq.num_expected and seq.wants_answer
         seq.num_pending += samples
         return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, block_ids=seq.block_ids, samples=samples)
 
@@ -429,7 +430,7 @@ class Scheduler:
 
         Rows of sequences that ended in the meantime are ignored. Tokens after the one that ends a sequence are thrown
         away. A sequence that has become a long text (see `SchedulerConfig.short_limit`) waits to be computed again.
-        Returns an update for each sequence that has new tokens.
+        Returns an update for each sequence that has new tokens or ends.
         """
         updates = []
         for row in plan.rows:
@@ -445,6 +446,9 @@ class Scheduler:
                 self._readmit(self._followers, followers)
             if row.samples:
                 updates.append(self._append_tokens(seq, sampled[seq.seq_id]))
+            elif not seq.wants_answer and seq.num_computed == seq.num_tokens:
+                self._end(seq, "length", None)
+                updates.append(SequenceUpdate(seq=seq, finish_reason="length"))
         return tuple(updates)
 
     def _append_tokens(self, seq: Sequence, token_ids: tuple[int, ...]) -> SequenceUpdate:

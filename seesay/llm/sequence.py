@@ -51,7 +51,8 @@ class Sequence:
 
     num_tokens: known tokens, prompt and generated. num_computed: leading tokens whose KV is in `block_ids`;
     num_scheduled: these plus the ones in plans that are not committed yet. The last known token is never computed:
-    num_computed < num_tokens while the sequence is alive. num_pending: tokens that rows of those plans sample.
+    num_computed < num_tokens while the sequence is alive; one that wants no answer ends when it is. num_pending: tokens
+    that rows of those plans sample.
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
     arrival: place in the queue; smaller is older. cache_salt: sequences of different salts share no KV block.
@@ -140,6 +141,11 @@ class Sequence:
     def generated_ids(self) -> npt.NDArray[np.int64]:
         """The generated tokens, int64 [num_generated]. A view: do not write to it."""
         return self._tokens[self.num_prompt_tokens : self.num_tokens]
+
+    @property
+    def wants_answer(self) -> bool:
+        """Whether tokens are to be generated; else the prompt is computed for its outputs alone."""
+        return self.params.max_new_tokens > 0
 
     @property
     def num_generated(self) -> int:

@@ -28,7 +28,8 @@ class IncrementalDetokenizer:
 
     `skip_special_tokens` leaves special tokens out of the text; one that is itself a stop word still stops. A stop word
     may span tokens and calls: a suffix that may become one is held back. Of two stop words the one that is complete
-    first wins, then the longer. `include_stop_str` keeps the stop word in the text.
+    first wins, then the longer. One that the first `min_tokens` tokens complete is text like any other.
+    `include_stop_str` keeps the stop word in the text.
     `spaces_between_special_tokens=False` drops the blanks that some decoders put between two added tokens in a row.
     """
 
@@ -38,6 +39,7 @@ class IncrementalDetokenizer:
         *,
         skip_special_tokens: bool = True,
         stop_words: Sequence[str] = (),
+        min_tokens: int = 0,
         include_stop_str: bool = False,
         spaces_between_special_tokens: bool = True,
     ) -> None:
@@ -45,6 +47,7 @@ class IncrementalDetokenizer:
         self._skipped_ids = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._stop_words = frozenset(stop_words)
         self._matcher = _StopMatcher(self._stop_words)
+        self._num_bound = min_tokens  # tokens to come that end nothing
         self._include_stop_str = include_stop_str
         self._decoder: _Decoder
         if tokenizer.has_byte_level_decoder:
@@ -71,9 +74,11 @@ class IncrementalDetokenizer:
         for token_id in token_ids:
             if self._stop is not None:
                 break
+            may_stop = self._num_bound <= 0
+            self._num_bound -= 1
             if token_id not in self._skipped_ids:
-                text += self._take(self._decoder.push(token_id))
-            elif (spelling := self._tokenizer.added_tokens[token_id]) in self._stop_words:
+                text += self._take(self._decoder.push(token_id), may_stop=may_stop)
+            elif may_stop and (spelling := self._tokenizer.added_tokens[token_id]) in self._stop_words:
                 text += self._take(self._decoder.flush()) + self._held * (self._stop is None)
                 self._held = ""
                 if self._stop is None:
@@ -85,16 +90,16 @@ class IncrementalDetokenizer:
         """The rest of the text, after the last id: what was held back, and broken characters as U+FFFD."""
         if self._stop is not None:
             return ""
-        text = self._take(self._decoder.flush())
+        text = self._take(self._decoder.flush(), may_stop=self._num_bound < 0)
         held, self._held = self._held, ""
         return text if self._stop is not None else text + held
 
-    def _take(self, piece: str) -> str:
+    def _take(self, piece: str, *, may_stop: bool = True) -> str:
         """Add decoded text; what of it may go out."""
         if not self._stop_words or not piece:
             return piece
         text = self._held + piece
-        found = self._matcher.feed(piece)
+        found = self._matcher.feed(piece, may_stop=may_stop)
         if found is not None:
             word, end_in_piece = found
             end = len(self._held) + end_in_piece
@@ -118,8 +123,8 @@ class _StopMatcher:
         """Characters at the end of the text that may be the beginning of a word."""
         return max(self._matched, default=0)
 
-    def feed(self, piece: str) -> tuple[str, int] | None:
-        """The word that is complete first and where in `piece` it ends."""
+    def feed(self, piece: str, *, may_stop: bool) -> tuple[str, int] | None:
+        """The word that is complete first and where in `piece` it ends; words go by unless one `may_stop`."""
         for position, char in enumerate(piece, start=1):
             for index, word in enumerate(self._words):
                 matched = self._matched[index]
@@ -127,7 +132,9 @@ class _StopMatcher:
                     matched = self._borders[index][matched - 1]
                 matched += word[matched] == char
                 if matched == len(word):
-                    return word, position
+                    if may_stop:
+                        return word, position
+                    matched = self._borders[index][-1]
                 self._matched[index] = matched
         return None
 

@@ -241,6 +241,25 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
     assert run_until_idle(scheduler) == 1
 
 
+@pytest.mark.parametrize("budget", (3, 64))
+def test_a_prompt_whose_outputs_alone_are_wanted_may_fill_the_context(budget: int) -> None:
+    scheduler = make_scheduler(session_len=10, budget=budget)
+    with pytest.raises(RequestError, match=r"11 tokens, but it may have 10 ") as raised:
+        scheduler.add(make_sequence(1, 11, max_new_tokens=0))
+    assert raised.value.code is ErrorCode.CONTEXT_TOO_LONG
+    seq = make_sequence(2, 10, max_new_tokens=0)
+    scheduler.add(seq)
+    while scheduler.has_work:
+        plan = scheduler.plan_step()
+        assert plan.rows and not any(row.samples for row in plan.rows)
+        updates = scheduler.commit_step(plan, {})
+        if scheduler.has_work:
+            assert not updates
+            scheduler.check_integrity()
+    assert updates == (SequenceUpdate(seq=seq, finish_reason="length"),)
+    assert seq.num_generated == 0 and scheduler.stats().num_used_blocks == 0
+
+
 def test_a_prompt_larger_than_the_cache_is_refused_and_an_answer_that_outgrows_it_ends() -> None:
     scheduler = make_scheduler(blocks=3)
     with pytest.raises(RequestError, match=r"13 tokens need 4 KV blocks .* has 3") as raised:

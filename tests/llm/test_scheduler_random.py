@@ -156,7 +156,7 @@ class FakeEngine:
 
     def commit(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
         for update in self.scheduler.commit_step(plan, sampled):
-            assert update.token_ids
+            assert bool(update.token_ids) == update.seq.wants_answer
             if update.finish_reason:
                 self.check_answer(self.alive.pop(update.seq.seq_id))
         self.collect()
@@ -183,7 +183,8 @@ class FakeEngine:
             value = self.kv[slots[row.start - 1]] if row.start else root(seq, seq.is_long)
             for index in range(row.start, row.start + row.num_tokens):
                 value = self.kv[slots[index]] = fingerprint(seq, index, value, self.pending(seq, index))
-            assert row.samples == (row.start + row.num_tokens == self.num_expected(seq))
+            is_last = row.start + row.num_tokens == self.num_expected(seq)
+            assert row.samples == (is_last and seq.wants_answer)
             if row.samples:
                 sampled[row.seq_id] = (sample(value),)
         return sampled
@@ -220,7 +221,9 @@ class FakeEngine:
             value = chains[self.is_long(index)][index - 1]
             assert int(seq.token_ids[index]) == sample(value), "the answer differs from that of the sequence alone"
         last = int(seq.token_ids[-1])
-        if seq.finish_reason == "stop":
+        if not seq.wants_answer:
+            assert (seq.finish_reason, seq.num_generated) == ("length", 0)
+        elif seq.finish_reason == "stop":
             assert last == EOS
         elif seq.finish_reason == "error":
             assert isinstance(seq.error, RequestError) and seq.error.code is ErrorCode.OUT_OF_MEMORY
@@ -285,7 +288,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         pieces=pieces,
         seed=st.integers(0, 2),
-        max_new_tokens=st.integers(1, 8),
+        max_new_tokens=st.integers(0, 8),
         ignore_eos=st.booleans(),
         whole=st.sampled_from([False, False, False, True]),
         salt=st.sampled_from([b"", b"", b"tenant"]),

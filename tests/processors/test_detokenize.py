@@ -62,9 +62,9 @@ def test_real_text(tokenizer, text, cuts):
         assert "\ufffd" not in "".join(run(tokenizer, [[i] for i in ids])[0])
 
 
-def first_end(text: str, words: list[str]) -> tuple[int, str] | None:
-    """Where the word that is complete first ends; the longest of several."""
-    for end in range(1, len(text) + 1):
+def first_end(text: str, words: list[str], least: int = 1) -> tuple[int, str] | None:
+    """Where the word that is complete first, though not before character `least`, ends; the longest of several."""
+    for end in range(least, len(text) + 1):
         found = [word for word in words if text[:end].endswith(word)]
         if found:
             return end, max(found, key=len)
@@ -92,6 +92,32 @@ def test_stop_words(tokenizer, numbers, cuts, words, data):
     else:
         position, word = end
         assert stop == word and "".join(pieces) == whole[: position if include else position - len(word)]
+
+
+@QUICK
+@given(
+    numbers=NUMBERS,
+    cuts=CUTS,
+    words=st.lists(st.text("aetdo x", min_size=1, max_size=3), min_size=1, max_size=4),
+    min_tokens=st.integers(0, 6),
+)
+def test_stop_words_that_the_first_tokens_complete_are_text(tokenizer, numbers, cuts, words, min_tokens):
+    ids = [i for i in ids_of(tokenizer, numbers) if i not in tokenizer.special_ids]
+    whole = tokenizer.decode(ids)
+    known = len(IncrementalDetokenizer(tokenizer).push(ids[:min_tokens]).text)
+    pieces, stop = run(tokenizer, split(ids, cuts), stop_words=words, min_tokens=min_tokens)
+    end = first_end(whole, words, known + 1) if len(ids) > min_tokens else None
+    if end is None:
+        assert stop is None and "".join(pieces) == whole
+    else:
+        assert stop == end[1] and "".join(pieces) == whole[: end[0] - len(end[1])]
+
+
+def test_a_special_stop_word_among_the_first_tokens(tokenizer_named):
+    tokenizer = tokenizer_named("byte_level")
+    ids = tokenizer.encode("a<|im_end|>b<|im_end|>c")
+    pieces, stop = run(tokenizer, [ids], stop_words=["<|im_end|>"], min_tokens=2)
+    assert ("".join(pieces), stop) == ("ab", "<|im_end|>")
 
 
 def test_characters_wait_for_their_last_byte(tokenizer_named):

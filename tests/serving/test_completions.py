@@ -91,10 +91,90 @@ def test_scores_of_a_prompt(server: LiveServer, engine: AsyncEngine) -> None:
     assert mean == pytest.approx(-loss, abs=1e-4)
 
 
+def spans(choice: dict[str, Any]) -> list[str]:
+    """The text of each token, by the offsets."""
+    starts = choice["logprobs"]["text_offset"]
+    return [choice["text"][a:b] for a, b in zip(starts, [*starts[1:], len(choice["text"])])]
+
+
+@pytest.mark.parametrize(
+    "prompt", ("the game  in\n\nthe Frame", "h\u00e9 \u732b \U0001f600 the", "<|im_end|>a<|im_start|>")
+)
+@pytest.mark.parametrize("as_ids", (False, True))
+def test_offsets_of_an_echoed_prompt(server: LiveServer, engine: AsyncEngine, prompt: str, as_ids: bool) -> None:
+    """Each token begins in the text where its own begins; tokens that share a character begin there together."""
+    ids = engine.tokenizer.encode(prompt, add_special_tokens=True)
+    for max_tokens in (0, 3):
+        options = {"echo": True, "max_tokens": max_tokens, "logprobs": 0, "ignore_eos": True}
+        [choice] = complete(server, ids if as_ids else prompt, **options)["choices"]
+        assert choice["text"].startswith(prompt)
+        offsets, tokens = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]
+        assert len(offsets) == len(tokens) == len(ids) + max_tokens and offsets == sorted(offsets)
+        for token, span in list(zip(tokens, spans(choice)))[: len(ids)]:
+            assert span == token or "\ufffd" in token, (token, span)
+        assert max_tokens == 0 or offsets[len(ids)] == len(prompt)
+
+
+def test_nothing_is_generated_behind_an_echo_of_no_tokens(server: LiveServer, engine: AsyncEngine) -> None:
+    """Also where the next token would be the end: the reason is the length that was asked for."""
+    end = engine.tokenizer.eos_token_id
+    options = {"echo": True, "max_tokens": 0, "logit_bias": {str(end): 100}, "return_token_ids": True}
+    answer = complete(server, ["the game", "frame"], n=2, **options)
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 4
+    assert [choice["token_ids"] for choice in answer["choices"]] == [[]] * 4
+    assert texts(answer) == ["the game", "the game", "frame", "frame"]
+    assert answer["usage"]["completion_tokens"] == 0
+    events = stream(server, "the game", **options, stream_options={"include_usage": True})
+    assert [c["finish_reason"] for e in events for c in e["choices"] if c["finish_reason"]] == ["length"]
+    assert events[-1]["usage"]["completion_tokens"] == 0
+    whole = ["the game in " * 200]
+    count = len(engine.tokenizer.encode(whole[0], add_special_tokens=True))
+    ids = engine.tokenizer.encode(whole[0], add_special_tokens=True)[: engine.session_len]
+    assert count > len(ids) == engine.session_len
+    [choice] = complete(server, ids, echo=True, max_tokens=0, logprobs=0)["choices"]
+    assert len(choice["logprobs"]["token_logprobs"]) == engine.session_len
+
+
+@pytest.mark.parametrize("num_top", (0, 1, 2))
+def test_the_chosen_token_is_among_its_alternatives(server: LiveServer, num_top: int) -> None:
+    """Also where chance took one that is not among the most likely."""
+    options = {"max_tokens": 30, "temperature": 2.0, "top_k": 0, "seed": 5, "ignore_eos": True, "logprobs": num_top}
+    logprobs = complete(server, "the game", **options)["choices"][0]["logprobs"]
+    assert len(logprobs["tokens"]) == 30
+    num_unlikely = 0
+    for token, value, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]):
+        assert top[token] == value and len(top) <= num_top + 1
+        num_unlikely += len(top) > num_top
+    assert num_unlikely > 10
+    pieces = [c["logprobs"] for e in stream(server, "the game", **options) for c in e["choices"] if c["logprobs"]]
+    streamed = [top for piece in pieces for top in piece["top_logprobs"]]
+    for one, other in zip(streamed, logprobs["top_logprobs"], strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+
+
+def test_the_chosen_token_of_a_prompt_is_there_too(server: LiveServer) -> None:
+    logprobs = complete(server, "the game", echo=True, max_tokens=0, logprobs=0)["choices"][0]["logprobs"]
+    assert logprobs["top_logprobs"][0] is None
+    for token, value, top in list(zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]))[1:]:
+        assert top == {token: value}
+
+
+def test_offsets_of_an_answer_are_those_of_its_text(server: LiveServer) -> None:
+    options = {"max_tokens": 40, "ignore_eos": True, "logprobs": 1, "temperature": 2.0, "top_k": 0, "seed": 3}
+    for extra in ({}, {"skip_special_tokens": False}):
+        [choice] = complete(server, "the game", **options, **extra)["choices"]
+        for token, span in zip(choice["logprobs"]["tokens"], spans(choice)):
+            assert span in (token, "") or "\ufffd" in token + span, (token, span)
+        pieces = [
+            c["logprobs"] for e in stream(server, "the game", **options, **extra) for c in e["choices"] if c["logprobs"]
+        ]
+        assert [at for piece in pieces for at in piece["text_offset"]] == choice["logprobs"]["text_offset"]
+
+
 def test_logprobs_and_offsets(server: LiveServer) -> None:
     choice = complete(server, "the game", logprobs=3)["choices"][0]
     logprobs = choice["logprobs"]
-    assert len(logprobs["tokens"]) == 6 and all(len(top) <= 3 for top in logprobs["top_logprobs"])
+    assert len(logprobs["tokens"]) == 6 and all(len(top) <= 4 for top in logprobs["top_logprobs"])
     assert logprobs["text_offset"][0] == 0
     assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
     events = stream(server, "the game", logprobs=3)

@@ -16,6 +16,7 @@ from seesay.serving.content import check_unicode
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
 from seesay.serving.openai.logprobs import TokenSpeller
+from seesay.serving.openai.offsets import TextOffsets, spell_prompt
 from seesay.serving.openai.protocol import Completion, CompletionRequest
 from seesay.serving.openai.wire import (
     DONE,
@@ -29,7 +30,7 @@ from seesay.serving.openai.wire import (
 )
 from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, describe_events, make_event
-from seesay.values import GenerationRequest, OutputDelta, RenderedPrompt
+from seesay.values import GenerationRequest, OutputDelta
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -102,9 +103,8 @@ class CompletionReply:
         self._has_prompt_logprobs = self._echoes and body.logprobs is not None
         if self._has_prompt_logprobs and body.stream:
             raise bad_request("echo with logprobs is not supported with stream", "echo")
-        self._answers_nothing = body.max_tokens == 0  # the prompt alone is echoed
         max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
-        config = state.defaults.make_config(
+        self._config = config = state.defaults.make_config(
             max_new_tokens=max_tokens, logprobs=body.logprobs, param_names=SAMPLING_PARAM_NAMES, **body.sampling()
         )
         self.requests = [
@@ -115,6 +115,7 @@ class CompletionReply:
                     prompt=prompt,
                     gen_config=config,
                     prompt_logprobs=self._has_prompt_logprobs,
+                    wants_answer=body.max_tokens != 0,  # with 0 the prompt alone is echoed
                     streams=bool(body.stream),
                 ),
                 self._num_choices,
@@ -128,6 +129,7 @@ class CompletionReply:
         self._request_id = request_id_of(http.scope)
         self._echo_texts: list[str] = [""] * len(self._prompts)
         self._echo_ids: list[list[int]] = [[] for _ in self._prompts]
+        self._echo_offsets: list[list[int]] = [[] for _ in self._prompts]
         self._head = {
             "id": make_id("cmpl-"),
             "object": "text_completion",
@@ -142,14 +144,8 @@ class CompletionReply:
             await asyncio.to_thread(self._spell_prompts)
 
     def _spell_prompts(self) -> None:
-        tokenizer = self._state.engine.tokenizer
-        for index, prompt in enumerate(self._prompts):
-            if isinstance(prompt, str):
-                ids, _ = tokenizer.encode_prompt(RenderedPrompt(text=prompt))
-                self._echo_texts[index], self._echo_ids[index] = prompt, ids.tolist()
-            else:
-                self._echo_texts[index] = tokenizer.decode(prompt, skip_special_tokens=False)
-                self._echo_ids[index] = list(prompt)
+        spelled = [spell_prompt(self._state.engine.tokenizer, prompt) for prompt in self._prompts]
+        self._echo_texts, self._echo_ids, self._echo_offsets = map(list, zip(*spelled))
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
@@ -159,8 +155,6 @@ class CompletionReply:
         choices = []
         for index, answer in enumerate(answers):
             tally.add(index, answer.last)
-            if self._answers_nothing:
-                answer = Answer(text="", token_ids=[], logprobs=[], last=answer.last)
             which = index // self._num_choices
             choices.append(
                 {
@@ -171,8 +165,6 @@ class CompletionReply:
                     **({"token_ids": answer.token_ids} if self._returns_ids else {}),
                 }
             )
-        if self._answers_nothing:
-            tally.completion_tokens = 0
         details = {"seesay": make_details(tally)} if self._wants_timings else {}
         return {**self._head, "choices": choices, "usage": make_usage(tally), **details}
 
@@ -180,27 +172,38 @@ class CompletionReply:
         if self._num_top is None:
             return None
         echo_ids = self._echo_ids[which]
-        of_echo = self._speller.prompt_entries(echo_ids, answer.last.prompt_logprobs or ()) if echo_ids else {}
-        offset = len(self._echo_texts[which])
-        of_answer = self._speller.completion_entries(answer.token_ids, answer.logprobs, self._num_top, offset)
+        of_echo: dict[str, list[Any]] = {}
+        if echo_ids:
+            values = answer.last.prompt_logprobs or ()
+            of_echo = self._speller.prompt_entries(echo_ids, values, self._echo_offsets[which])
+        offsets = self._make_offsets(which).push(answer.token_ids)
+        of_answer = self._speller.completion_entries(answer.token_ids, answer.logprobs, self._num_top, offsets)
         return {key: [*of_echo.get(key, ()), *values] for key, values in of_answer.items()}
+
+    def _make_offsets(self, which: int) -> TextOffsets:
+        """Offsets of an answer's tokens, behind what is echoed of its prompt."""
+        return TextOffsets(
+            self._state.engine.tokenizer,
+            len(self._echo_texts[which]),
+            skip_special_tokens=self._config.skip_special_tokens,
+            spaces_between_special_tokens=self._config.spaces_between_special_tokens,
+        )
 
     # --- streamed --------------------------------------------------------------------------------------------------
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """The events: texts, a finish reason once per choice, usage when asked, the end."""
         tally = Tally(num_per_prompt=self._num_choices)
-        lengths: dict[int, int] = {}  # characters of each choice so far, by its tokens
+        offsets: dict[int, TextOffsets] = {}  # of each choice
         num_left = len(self.requests)
         async with aclosing(self._state.answering.deltas(self.requests, request_id=self._request_id)) as deltas:
             async for index, delta in deltas:
-                if index not in lengths:
-                    lengths[index] = len(self._echo_texts[index // self._num_choices])
+                if index not in offsets:
+                    offsets[index] = self._make_offsets(index // self._num_choices)
                     if self._echoes:
                         yield self._make_chunk(index, self._echo_texts[index // self._num_choices])
                 if self._says_something(delta):
-                    logprobs = self._make_delta_logprobs(delta, lengths[index])
-                    lengths[index] += sum(map(len, logprobs["tokens"])) if logprobs is not None else 0
+                    logprobs = self._make_delta_logprobs(delta, offsets[index])
                     token_ids = list(delta.token_ids) if self._returns_ids else None
                     yield self._make_chunk(index, delta.text, logprobs=logprobs, token_ids=token_ids)
                 if delta.finish_reason is not None:
@@ -210,21 +213,18 @@ class CompletionReply:
                     details = make_details(tally) if is_last and self._wants_timings else None
                     yield self._make_chunk(index, "", finish_reason=delta.finish_reason, details=details)
         if self._includes_usage:
-            if self._answers_nothing:
-                tally.completion_tokens = 0
             details = {"seesay": make_details(tally)} if self._wants_timings else {}
             yield make_event({**self._head, "choices": [], "usage": make_usage(tally), **details})
         yield DONE
 
     def _says_something(self, delta: OutputDelta) -> bool:
-        if self._answers_nothing:
-            return False
         return bool(delta.text or (delta.token_ids and (self._returns_ids or self._num_top is not None)))
 
-    def _make_delta_logprobs(self, delta: OutputDelta, offset: int) -> dict[str, Any] | None:
+    def _make_delta_logprobs(self, delta: OutputDelta, offsets: TextOffsets) -> dict[str, Any] | None:
         if self._num_top is None:
             return None
-        return self._speller.completion_entries(delta.token_ids, delta.logprobs or (), self._num_top, offset)
+        starts = offsets.push(delta.token_ids)
+        return self._speller.completion_entries(delta.token_ids, delta.logprobs or (), self._num_top, starts)
 
     def _make_chunk(
         self,

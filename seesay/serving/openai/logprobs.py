@@ -69,28 +69,31 @@ class TokenSpeller:
         ]
 
     def completion_entries(
-        self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, float]], num_top: int, offset: int
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[Mapping[int, float]],
+        num_top: int,
+        offsets: Sequence[int],
     ) -> dict[str, list[Any]]:
-        """`choices[].logprobs` of text completions; `offset` is how much text came before."""
-        tokens = [self.text_of(token_id) for token_id in token_ids]
-        offsets = []
-        for token in tokens:
-            offsets.append(offset)
-            offset += len(token)
+        """`choices[].logprobs` of text completions. The chosen token is among its alternatives, as in OpenAI's API,
+        also when it is none of the `num_top` most likely."""
         return {
-            "tokens": tokens,
+            "tokens": [self.text_of(token_id) for token_id in token_ids],
             "token_logprobs": [_finite(entry[token_id]) for token_id, entry in zip(token_ids, logprobs)],
             "top_logprobs": [
-                {self.text_of(i): _finite(value) for i, value in _best(entry, num_top)} for entry in logprobs
+                {self.text_of(i): _finite(entry[i]) for i in (*(i for i, _ in _best(entry, num_top)), token_id)}
+                for token_id, entry in zip(token_ids, logprobs)
             ],
-            "text_offset": offsets,
+            "text_offset": list(offsets),
         }
 
-    def prompt_entries(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, list[Any]]:
+    def prompt_entries(
+        self, token_ids: Sequence[int], logprobs: Sequence[float], offsets: Sequence[int]
+    ) -> dict[str, list[Any]]:
         """The same for an echoed prompt; `logprobs` are of the tokens after the first, which has none."""
-        entries = self.completion_entries(token_ids, [{token_id: 0.0} for token_id in token_ids], 0, 0)
-        entries["token_logprobs"] = [None, *map(_finite, logprobs)]
-        entries["top_logprobs"] = [None, *({} for _ in logprobs)]
+        known = [{token_id: value} for token_id, value in zip(token_ids, (0.0, *logprobs))]
+        entries = self.completion_entries(token_ids, known, 0, offsets)
+        entries["token_logprobs"][0] = entries["top_logprobs"][0] = None
         return entries
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Where tokens begin in a text, in characters: `text_offset` of text completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from seesay.processors.detokenize import IncrementalDetokenizer
+from seesay.values import RenderedPrompt
+
+if TYPE_CHECKING:
+    from seesay.processors.tokenizer import Tokenizer
+
+
+class TextOffsets:
+    """The offsets of tokens that are generated: each begins where the text of those before it ends.
+
+    A token inside a character begins where the character does, and one without text where the next text does.
+    `start`: length of the text before the first token.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, start: int, *, skip_special_tokens: bool, spaces_between_special_tokens: bool = True
+    ) -> None:
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+        )
+        self._next = start
+
+    def push(self, token_ids: Sequence[int]) -> list[int]:
+        """The offsets of the next tokens."""
+        offsets = []
+        for token_id in token_ids:
+            offsets.append(self._next)
+            self._next += len(self._detokenizer.push([token_id]).text)
+        return offsets
+
+
+def spell_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> tuple[str, list[int], list[int]]:
+    """Return the text, token ids and offsets of a raw prompt, given as a text or as ids. A prefix that the text does
+    not spell begins at 0."""
+    if not isinstance(prompt, str):
+        ids = list(prompt)
+        text = tokenizer.decode(ids, skip_special_tokens=False)
+        return text, ids, TextOffsets(tokenizer, 0, skip_special_tokens=False).push(ids)
+    ids = tokenizer.encode_prompt(RenderedPrompt(text=prompt))[0].tolist()
+    offsets: list[int] = []
+    stop = 0
+    for token_start, token_stop in tokenizer.backend.encode(prompt, add_special_tokens=False).offsets:
+        offsets.append(min(token_start, stop))  # a blank that is cut off a token's span belongs to the token
+        stop = token_stop
+    return prompt, ids, [0] * (len(ids) - len(offsets)) + offsets[-len(ids) :]
