@@ -3,13 +3,14 @@
 `plan_step` chooses rows and reserves their blocks, the runner computes them, `commit_step` applies the outcome. Plans
 may be made ahead of commits, as long as they are computed and committed in their order: a row then may begin at a token
 that a row before it samples and nobody knows yet. There is no prefill and no decode: in every step each sequence's
-computed tokens catch up with its known tokens, those that lack one token first, then longer rows, under a token budget,
-the oldest sequence first. Not thread-safe: one engine loop owns a scheduler.
+computed tokens catch up with its known tokens, those that lack one token first, then longer rows, under a token budget
+and the limit of a `StepPolicy`, the oldest sequence first. Not thread-safe: one engine loop owns a scheduler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ from seesay.llm.arrival_queue import ArrivalQueue
 from seesay.llm.embedding_needs import EmbeddingNeeds, EmbeddingRef
 from seesay.llm.prefix_cache import PrefixCache
 from seesay.llm.sequence import Sequence, SequenceStatus
+from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.stopping import Stop, check_stop
 from seesay.values import EncodeJob, Row, StepPlan
 
@@ -109,9 +111,22 @@ class Scheduler:
     computed once.
     """
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        pool: BlockPool,
+        *,
+        policy: StepPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`policy` limits the prompt tokens of a step; by default by the fixed numbers of `config`. `clock` gives
+        seconds: the waiting times that the policy sees."""
         self.config = config
         self._pool = pool
+        self._policy = policy or FixedChunks(
+            max_streamed_tokens=config.max_streamed_tokens, max_encoding_tokens=config.max_encoding_tokens
+        )
+        self._clock = clock
         self._capacity = pool.num_blocks * pool.block_size  # tokens of all blocks
         self._sequences: dict[int, Sequence] = {}
         self._running = ArrivalQueue()
@@ -156,6 +171,7 @@ class Scheduler:
             raise error
         seq.arrival = self._num_arrivals
         self._num_arrivals += 1
+        seq.added_at_s = self._clock()
         seq.is_long = self._is_long(seq)
         self._sequences[seq.seq_id] = seq
         self._waiting.add(seq)
@@ -260,9 +276,8 @@ class Scheduler:
         """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
         need for their known tokens."""
         candidates = [(seq, missing) for seq in self._running if (missing := self._count_missing(seq))]
-        going_on = [seq.is_streamed for seq, missing in candidates if missing == 1]
-        singles = min(len(going_on), self.config.max_prefill_token_num)
-        spare = self._find_spare(singles, is_streamed=any(going_on))
+        singles = min(sum(missing == 1 for _, missing in candidates), self.config.max_prefill_token_num)
+        spare = self._find_spare(candidates, singles)
         promised = 0
         for seq, missing in candidates:
             if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
@@ -283,14 +298,32 @@ class Scheduler:
                 promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
 
-    def _find_spare(self, singles: int, *, is_streamed: bool) -> int:
-        """Most tokens that the next step has beside `singles` rows of one token."""
-        limits = [self.config.max_prefill_token_num - singles]
-        if is_streamed and self.config.max_streamed_tokens is not None:
-            limits.append(self.config.max_streamed_tokens)
-        if self._needs.is_waiting and self.config.max_encoding_tokens is not None:
-            limits.append(self.config.max_encoding_tokens)
-        return min(limits)
+    def _find_spare(self, candidates: list[tuple[Sequence, int]], singles: int) -> int:
+        """Most tokens that the next step has beside `singles` rows of one token. `candidates` are the running sequences
+        with the tokens that each lacks."""
+        going_on = [seq for seq, missing in candidates if missing == 1]
+        load = StepLoad(
+            num_decode_rows=singles,
+            num_decode_context=sum(seq.num_scheduled + 1 for seq in going_on),
+            is_streamed=any(seq.is_streamed for seq in going_on),
+            is_encoding=self._needs.is_waiting,
+            prompts=self._iterate_prompts(candidates),
+        )
+        spare = self.config.max_prefill_token_num - singles
+        limit = self._policy.limit_prompt_tokens(load)
+        assert limit is None or limit >= 1, f"{self._policy} allows {limit} prompt tokens"
+        return spare if limit is None else min(spare, limit)
+
+    def _iterate_prompts(self, candidates: list[tuple[Sequence, int]]) -> Iterator[WaitingPrompt]:
+        """The prompts that a step could compute now: those of running sequences, then those of waiting ones."""
+        now_s = self._clock()
+        for seq, missing in candidates:
+            num_tokens = min(missing, seq.ready_until - seq.num_scheduled)
+            if missing > 1 and num_tokens > 0:
+                yield WaitingPrompt(seq.num_scheduled, num_tokens, now_s - seq.added_at_s)
+        for seq in self._waiting:
+            if seq.can_start(0, self.config.max_prefill_token_num):
+                yield WaitingPrompt(0, min(seq.num_tokens, seq.ready_until), now_s - seq.added_at_s)
 
     def _count_missing(self, seq: Sequence) -> int:
         """Tokens that a plan could hold of a running sequence. None ahead of a commit that will end it, or without

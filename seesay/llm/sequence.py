@@ -55,7 +55,8 @@ class Sequence:
     that rows of those plans sample.
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
-    arrival: place in the queue; smaller is older. cache_salt: sequences of different salts share no KV block.
+    arrival: place in the queue; smaller is older. added_at_s: when it was queued, by the scheduler's clock.
+    cache_salt: sequences of different salts share no KV block.
     is_long: whether its keys are rotated by the long frequencies, where the model has them; it shares no KV block with
     sequences that differ in this.
     is_streamed: whether somebody reads the answer while it is made, so that its tokens should come evenly.
@@ -64,6 +65,7 @@ class Sequence:
     __slots__ = (
         "_positions",
         "_tokens",
+        "added_at_s",
         "arrival",
         "block_ids",
         "block_keys",
@@ -120,6 +122,7 @@ class Sequence:
         self.update_ready_until(0)
         self.status = SequenceStatus.WAITING
         self.arrival = -1
+        self.added_at_s = 0.0
         self.num_computed = 0
         self.num_scheduled = 0
         self.num_pending = 0
