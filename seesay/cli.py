@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import traceback
 from collections.abc import Sequence
 
 from seesay.commands import chat, check_env, completion, demo, models, serve
+from seesay.commands.advice import adapt
 from seesay.commands.command import Command
+from seesay.commands.parser import HelpFormatter, Parser
 from seesay.version import __version__
 
 _EXAMPLES = """\
@@ -37,26 +38,18 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Uses the width there is, up to what reads well."""
-
-    def __init__(self, prog: str) -> None:
-        width = min(shutil.get_terminal_size().columns - 2, 108)
-        super().__init__(prog, max_help_position=34, width=width)
-
-
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """The parser of the whole command."""
     common = argparse.ArgumentParser(add_help=False)
     # SUPPRESS: a subcommand's default must not undo what was given before its name.
     common.add_argument(
         "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
     )
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="seesay",
         description="See images and video, say text: serve vision-language models.",
         epilog="examples:\n" + _EXAMPLES,
-        formatter_class=_HelpFormatter,
+        formatter_class=HelpFormatter,
         parents=[common],
     )
     parser.add_argument("--version", action="version", version=f"seesay {__version__}")
@@ -75,7 +68,7 @@ def _add_commands(
             usage=f"%(prog)s {command.usage}" if command.usage else None,
             description=command.summary[:1].upper() + command.summary[1:] + ".",
             epilog=f"examples:\n{command.examples}" if command.examples else None,
-            formatter_class=_HelpFormatter,
+            formatter_class=HelpFormatter,
             parents=[common],
         )
         command.add_arguments(subparser)
@@ -87,9 +80,12 @@ def _add_commands(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Errors become one line on stderr; returns the exit status."""
     parser = make_parser()
-    arguments = parser.parse_args(argv)
+    arguments, extra = parser.parse_known_args(argv)
+    command = getattr(arguments, "parser", parser)
+    if extra:
+        parser.refuse_extra(extra, command=command, model=getattr(arguments, "model_path", None))
     if getattr(arguments, "run", None) is None:
-        getattr(arguments, "parser", parser).print_help()
+        command.print_help()
         return 0
     try:
         status: int = arguments.run(arguments)
@@ -103,10 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        return _report(error, is_debug=getattr(arguments, "debug", False))
+        return _report(error, command, is_debug=getattr(arguments, "debug", False))
 
 
-def _report(error: Exception, *, is_debug: bool) -> int:
+def _report(error: Exception, command: argparse.ArgumentParser, *, is_debug: bool) -> int:
     from seesay.errors import SeesayError
 
     if is_debug:
@@ -114,7 +110,7 @@ def _report(error: Exception, *, is_debug: bool) -> int:
         return EXIT_ERROR
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, SeesayError):
-        print(f"seesay: error: {text}", file=sys.stderr)
+        print(f"seesay: error: {adapt(text, command)}", file=sys.stderr)
     else:
         print(f"seesay: error: {type(error).__name__}: {text} (--debug shows where)", file=sys.stderr)
     return EXIT_ERROR

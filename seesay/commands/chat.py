@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from seesay.commands import options
+from seesay.commands.advice import adapt
 from seesay.commands.command import Command
 
 if TYPE_CHECKING:
@@ -46,12 +48,13 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
 
 def open_terminal() -> Terminal:
     """The process's own input and output, which broken characters cannot stop."""
+    from seesay.commands.history import History, find_history_file
     from seesay.commands.terminal import Terminal
 
     for stream in (sys.stdin, sys.stdout):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    return Terminal()
+    return Terminal(history=History(find_history_file()))
 
 
 def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal) -> int:
@@ -67,7 +70,13 @@ def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal)
         conversation.system = arguments.system or conversation.system
     conversation.attached += [Attachment.read("image", source) for source in arguments.image]
     conversation.attached += [Attachment.read("video", source) for source in arguments.video]
-    loop = ChatLoop(model, terminal, conversation)
+    loop = ChatLoop(
+        model,
+        terminal,
+        conversation,
+        max_new_tokens=arguments.max_new_tokens,
+        adapt=partial(adapt, parser=arguments.parser),
+    )
     if arguments.prompt is None:
         return loop.run()
     text = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
@@ -78,12 +87,15 @@ def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal)
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     add_chat_options(parser)
+    group = parser.add_argument_group("pictures and clips")
+    options.add_media_options(group, max_bytes="256 MiB", max_pixels="179 million", max_items="1024")
     options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from seesay.commands.answering import LocalModel
+    from seesay.config import MediaLimits
 
     gen_config = options.make_generation_config(arguments)
     backend_config = options.make_engine_config(arguments)
@@ -100,6 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.log_level,
         arguments.max_log_len,
         vision_config=options.make_vision_config(arguments),
+        media_limits=MediaLimits(**options.read_media_options(arguments)),
     ) as pipe:
         resolved = pipe.engine.resolved
         dtype = str(resolved.dtype).removeprefix("torch.")

@@ -11,8 +11,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from seesay.commands.advice import suggest
 from seesay.commands.answering import Answerer, Counts
-from seesay.commands.conversation import IMAGE_SUFFIXES, VIDEO_SUFFIXES, Attachment, Conversation, Kind, Turn
+from seesay.commands.conversation import (
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    Attachment,
+    Conversation,
+    Kind,
+    Turn,
+    to_path,
+)
 from seesay.commands.terminal import Terminal
 from seesay.errors import SeesayError
 
@@ -27,13 +36,25 @@ class _Action:
     usage: str
     summary: str
     run: Callable[[ChatLoop, str], None]
+    takes_text: bool = False  # of several lines
 
 
 class ChatLoop:
     """Talks until the input ends. `run` returns the exit status: 1 when, over a pipe, something went wrong."""
 
-    def __init__(self, model: Answerer, terminal: Terminal, conversation: Conversation) -> None:
+    def __init__(
+        self,
+        model: Answerer,
+        terminal: Terminal,
+        conversation: Conversation,
+        *,
+        max_new_tokens: int = 512,
+        adapt: Callable[[str], str] = str,
+    ) -> None:
+        """max_new_tokens: of an answer of `model`. adapt: makes the message of an error fit the command line."""
         self.conversation = conversation
+        self._max_new_tokens = max_new_tokens
+        self._adapt = adapt
         self._model = model
         self._terminal = terminal
         self._failed: Turn | None = None  # asked but not answered; /retry asks it again
@@ -57,7 +78,7 @@ class ChatLoop:
         return 1 if self._num_errors and not self._terminal.is_interactive else 0
 
     def take(self, line: str) -> None:
-        """Do what one line says. Errors are shown, not raised."""
+        """Do what one message says; of several lines, all are one. Errors are shown, not raised."""
         text = line.strip()
         if not text:
             return
@@ -65,13 +86,30 @@ class ChatLoop:
             if files := self._dropped_files(text):
                 self._attach(files)
             elif text.startswith("/") and not text.startswith("//"):
-                self._do(text)
+                self._take_slash(text)
             else:
                 self.ask(Turn(text=text.removeprefix("/"), media=self.conversation.take_attached()))
         except SeesayError as error:
             self._fail(str(error))
         except OSError as error:
             self._fail(f"{error.strerror or error}: {error.filename or ''}")
+
+    def _take_slash(self, text: str) -> None:
+        """Run the command in the first line; lines that follow are what comes next, or part of a text that it takes."""
+        first, _, rest = text.partition("\n")
+        name = first[1:].partition(" ")[0]
+        action = ACTIONS.get(name)
+        if action is not None:
+            action.run(self, (text if action.takes_text else first)[1 + len(name) :].strip())
+            if rest and not action.takes_text and not self._is_over:
+                self.take(rest)
+        elif rest:  # somebody's text that happens to begin with a slash
+            self.ask(Turn(text=text, media=self.conversation.take_attached()))
+        elif "/" in name or name.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES):
+            self._attach([first])  # a file that is not there, which is said
+        else:
+            near = suggest(f"/{name}", [f"/{known}" for known in ACTIONS])
+            self._fail(f"unknown command /{name}{near or '; /help lists them, and // begins a message with a slash'}")
 
     def ask_once(self, text: str) -> None:
         """Answer one message, taken as it is. Errors are shown, not raised."""
@@ -116,13 +154,26 @@ class ChatLoop:
             self.conversation.turns.append(turn)
             self._failed = None
         if is_cut:
-            self._terminal.notice("[cut off at the longest answer; --max-new-tokens raises it]")
+            self._terminal.notice(f"[cut off{self._explain_cut(meter.counts)}]")
         if (counts := meter.describe()) is not None:
             self._terminal.aside(counts)
 
+    def _explain_cut(self, counts: Counts | None) -> str:
+        if counts is not None and counts.completion_tokens < self._max_new_tokens:
+            return ": the conversation fills the context; /undo and /reset make room"
+        return " at the longest answer; --max-new-tokens raises it"
+
     def _fail(self, message: str) -> None:
         self._num_errors += 1
-        self._terminal.error(message)
+        self._terminal.error(self._adapt(self._name_files(message)))
+
+    def _name_files(self, message: str) -> str:
+        """What the model was sent is the content of a file, of which a message knows the length alone."""
+        asked = [turn for turn in (*self.conversation.turns, self._failed) if turn is not None]
+        for attachment in (attachment for turn in asked for attachment in turn.media):
+            if attachment.source != attachment.url:
+                message = message.replace(f"data URL of {len(attachment.url)} characters", repr(attachment.name))
+        return message
 
     # --- attachments ------------------------------------------------------------------------------------------------
 
@@ -133,7 +184,9 @@ class ChatLoop:
         ):
             return []
         paths = _split(text)
-        return paths if all(_kind_of(path) and Path(path).expanduser().is_file() for path in paths) else []
+        if all(path[:8].lower() == "file:///" for path in paths):
+            return paths  # nobody asks that; one that is not there is named
+        return paths if all(_kind_of(path) and Path(to_path(path)).expanduser().is_file() for path in paths) else []
 
     def _attach(self, sources: Sequence[str], kind: Kind | None = None) -> None:
         found = [Attachment.read(kind or _kind_of(source) or "image", source) for source in sources]
@@ -152,18 +205,13 @@ class ChatLoop:
 
     # --- actions ----------------------------------------------------------------------------------------------------
 
-    def _do(self, text: str) -> None:
-        name, _, argument = text[1:].partition(" ")
-        action = ACTIONS.get(name)
-        if action is None:
-            self._fail(f"unknown command /{name}; /help lists them, and // begins a message with a slash")
-            return
-        action.run(self, argument.strip())
-
     def _help(self, _: str) -> None:
         width = max(len(action.usage) for action in ACTIONS.values())
         lines = [f"  {action.usage:<{width}}  {action.summary}" for action in ACTIONS.values()]
-        keys = "A line that ends in \\ goes on in the next. Ctrl-C stops an answer, Ctrl-D leaves."
+        keys = (
+            'Pasted lines are one message; so are lines between """ and """.\n'
+            "A line that ends in \\ goes on in the next. Ctrl-C stops an answer, Ctrl-D leaves."
+        )
         self._terminal.notice("\n".join([*lines, keys]))
 
     def _reset(self, _: str) -> None:
@@ -282,11 +330,19 @@ ACTIONS: dict[str, _Action] = {
         run=lambda loop, text: loop._attach_kind("video", text),
     ),
     "retry": _Action(usage="/retry", summary="answer the last question again", run=ChatLoop._retry),
-    "edit": _Action(usage="/edit [TEXT]", summary="change the last question and answer it again", run=ChatLoop._edit),
+    "edit": _Action(
+        usage="/edit [TEXT]",
+        summary="change the last question and answer it again",
+        run=ChatLoop._edit,
+        takes_text=True,
+    ),
     "undo": _Action(usage="/undo [N]", summary="take back the last turn, or the last N", run=ChatLoop._undo),
     "reset": _Action(usage="/reset", summary="start over; the system prompt stays", run=ChatLoop._reset),
     "system": _Action(
-        usage="/system [TEXT]", summary="show or set the system prompt; - removes it", run=ChatLoop._system
+        usage="/system [TEXT]",
+        summary="show or set the system prompt; - removes it",
+        run=ChatLoop._system,
+        takes_text=True,
     ),
     "history": _Action(usage="/history", summary="show what was said", run=ChatLoop._history),
     "save": _Action(
@@ -306,17 +362,17 @@ class _Meter:
         self._started_at = time.perf_counter()
         self._first_at: float | None = None
         self._last_at = self._started_at
-        self._counts: Counts | None = None
+        self.counts: Counts | None = None
 
     def note(self, text: str, counts: Counts | None) -> None:
         if text:
             self._last_at = time.perf_counter()
             self._first_at = self._first_at or self._last_at
-        self._counts = counts or self._counts
+        self.counts = counts or self.counts
 
     def describe(self) -> str | None:
         """A line for people; None when the answer did not come to its end."""
-        counts = self._counts
+        counts = self.counts
         if counts is None:
             return None
         kinds = [(counts.media_tokens, "of pictures"), (counts.cached_tokens, "cached")]

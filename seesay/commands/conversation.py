@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import unquote, urlsplit
 
+from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 
 Kind = Literal["image", "video"]
@@ -20,6 +22,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".ti
 VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg")
 _MAX_FILE_BYTES = 256 << 20
 _MAX_SHOWN = 200  # characters
+_ANY_SIZE = MediaLimits(max_pixels=1 << 60)  # how large a picture may be is whoever answers' to say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +38,14 @@ class Attachment:
 
     @classmethod
     def read(cls, kind: Kind, source: str) -> Self:
-        """Read a file now, so that later changes of it do not change the conversation. URLs are left to the model.
+        """Read a file now, so that later changes of it do not change the conversation. URLs are left to the model, but
+        for `file:///path`, which names a file.
 
-        Raises RequestError when the file cannot be read.
+        Raises RequestError when the file cannot be read, or is to be a picture and is none.
         """
         if source.startswith(("http://", "https://", "data:")):
             return cls(kind=kind, source=source, url=source)
+        source = to_path(source)
         path = Path(source).expanduser()
         try:
             if not path.is_file():
@@ -50,6 +55,10 @@ class Attachment:
             content = path.read_bytes()
         except OSError as error:
             raise RequestError(ErrorCode.INVALID_MEDIA, f"cannot read {source!r}: {error.strerror}") from None
+        if kind == "image":
+            from seesay.processors.picture import read_size
+
+            read_size(content, _ANY_SIZE, repr(source))
         guessed = mimetypes.guess_type(path.name)[0] or ""
         mime = guessed if guessed.startswith(f"{kind}/") else {"image": "image/png", "video": "video/mp4"}[kind]
         return cls(kind=kind, source=source, url=f"data:{mime};base64,{base64.b64encode(content).decode()}")
@@ -64,6 +73,13 @@ class Attachment:
         url = str(Path(self.source).expanduser().absolute()) if is_saved and is_file else self.url
         key = f"{self.kind}_url"
         return {"type": key, key: {"url": url}}
+
+
+def to_path(source: str) -> str:
+    """Return the path that a file URL names; anything else as it is."""
+    if source[:7].lower() != "file://":
+        return source
+    return unquote(urlsplit(source).path) or source
 
 
 @dataclass(slots=True, kw_only=True)

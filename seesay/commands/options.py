@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +46,21 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 port = whole(0, 65535)
+
+
+def warn_of_strangers(host: str, served: str, advice: str) -> None:
+    """Warn on standard error when what is served without a key can be reached from other machines."""
+    try:
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False  # '' is all addresses
+    if not is_local:
+        print(
+            f"seesay: warning: {served} at {host or '0.0.0.0'} asks for no key: "
+            f"whoever reaches this machine can use it; {advice}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def add_model(parser: argparse.ArgumentParser, *, metavar: str = "MODEL", help: str = _MODEL_HELP) -> None:
@@ -210,6 +227,36 @@ def _json_object(option: str, text: str | None) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise ConfigError(f'{option}: must be a JSON object, like {{"rope_theta": 10000.0}}')
     return value
+
+
+# --- pictures and clips ----------------------------------------------------------------------------------------------
+
+
+def add_media_options(group: argparse._ArgumentGroup, *, max_bytes: str, max_pixels: str, max_items: str) -> None:
+    """What pictures and clips may cost, and where they may come from; with the defaults that help shows."""
+    group.add_argument(
+        "--allow-private-hosts", action="store_true", help="fetch from addresses that are not public, too"
+    )
+    group.add_argument("--media-timeout", type=number, metavar="S", help="longest time to fetch one (default: 30)")
+    group.add_argument("--max-media-bytes", type=whole(1), metavar="N", help=f"largest one (default: {max_bytes})")
+    group.add_argument(
+        "--max-media-pixels", type=whole(1), metavar="N", help=f"most of one picture (default: {max_pixels})"
+    )
+    group.add_argument(
+        "--max-media-items", type=whole(1), metavar="N", help=f"most in one request (default: {max_items})"
+    )
+
+
+def read_media_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of `MediaLimits` that were given."""
+    given = {
+        "timeout_s": arguments.media_timeout,
+        "max_bytes": arguments.max_media_bytes,
+        "max_pixels": arguments.max_media_pixels,
+        "max_items": arguments.max_media_items,
+        "allow_private_hosts": arguments.allow_private_hosts or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

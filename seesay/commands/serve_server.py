@@ -26,6 +26,7 @@ _EXAMPLES = """\
 then: curl http://localhost:23333/v1/models ; the API's documentation is at http://localhost:23333/
 """
 _API_KEYS_VARIABLE = "SEESAY_API_KEYS"
+_ADVICE = f"set {_API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,19 +150,7 @@ def _add_media_options(parser: argparse.ArgumentParser) -> None:
         metavar="DOMAIN",
         help="fetch from these hosts only (default: any public one)",
     )
-    group.add_argument(
-        "--allow-private-hosts", action="store_true", help="fetch from addresses that are not public, too"
-    )
-    group.add_argument(
-        "--media-timeout", type=options.number, metavar="S", help="longest time to fetch one (default: 30)"
-    )
-    group.add_argument("--max-media-bytes", type=options.whole(1), metavar="N", help="largest one (default: 64 MiB)")
-    group.add_argument(
-        "--max-media-pixels", type=options.whole(1), metavar="N", help="most of one picture (default: 64 million)"
-    )
-    group.add_argument(
-        "--max-media-items", type=options.whole(1), metavar="N", help="most in one request (default: 64)"
-    )
+    options.add_media_options(group, max_bytes="64 MiB", max_pixels="64 million", max_items="64")
 
 
 def make_settings(arguments: argparse.Namespace) -> ServerSettings:
@@ -199,15 +188,11 @@ def _make_media_limits(arguments: argparse.Namespace) -> MediaLimits:
     from seesay.config import MediaLimits
 
     given = {
-        "timeout_s": arguments.media_timeout,
-        "max_bytes": arguments.max_media_bytes,
-        "max_pixels": arguments.max_media_pixels,
-        "max_items": arguments.max_media_items,
         "allowed_local_media_path": arguments.allowed_local_media_path,
         "allowed_media_domains": arguments.allowed_media_domains and tuple(arguments.allowed_media_domains),
     }
     return MediaLimits.for_server(
-        allow_private_hosts=arguments.allow_private_hosts,
+        **options.read_media_options(arguments),
         **{name: value for name, value in given.items() if value is not None},
     )
 
@@ -232,6 +217,8 @@ def _ssl_files() -> tuple[str, str]:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = make_settings(arguments)
+    if not settings.api_keys:
+        options.warn_of_strangers(settings.host, "the API", _ADVICE)
     backend_config = options.make_engine_config(arguments)
     template = options.make_chat_template_config(arguments)
     from seesay.log import set_up_logging
@@ -239,27 +226,27 @@ def _run(arguments: argparse.Namespace) -> int:
     from seesay.serving.listening import open_sockets, port_of
 
     set_up_logging(settings.log_level, settings.max_log_len)
-    sockets = open_sockets(settings.host, settings.port)
-    print(f"seesay: loading {arguments.model_path} ...", file=sys.stderr, flush=True)
-    started = time.perf_counter()
-    from seesay.engine import AsyncEngine
+    with open_sockets(settings.host, settings.port) as sockets:
+        print(f"seesay: loading {arguments.model_path} ...", file=sys.stderr, flush=True)
+        started = time.perf_counter()
+        from seesay.engine import AsyncEngine
 
-    with AsyncEngine(
-        arguments.model_path,
-        backend_config=backend_config,
-        vision_config=options.make_vision_config(arguments),
-        chat_template_config=template,
-        media_limits=settings.media,
-    ) as engine:
-        scheme = "https" if settings.ssl_certfile else "http"
-        seconds = time.perf_counter() - started
-        print(
-            f"seesay: ready after {seconds:.1f} s on {engine.resolved.device}; "
-            f"serving {scheme}://{settings.host}:{port_of(sockets)} (Ctrl-C ends it, answers first)",
-            file=sys.stderr,
-            flush=True,
-        )
-        run_server(engine, settings, sockets=sockets)
+        with AsyncEngine(
+            arguments.model_path,
+            backend_config=backend_config,
+            vision_config=options.make_vision_config(arguments),
+            chat_template_config=template,
+            media_limits=settings.media,
+        ) as engine:
+            scheme = "https" if settings.ssl_certfile else "http"
+            seconds = time.perf_counter() - started
+            print(
+                f"seesay: ready after {seconds:.1f} s on {engine.resolved.device}; "
+                f"serving {scheme}://{settings.host}:{port_of(sockets)} (Ctrl-C ends it, answers first)",
+                file=sys.stderr,
+                flush=True,
+            )
+            run_server(engine, settings, sockets=sockets)
     return 0
 
 

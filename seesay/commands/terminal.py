@@ -7,12 +7,17 @@ else there is to say goes to standard error.
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Callable
 from typing import TextIO
 
+from seesay.commands.history import History
+
 _DIM, _RED, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[0m"
 _CONTINUED = "\\"
+_BLOCK = '"""'
+_PASTE_GAP_S = 0.03  # longest pause between the lines of a pasted text
 # Whatever a model (or a picture's text) says, it must not steer the terminal.
 _CONTROLS = {code: None for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
 
@@ -20,8 +25,15 @@ _CONTROLS = {code: None for code in (*range(32), 127, *range(128, 160)) if chr(c
 class Terminal:
     """Reads messages and writes answers. `is_interactive` when a person types at a terminal."""
 
-    def __init__(self, stdin: TextIO | None = None, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        stdin: TextIO | None = None,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+        history: History | None = None,
+    ) -> None:
         self._in = stdin or sys.stdin
+        self._history = history or History(None)
         self._out = stdout or sys.stdout
         self._err = stderr or sys.stderr
         self.is_interactive = self._in.isatty()
@@ -33,7 +45,8 @@ class Terminal:
         self._can_edit = self.is_interactive and self._is_screen and self._in is sys.stdin
 
     def set_up_editing(self, complete: Callable[[str], list[str]]) -> None:
-        """Line editing, and completion with tab: `complete` gives the lines that may come of one."""
+        """Line editing with what was typed in former runs, and completion with tab: `complete` gives the lines that may
+        come of one."""
         if not self._can_edit:
             return
         try:
@@ -50,17 +63,55 @@ class Terminal:
         readline.set_completer_delims("")
         readline.set_completer(completer)
         readline.parse_and_bind("tab: complete")
+        if os.environ.get("TERM") != "dumb":
+            readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
+        readline.set_auto_history(False)  # a message of several lines is one entry
+        for entry in self._history.load():
+            readline.add_history(entry)
 
     def read(self, prompt: str, *, prefilled: str = "") -> str:
-        """One message; a line that ends in a backslash is continued by the next. Raises EOFError at the end."""
+        """Read one message. Raises EOFError at the end.
+
+        A line that ends in a backslash goes on in the next. Three quotes begin a text of several lines, three more end
+        it. On a terminal, lines that are pasted together are one message.
+        """
+        is_typed_ahead = self._has_input()  # while an answer was written: each line is a message
         lines = [self._read_line(prompt, prefilled)]
-        while lines[-1].endswith(_CONTINUED):
-            lines[-1] = lines[-1].removesuffix(_CONTINUED)
+        is_block = lines[0].lstrip().startswith(_BLOCK)
+        while True:
+            is_pasted = not is_typed_ahead and self._has_input(_PASTE_GAP_S)
+            if is_block:
+                if _is_closed(lines):
+                    break
+            elif lines[-1].endswith(_CONTINUED) and not is_pasted:
+                lines[-1] = lines[-1].removesuffix(_CONTINUED)
+            elif not is_pasted:
+                break
             try:
                 lines.append(self._read_line("." * (len(prompt) - 1) + " "))
             except EOFError:
                 break
-        return "\n".join(lines)
+        text = "\n".join(lines)
+        self._remember(text)
+        return text.strip().removeprefix(_BLOCK).removesuffix(_BLOCK).strip("\n") if is_block else text
+
+    def _has_input(self, timeout_s: float = 0.0) -> bool:
+        """Whether somebody at a terminal has sent more than was read, or does so within `timeout_s`."""
+        if not self.is_interactive:
+            return False
+        try:
+            return bool(select.select([self._in], [], [], timeout_s)[0])
+        except (OSError, ValueError):  # not a real terminal
+            return False
+
+    def _remember(self, text: str) -> None:
+        if self._can_edit and text.strip():
+            self._history.add(text)
+            try:
+                import readline
+            except ImportError:
+                return
+            readline.add_history(text)
 
     def _read_line(self, prompt: str, prefilled: str = "") -> str:
         if self._can_edit:
@@ -107,3 +158,9 @@ class Terminal:
         encoding = stream.encoding or "utf-8"
         stream.write(text.encode(encoding, "replace").decode(encoding))
         stream.flush()
+
+
+def _is_closed(lines: list[str]) -> bool:
+    """Whether a block that three quotes began has its other three."""
+    text = "\n".join(lines).strip()
+    return len(text) >= 2 * len(_BLOCK) and text.endswith(_BLOCK)

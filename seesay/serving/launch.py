@@ -102,8 +102,7 @@ def serve(
     if isinstance(backend_config, TurbomindEngineConfig):
         backend_config = backend_config.to_engine_config()
     # Bound here, before anything is loaded: no other server can be taken for the one that is started.
-    sockets = open_sockets(checked.host, checked.port)
-    try:
+    with open_sockets(checked.host, checked.port) as sockets:
         checked = replace(checked, port=port_of(sockets))
         orders = {
             "model_path": os.fspath(model_path),
@@ -113,9 +112,6 @@ def serve(
             "chat_template_config": _as_json("chat_template_config", chat_template_config),
         }
         return ServerProcess(orders, checked, sockets, ready_timeout_s=ready_timeout_s)
-    finally:
-        for sock in sockets:
-            sock.close()  # the process has its own
 
 
 class ServerProcess(APIClient):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from seesay.errors import ConfigError
 
@@ -13,8 +13,10 @@ from seesay.errors import ConfigError
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return a bound socket for each address of `host` ('': all of the machine); they do not listen yet.
+@contextlib.contextmanager
+def open_sockets(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Give a bound socket for each address of `host` ('': all of the machine), for the time of the block. They do not
+    listen yet.
 
     port: 0 takes a free one. Raises `ConfigError` when the host is unknown or another process listens there.
     """
@@ -38,8 +40,7 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
         if not sockets:
             assert absent is not None, "getaddrinfo gives at least one address"
             raise cannot_listen(host, port, absent)
-        opened.pop_all()
-    return sockets
+        yield sockets
 
 
 def port_of(sockets: Sequence[socket.socket]) -> int:

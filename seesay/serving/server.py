@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -41,14 +42,15 @@ def run_server(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT ends at once. The engine stays open.
 
-    sockets: those of `open_sockets`, which are closed in the end; None opens them. on_ready: called once it listens.
+    sockets: those of `open_sockets`; None opens them. on_ready: called once it listens.
 
     Raises `ConfigError` for certificates that cannot be read and for an address that another server listens on.
     """
     settings = settings or ServerSettings()
     set_up_logging(settings.log_level, settings.max_log_len)
     server = DrainingServer.make(create_app(engine, settings), settings, on_ready=on_ready)
-    server.run(open_sockets(settings.host, settings.port) if sockets is None else sockets)
+    with open_sockets(settings.host, settings.port) if sockets is None else nullcontext(sockets) as listening:
+        server.run(listening)
 
 
 class DrainingServer(uvicorn.Server):

@@ -29,6 +29,9 @@ class FakeModel:
         content = messages[-1]["content"]
         text = content if isinstance(content, str) else content[-1]["text"]
         try:
+            if text == "name the file":
+                url = content[0]["video_url"]["url"]
+                raise RequestError(ErrorCode.INVALID_MEDIA, f"data URL of {len(url)} characters is broken")
             if text == "fail":
                 raise RequestError(ErrorCode.INVALID_MEDIA, "cannot read\nthis picture")
             yield Piece(text=f"answer {len(self.asked)}")
@@ -95,8 +98,50 @@ def test_lines_are_continued():
     assert Chat("one\\").turns[0][0] == "one\n"[:-1]
 
 
+def test_texts_of_several_lines():
+    assert Chat('"""one', "two", 'three"""', "/exit").turns[0][0] == "one\ntwo\nthree"
+    assert Chat('"""', "  one", "/exit", "", '"""', "/exit").turns[0][0] == "one\n/exit"
+    assert Chat('"""one"""', "/exit").turns[0][0] == "one"
+    assert Chat('"""one').turns[0][0] == "one"
+
+
 def test_slashes_can_be_said():
     assert Chat("//etc is a folder").turns[0][0] == "/etc is a folder"
+    chat = Chat("x")
+    chat.loop.take("/usr/bin/python\nis a program")
+    assert chat.turns[1][0] == "/usr/bin/python\nis a program"
+
+
+def test_a_command_is_one_line_unless_it_takes_a_text(picture: Path):
+    chat = Chat("x")
+    chat.loop.take(f"/image '{picture}'\nwhat is this,\nplease?")
+    assert chat.turns[1][0] == "what is this,\nplease?" and len(chat.loop.conversation.turns[1].media) == 1
+    chat.loop.take("/system Be brief.\nBe kind.")
+    assert chat.loop.conversation.system == "Be brief.\nBe kind."
+    chat.loop.take("/exit\nnot asked")
+    assert len(chat.turns) == 2
+
+
+def test_unknown_commands_name_the_nearest():
+    chat = Chat("/imge x.png", "/zoo")
+    assert "error: unknown command /imge: did you mean '/image'?" in chat.shown
+    assert "unknown command /zoo; /help lists them" in chat.shown
+
+
+def test_wrong_files_are_named(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "a b.png").write_bytes(b"no picture")
+    chat = Chat(f"/image {tmp_path}/notes.txt", f"/image '{tmp_path}/a b.png'", f"{tmp_path}/gone.png")
+    assert f"error: '{tmp_path}/notes.txt' is not a picture of a known kind" in chat.shown
+    assert f"error: '{tmp_path}/a b.png' is not a picture of a known kind" in chat.shown
+    assert f"error: cannot read '{tmp_path}/gone.png': no such file" in chat.shown
+    assert chat.loop.conversation.attached == [] and chat.turns == []
+
+
+def test_files_are_named_in_what_the_model_says_of_them(tmp_path: Path):
+    (tmp_path / "c.mp4").write_bytes(b"no clip")
+    chat = Chat(f"/video {tmp_path}/c.mp4", "name the file")
+    assert f"error: '{tmp_path}/c.mp4' is broken\n" in chat.shown
 
 
 def test_pictures(picture: Path):
@@ -112,6 +157,12 @@ def test_pictures(picture: Path):
 def test_dropped_files_are_attached(picture: Path):
     chat = Chat(f"'{picture}'", "what?")
     assert [part["type"] for part in chat.model.asked[0][0]["content"]] == ["image_url", "text"]
+    url = picture.as_uri()
+    assert url.startswith("file:///") and "%20" in url
+    for line in (url, f"{url} {picture.as_uri()}", f"/image {url}"):
+        chat = Chat(line, "what?")
+        assert chat.loop.conversation.turns[0].media[0].source == str(picture)
+    assert "cannot read '/no such.png': no such file" in Chat("file:///no%20such.png").shown
     assert Chat("what is a.png", "/exit").turns[0][0] == "what is a.png"
     assert len(Chat(f"'{picture}'", at_terminal=False).turns) == 1
 
@@ -162,7 +213,11 @@ def test_answers_do_not_steer_the_terminal():
 
 
 def test_cut_answers_are_told():
-    assert "cut off" in Chat("long").shown
+    assert "cut off: the conversation fills the context" in Chat("long").shown  # 3 tokens of 512
+    chat = Chat("x")
+    chat.loop._max_new_tokens = 3
+    chat.loop.take("long")
+    assert "cut off at the longest answer; --max-new-tokens raises it" in chat.shown
     assert "cut off" in Chat("long", at_terminal=False).err.getvalue()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from seesay import cli
 from seesay.commands import options, serve_server
+from seesay.commands.advice import adapt
 from seesay.config import EngineConfig, MediaLimits
 from seesay.serving.settings import ServerSettings
 
@@ -72,19 +73,22 @@ def test_every_option_arrives(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("serve api_server --tp 2", "tp=2 is not supported"),
-        ("chat --quant-policy 8", "quant_policy=8 is not supported"),
-        ("chat --adapters a=b", "adapters="),
-        ("chat --cache-max-entry-count 2", "cache_max_entry_count=2.0"),
-        ("chat --num-cpu-blocks 2 --no-enable-prefix-caching", "num_cpu_blocks=2: must be 0 without"),
+        ("serve api_server --tp 2", "--tp=2 is not supported"),
+        ("chat --quant-policy 8", "--quant-policy=8 is not supported"),
+        ("chat --adapters a=b", "--adapters="),
+        ("chat --cache-max-entry-count 2", "--cache-max-entry-count=2.0"),
+        (
+            "chat --num-cpu-blocks 2 --no-enable-prefix-caching",
+            "--num-cpu-blocks=2: must be 0 without --enable-prefix-caching",
+        ),
         ("chat --hf-overrides {", "--hf-overrides: not JSON"),
         ("chat --hf-overrides 3", "--hf-overrides: must be a JSON object"),
         ("chat --chat-template no.json", "no.json"),
         ("serve api_server --api-keys", "--api-keys: name at least one"),
-        ("serve api_server --request-timeout 0", "request_timeout_s"),
-        ("serve api_server --allow-origins * --allow-credentials", "cors_credentials"),
-        ("serve api_server --allowed-local-media-path /no/such", "allowed_local_media_path"),
-        ("serve api_server --allowed-media-domains http://x", "allowed_media_domains"),
+        ("serve api_server --request-timeout 0", "--request-timeout=0.0"),
+        ("serve api_server --allow-origins * --allow-credentials", "--allow-credentials: name the origins"),
+        ("serve api_server --allowed-local-media-path /no/such", "--allowed-local-media-path="),
+        ("serve api_server --allowed-media-domains http://x", "--allowed-media-domains="),
         ("serve api_server --ssl", "SSL_CERTFILE"),
         ("serve api_client http://127.0.0.1:1", "is it running"),
         ("serve api_client ftp://x", "http://"),
@@ -102,17 +106,69 @@ def test_wrong_options_are_one_line(
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "message"),
     [
-        "chat --temperature nan", "chat --max-new-tokens 0", "chat --seed x", "serve api_server --server-port 70000",
-        "zoo", "chat --dtype int4", "serve zoo", "completion tcsh",
+        ("chat --temperature nan", "argument --temperature: invalid number value: 'nan'"),
+        ("chat --max-new-tokens 0", "argument --max-new-tokens: 0 must be at least 1"),
+        ("chat --seed x", "argument --seed: 'x' is not a whole number"),
+        ("serve api_server --server-port 70000", "argument --server-port: 70000 must be from 0 to 65535"),
+        ("chat --dtype int4", "argument --dtype: invalid choice: 'int4'"),
+        ("completion tcsh", "argument shell: invalid choice: 'tcsh'"),
+        ("chta", "unknown command 'chta': did you mean 'chat'?"),
+        ("zoo --dtype x", "unknown command 'zoo'; there are demo, chat, serve, list, check_env, completion"),
+        ("serve api_servr m", "unknown command 'api_servr': did you mean 'api_server'?"),
+        ("chat --temprature 1", "unknown option '--temprature': did you mean '--temperature'?"),
+        ("chat --temprature=1 m", "unknown option '--temprature': did you mean '--temperature'?"),
+        ("chat --server-name x", "unknown option '--server-name'; `seesay serve api_server` has it"),
+        ("chat --zoo", "unknown option '--zoo' (`seesay chat --help` lists them)"),
+        ("--verzion", "unknown option '--verzion': did you mean '--version'?"),
+        ("chat a b", "unexpected argument 'b'"),
+        # What users of LMDeploy type.
+        ("lite auto_awq m --work-dir w", "lite: weights are not quantized here: `seesay serve api_server MODEL`"),
+        ("convert internlm2 m", "convert: nothing is converted: `seesay chat MODEL`"),
+        ("serve proxy --server-port 1", "proxy: there is no proxy here: put a load balancer"),
+        ("chat torch m", "torch: give the model alone: `seesay chat m`"),
     ],
-)  # fmt: skip
-def test_wrong_values_are_told_with_the_usage(words: str, capsys: pytest.CaptureFixture[str]):
+)
+def test_wrong_words_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as caught:
         cli.main(words.split())
     assert caught.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: seesay")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seesay") and f": error: {message}" in line
+
+
+def test_advice_names_options_that_are_here():
+    chat, client = (parse(*words.split()).parser for words in ("chat", "serve api_client"))
+    host = "an address that is not public (the owner may set allow_private_hosts)"
+    assert adapt(host, chat) == host.replace("allow_private_hosts", "--allow-private-hosts")
+    assert adapt(host, client) == host
+    assert adapt("send a smaller picture or raise MediaLimits.max_pixels", chat).endswith("raise --max-media-pixels")
+    assert adapt("send a part of it or raise MediaLimits.max_duration_s", chat) == "send a part of it"
+    assert adapt("at most 8 tokens (session_len)", chat) == "at most 8 tokens (--session-len)"
+    assert adapt("choose another template with chat_template_config", chat).endswith("with --chat-template")
+    assert adapt("tokenizer_config.json of model_type 'x'", chat) == "tokenizer_config.json of model_type 'x'"
+
+
+@pytest.mark.parametrize(
+    ("words", "warns"),
+    [
+        ("serve api_server /no/such", True),
+        ("serve api_server /no/such --api-keys k", False),
+        ("serve api_server /no/such --server-name 127.0.0.1", False),
+        ("serve api_server /no/such --server-name localhost", False),
+        ("serve api_server /no/such --server-name ::", True),
+        ("serve gradio ftp:no --server-name 0.0.0.0", True),
+        ("serve gradio ftp:no", False),
+    ],
+)
+def test_strangers_are_warned_of(words: str, warns: bool, capsys: pytest.CaptureFixture[str]):
+    assert cli.main([*words.split(), "--server-port", "0"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "warning" in line] == [
+        line for line in lines if warns and line.startswith("seesay: warning: the ") and "asks for no key" in line
+    ]
+    assert any("warning" in line for line in lines) == warns
 
 
 def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch):

@@ -173,27 +173,21 @@ def test_a_port_that_another_server_has_is_refused(engine: AsyncEngine):
 
 def test_a_port_that_is_taken_while_the_model_loads(engine: AsyncEngine):
     settings = make_settings()
-    (sock,) = open_sockets("127.0.0.1", 0)
     ready: list[bool] = []
-    with socket.socket() as thief:
+    with open_sockets("127.0.0.1", 0) as sockets, socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        thief.bind(sock.getsockname())
+        thief.bind(sockets[0].getsockname())
         thief.listen()
         server = DrainingServer.make(create_app(engine, settings), settings, on_ready=lambda: ready.append(True))
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port_of([sock])}"):
-            asyncio.run(server._serve([sock]))
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port_of(sockets)}"):
+            asyncio.run(server._serve(sockets))
     assert not ready
-    sock.close()
 
 
 def test_every_address_of_a_host_is_listened_on():
-    sockets = open_sockets("", 0)
-    try:
+    with open_sockets("", 0) as sockets:
         assert len({sock.getsockname()[1] for sock in sockets}) == 1 and port_of(sockets) > 0
         assert {sock.family for sock in sockets} <= {socket.AF_INET, socket.AF_INET6}
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str], Path], tmp_path: Path):
