@@ -1,6 +1,6 @@
 """Tokens per second beside `transformers.generate`, on the CPU, with the built-in checkpoint.
 
-    python benchmarks/cpu.py [--rounds 5] [--questions 48] [--model PATH]
+    python benchmarks/cpu.py [--rounds 5] [--questions 48] [--model PATH] [--plot FILE.png]
 
 A queue of questions about pictures, clips and sums, the evaluation's tasks in turn, is answered greedily to each
 answer's natural end, at most 1 or 8 at a time. Transformers takes the queue in batches of that size, as
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from plotting import Bars, add_plot_option, save_plot
 
 from seesay import EngineConfig, GenerationConfig, pipeline
 from seesay.demo import CHECKPOINT
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--questions", type=int, default=48, help="length of the queue at batch 8; a sixth at batch 1")
     parser.add_argument("--model", default=str(CHECKPOINT))
+    add_plot_option(parser)
     args = parser.parse_args()
 
     theirs, ours = Transformers(args.model), Seesay(args.model)
@@ -137,6 +139,16 @@ def main() -> None:
     for pipe in ours.pipes.values():
         pipe.close()
     print(json.dumps(figures))
+    if args.plot is not None:
+        rates = {
+            f"batch {batch_size}, {'a queue of questions' if suffix else 'equal questions'}": {
+                "seesay": figures[f"tokens_per_s_b{batch_size}{suffix}"],
+                "Transformers": figures[f"transformers_tokens_per_s_b{batch_size}{suffix}"],
+            }
+            for batch_size in (1, 8)
+            for suffix in ("", "_queue")
+        }
+        save_plot(args.plot, f"On the CPU, {figures['threads']} threads", [Bars(title="tokens/s", values=rates)])
 
 
 if __name__ == "__main__":

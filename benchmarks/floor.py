@@ -1,6 +1,6 @@
 """What no engine can avoid, timed alone: the matrix products and the attention of Qwen2.5-VL-7B in bfloat16.
 
-    python benchmarks/floor.py
+    python benchmarks/floor.py [--plot FILE.png]
 
 Products by cuBLAS and attention by `scaled_dot_product_attention`, replayed as CUDA graphs in which nothing else runs:
 what the workloads of h200.py would cost on this GPU if all the rest took no time. Weights are those of all layers, so
@@ -9,12 +9,14 @@ that caches do not hold them. Prints one line `RESULT {JSON}`; times in millisec
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from h200 import report
+from plotting import Bars, add_plot_option, save_plot
 from triton.testing import do_bench_cudagraph
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 3584, 28, 28, 4, 128, 18944, 152064
@@ -95,8 +97,15 @@ def measure() -> dict[str, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_plot_option(parser)
+    args = parser.parse_args()
     figures = {name: round(value, 2) for name, value in measure().items()}
-    report(what="floor", gpu=torch.cuda.get_device_name(), **figures)
+    gpu = torch.cuda.get_device_name()
+    report(what="floor", gpu=gpu, **figures)
+    if args.plot is not None:
+        times = {name.replace("_", " "): {"ms": ms} for name, ms in figures.items() if name != "copy_tb_per_s"}
+        save_plot(args.plot, f"What no engine can avoid, {gpu}", [Bars(title="all layers, ms", values=times)])
 
 
 if __name__ == "__main__":

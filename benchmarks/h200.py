@@ -1,6 +1,7 @@
 """Latency and throughput of the offline pipeline by the steps by which the peers' figures were measured.
 
     python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0] [--max-batch-size 256]
+        [--plot FILE.png]
     python benchmarks/h200.py MODEL_DIR --trace FOLDER [--only single,text,image,shared] [--scale 1.0]
 
 *start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import workload
+from plotting import Panel, add_plot_option, make_bars, save_plot
 from workload import Request
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ LONG_ANSWER_TOKENS = 4000
 NUM_KERNELS, NAME_LENGTH = 16, 60
 
 
-def report(**figures: Any) -> None:
+def report(**figures: Any) -> dict[str, Any]:
+    """Print the figures; returns them."""
     print("RESULT " + json.dumps({"engine": "seesay", **figures}), flush=True)
+    return figures
 
 
 def open_pipeline(model: str, vision: Mapping[str, Any] | None = None, **options: Any) -> Pipeline:
@@ -123,13 +127,29 @@ def warm_up(pipe: Pipeline, side_px: int) -> None:
     run(pipe, workload.image_requests(4, side_px=side_px, num_output_tokens=16, seed=10))
 
 
-def measure_each(figures: Mapping[str, Callable[[], dict[str, Any]]], names: Iterable[str]) -> None:
+def measure_each(figures: Mapping[str, Callable[[], dict[str, Any]]], names: Iterable[str]) -> list[dict[str, Any]]:
     """Print the figures of each name; where one fails, that is said, and the next is measured."""
+    records = []
     for name in names:
         try:
-            report(what=name, **figures[name]())
+            records.append(report(what=name, **figures[name]()))
         except Exception as error:
-            report(what=name, error=repr(error)[:400])
+            records.append(report(what=name, error=repr(error)[:400]))
+    return records
+
+
+def make_panels(records: Sequence[Mapping[str, Any]]) -> list[Panel]:
+    """What `measure_each` or `trace_all` measured."""
+    return [
+        make_bars(
+            "one request with a picture, ms", records, "what", {"ttft_ms": "first token", "tpot_ms": "per token"}
+        ),
+        make_bars("requests/s", records, "what", {"req_per_s": "requests/s"}),
+        make_bars("tokens/s", records, "what", {"in_tok_per_s": "in", "out_tok_per_s": "out"}),
+        make_bars("milliseconds of a step, by answers at once", records, "batch", {"step_ms": "step"}),
+        make_bars("share of the time in which the GPU is busy", records, "window", {"busy_share": "busy"}),
+        make_bars("longest time in which the GPU waits, us", records, "window", {"longest_gap_us": "gap"}),
+    ]
 
 
 # --- traces ----------------------------------------------------------------------------------------------------------
@@ -219,14 +239,18 @@ def trace_workload(measure: Callable[[], object], path: Path) -> dict[str, Any]:
     return {**summarize_gaps(events), **summarize_time(events)}
 
 
-def trace_all(pipe: Pipeline, folder: Path, figures: Mapping[str, Callable[[], object]]) -> None:
+def trace_all(pipe: Pipeline, folder: Path, figures: Mapping[str, Callable[[], object]]) -> list[dict[str, Any]]:
     """Print how busy the GPU is while answers grow, for each batch size, and during the workloads."""
     folder.mkdir(parents=True, exist_ok=True)
     trace_decode(pipe, 1, folder / "warm_up.json")  # the first window waits for the profiler to start
+    records = []
     for batch_size in TRACED_BATCHES:
-        report(what="gaps", batch=batch_size, **trace_decode(pipe, batch_size, folder / f"decode_{batch_size}.json"))
+        figures_of = trace_decode(pipe, batch_size, folder / f"decode_{batch_size}.json")
+        records.append({"window": f"{batch_size} answers", **report(what="gaps", batch=batch_size, **figures_of)})
     for name, measure in figures.items():
-        report(what="where", workload=name, **trace_workload(measure, folder / f"{name}.json"))
+        traced = trace_workload(measure, folder / f"{name}.json")
+        records.append({"window": name, **report(what="where", workload=name, **traced)})
+    return records
 
 
 def main() -> None:
@@ -237,6 +261,7 @@ def main() -> None:
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
     parser.add_argument("--max-batch-size", type=int, default=256, help="256 is the peers' setting")
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
+    add_plot_option(parser)
     args = parser.parse_args()
     asked = None if args.only is None else args.only.split(",")
     if unknown := set(asked or ()) - set(WORKLOADS):
@@ -249,10 +274,12 @@ def main() -> None:
     figures = make_figures(pipe, args.scale, args.side_px)
     warm_up(pipe, args.side_px)
     if args.trace is None:
-        measure_each(figures, asked or WORKLOADS)
+        records = measure_each(figures, asked or WORKLOADS)
     else:
-        trace_all(pipe, args.trace, {name: figures[name] for name in asked or ()})
+        records = trace_all(pipe, args.trace, {name: figures[name] for name in asked or ()})
     pipe.close()
+    if args.plot is not None:
+        save_plot(args.plot, f"seesay, {args.model}", make_panels(records))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How much running text answers suffer while pictures arrive, by the steps by which the peers were measured.
 
-    python benchmarks/interference.py MODEL_DIR [--scale 1.0] [--side-px 1024] [--lead-s 1.5]
+    python benchmarks/interference.py MODEL_DIR [--scale 1.0] [--side-px 1024] [--lead-s 1.5] [--plot FILE.png]
 
 16 text answers of 800 tokens stream. After 1.5 s, 32 different 1024x1024 pictures arrive, 20 a second, each with a
 short question and 8 tokens to answer. Prints one line `RESULT {JSON}`: the longest gap between two deliveries of any
@@ -15,13 +15,14 @@ import argparse
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import workload
 from h200 import open_pipeline, report
+from plotting import Bars, Lines, Panel, add_plot_option, save_plot
 from workload import Request
 
 if TYPE_CHECKING:
@@ -97,12 +98,35 @@ def summarize(marks: Marks) -> dict[str, Any]:
     }
 
 
+def make_panels(marks: Marks, figures: Mapping[str, float]) -> list[Panel]:
+    """The longest gaps, and every gap of every text when it ended."""
+    ends_s, gaps_ms = list[float](), list[float]()
+    for arrived in marks.texts:
+        for earlier, later in pairwise(arrived[UNCOUNTED_TOKENS:]):
+            ends_s.append(later - marks.first_images_at)
+            gaps_ms.append(1e3 * (later - earlier))
+    longest = {
+        "before the pictures": {"gap": figures["longest_gap_before_ms"]},
+        "while they arrive": {"gap": figures["longest_gap_ms"]},
+    }
+    return [
+        Bars(title="longest gap in a text answer, ms", values=longest),
+        Lines(
+            title="gaps between the pieces of text answers, ms",
+            x_title="seconds since the first picture arrived",
+            series={"gap": (ends_s, gaps_ms)},
+            is_scattered=True,
+        ),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
     parser.add_argument("--lead-s", type=float, default=1.5, help="time that the texts have to themselves")
+    add_plot_option(parser)
     args = parser.parse_args()
 
     def share(num: int) -> int:
@@ -118,7 +142,10 @@ def main() -> None:
     work, warm_up = make_work(800, 32, seed=5), make_work(40, 4, seed=7)
     with open_pipeline(args.model) as pipe:
         stream_all(pipe, *warm_up, args.lead_s)
-        report(what="interference", **summarize(stream_all(pipe, *work, args.lead_s)))
+        marks = stream_all(pipe, *work, args.lead_s)
+    figures = report(what="interference", **summarize(marks))
+    if args.plot is not None:
+        save_plot(args.plot, f"seesay, {args.model}: text answers while pictures arrive", make_panels(marks, figures))
 
 
 if __name__ == "__main__":

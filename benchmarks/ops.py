@@ -1,6 +1,6 @@
 """Each operation's time on the GPU beside its floor and beside torch's.
 
-    python benchmarks/ops.py [--copy-tb-per-s 4.3] [--matrix-tflop-per-s 790]
+    python benchmarks/ops.py [--copy-tb-per-s 4.3] [--matrix-tflop-per-s 790] [--plot FILE.png]
 
 Shapes are those of a 7B backbone (28 heads over 4, head size 128, hidden size 3584) in bfloat16. The floor is the bytes
 that an operation must move over the copy bandwidth, or the operations it must do over the rate of matrix products,
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from plotting import add_plot_option, make_bars, save_plot
 from triton.testing import do_bench, do_bench_cudagraph
 
 from seesay.kernels.gemv import multiply
@@ -188,7 +189,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--copy-tb-per-s", type=float, default=4.3)
     parser.add_argument("--matrix-tflop-per-s", type=float, default=790.0)
+    add_plot_option(parser)
     options = parser.parse_args()
+    records: list[dict[str, Any]] = []
     implementations: dict[str, Ops] = {"triton": TritonOps(), "torch": TorchOps()}
 
     def report(name: str, figures: dict[str, Figure]) -> None:
@@ -198,7 +201,8 @@ def main() -> None:
         )
         times = {kind: measure(figures[kind], ops) for kind, ops in implementations.items()}
         line = {"op": name, "us": times["triton"], "floor_us": floor, "torch_us": times["torch"]}
-        print(json.dumps({k: v if isinstance(v, str) else round(v, 2) for k, v in line.items()}), flush=True)
+        records.append({k: v if isinstance(v, str) else round(v, 2) for k, v in line.items()})
+        print(json.dumps(records[-1]), flush=True)
 
     for num_tokens in (1, 128, 8192):
         for figure in token_figures(num_tokens):
@@ -212,6 +216,9 @@ def main() -> None:
         make = attention_figure(name, rows)
         report(name, {kind: make(ops) for kind, ops in implementations.items()})
         torch.cuda.empty_cache()
+    if options.plot is not None:
+        series = {"us": "Triton", "floor_us": "floor", "torch_us": "torch"}
+        save_plot(options.plot, "The decoder's operations", [make_bars("microseconds", records, "op", series)])
 
 
 if __name__ == "__main__":

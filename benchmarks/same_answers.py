@@ -1,6 +1,6 @@
 """Whether everything that makes answers fast leaves them as they are.
 
-    python benchmarks/same_answers.py [--scenes 200] [--device-type auto] [--dtype bfloat16]
+    python benchmarks/same_answers.py [--scenes 200] [--device-type auto] [--dtype bfloat16] [--plot FILE.png]
 
 The built-in checkpoint answers scenes of all tasks greedily, one at a time, with nothing that could matter: no CUDA
 graphs, no step ahead, no chunks, no caches. Then it answers all of them at once and in chunks, with all of that on, and
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h200 import report
+from plotting import add_plot_option, make_bars, save_plot
 
 from seesay import EngineConfig, GenerationConfig, Response, VisionConfig, pipeline
 from seesay.demo.evaluate import MAX_NEW_TOKENS, messages_for
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=200)
     parser.add_argument("--device-type", default="auto")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    add_plot_option(parser)
     args = parser.parse_args()
     if args.scenes < 1:
         parser.error("--scenes is at least 1")
@@ -98,11 +100,11 @@ def main() -> None:
     plain = ask_plainly(scenes, **options)
     fast = dict(zip(("computed", "cached"), ask_fast(scenes, **options)))
     fast |= zip(("computed, few blocks", "cached, few blocks"), ask_fast(scenes, **options, **FEW_BLOCKS))
-    num_different = 0
+    num_different, records = 0, []
     for name, answers in fast.items():
         differences = compare(plain, answers)
         num_different += len(differences)
-        report(
+        record = report(
             what="same_answers",
             how=name,
             dtype=args.dtype,
@@ -112,6 +114,10 @@ def main() -> None:
             margins=sorted(round(difference.margin, 4) for difference in differences),
             cached_tokens=sum(answer.usage.cached_tokens for answer in answers if answer.usage is not None),
         )
+        records.append(record)
+    if args.plot is not None:
+        bars = make_bars("answers", records, "how", {"answers": "all", "different": "different"})
+        save_plot(args.plot, f"The same answers, {args.dtype}", [bars])
     sys.exit(int(num_different > 0))
 
 

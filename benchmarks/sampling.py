@@ -1,6 +1,6 @@
 """How long choosing the next tokens takes on the GPU: kernels beside sorting, what the host spends, what bytes allow.
 
-    python benchmarks/sampling.py [--vocabulary 152064]
+    python benchmarks/sampling.py [--vocabulary 152064] [--plot FILE.png]
 
 The logits are bfloat16, random with a steep tail as a trained model's, or flat as an untrained one's. `us` is the GPU's
 time of one `Sampler.draw`, `torch_us` that of the drawing alone by the torch implementation, which sorts, `floor_us`
@@ -14,9 +14,11 @@ import json
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
+from plotting import add_plot_option, make_bars, save_plot
 
 from seesay.llm import sampler
 from seesay.llm.sampler import Sampler, SamplingRow
@@ -84,7 +86,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocabulary", type=int, default=152064)
     parser.add_argument("--copy-tb-per-s", type=float, default=4.3)
+    add_plot_option(parser)
     options = parser.parse_args()
+    records: list[dict[str, Any]] = []
     for is_steep in (True, False):
         for count in (1, 64, 256):
             logits = make_logits(count, options.vocabulary, is_steep=is_steep)
@@ -92,12 +96,25 @@ def main() -> None:
             for name, params in CASES.items():
                 rows, own = make_rows(count, params, options.vocabulary), Sampler(0)
                 gpu_us, host_us = measure(lambda: own.draw(logits, rows, previous=previous))  # noqa: B023
-                line: dict[str, object] = {"logits": "steep" if is_steep else "flat", "rows": count, "options": name}
+                line: dict[str, Any] = {"logits": "steep" if is_steep else "flat", "rows": count, "options": name}
                 line |= {"us": round(gpu_us), "host_us": round(host_us)}
                 line["floor_us"] = round(2e-6 * count * options.vocabulary / options.copy_tb_per_s, 1)
                 if not params.greedy:
                     line["torch_us"] = round(measure_torch(logits, params))
                 print(json.dumps(line), flush=True)
+                records.append(line)
+    if options.plot is not None:
+        series = {"us": "GPU", "host_us": "host", "floor_us": "floor", "torch_us": "torch"}
+        panels = [
+            make_bars(
+                f"{logits} logits, {num_rows} rows, us",
+                [line for line in records if (line["logits"], line["rows"]) == (logits, num_rows)],
+                "options",
+                series,
+            )
+            for logits, num_rows in dict.fromkeys((line["logits"], line["rows"]) for line in records)
+        ]
+        save_plot(options.plot, "Choosing the next tokens", panels)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Many streaming chats with pictures against a live server, half of which hang up at random.
 
     python benchmarks/serve_load.py [MODEL] [--seconds 60] [--clients 64] [--pictures 200] [--warm-up 30]
+        [--plot FILE.png]
 
 Starts `seesay serve api_server` in a process of its own, on a free port of loopback. Every client asks about one
 picture after another; those with an odd number leave each stream at a random moment, before its first token or later.
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from plotting import Bars, Lines, Panel, add_plot_option, save_plot
 
 from seesay.demo.scenes import sample_scene
 
@@ -242,17 +244,19 @@ def main() -> int:
     # picture per request would be ten times as much.
     parser.add_argument("--max-growth-mb", type=float, default=128.0, help="growth of memory that still is flat")
     parser.add_argument("--server-options", default="", help="further options of `seesay serve api_server`")
+    add_plot_option(parser)
     args = parser.parse_args()
     with running_server(args.model, args.server_options.split()) as (url, pid):
         tally, memory = asyncio.run(run_load(url, pid, args))
         metrics = wait_until_idle(url)
-    for what, values in (
-        ("time_to_first_token_s", tally.first_s),
-        ("time_per_output_token_s", tally.per_token_s),
-        ("end_to_end_s", tally.total_s),
-    ):
-        if values:
-            print(json.dumps({"what": what, "count": len(values), **percentiles(values)}))
+    latencies = {
+        "time_to_first_token_s": tally.first_s,
+        "time_per_output_token_s": tally.per_token_s,
+        "end_to_end_s": tally.total_s,
+    }
+    latencies_at = {what: percentiles(values) for what, values in latencies.items() if values}
+    for what, figures in latencies_at.items():
+        print(json.dumps({"what": what, "count": len(latencies[what]), **figures}))
     growth_mb = growth_bytes(memory) / 2**20
     summary = {
         "what": "serve_load",
@@ -269,6 +273,15 @@ def main() -> int:
         "preemptions": int(metrics["seesay_preemptions_total"]),
     }
     print(json.dumps(summary))
+    if args.plot is not None:
+        panels: list[Panel] = [
+            Bars(title=what.removesuffix("_s").replace("_", " ") + ", s", values={f"{args.clients} clients": figures})
+            for what, figures in latencies_at.items()
+        ]
+        times_s = [args.seconds * (index + 0.5) / len(memory) for index in range(len(memory))]
+        resident = {"server": (times_s, [num_bytes / 2**20 for num_bytes in memory])}
+        panels.append(Lines(title="resident memory, MB", x_title="seconds", series=resident))
+        save_plot(args.plot, f"seesay, {args.model}: {args.clients} clients", panels)
     is_good = tally.total_s and not tally.lost and not summary["kv_blocks_used_after"]
     return 0 if is_good and growth_mb <= args.max_growth_mb else 1
 

@@ -1,6 +1,7 @@
 """Host and GPU memory over thousands of requests with pictures, which should stay where they are.
 
     python benchmarks/soak.py MODEL [--requests 5000] [--clients 32] [--max-side-px 1024] [--kv-blocks N]
+        [--plot FILE.png]
 
 Every client asks about one picture after another. Sizes and shapes differ, most are small and some are large; one in
 five is a picture that was shown before, so that every cache fills, evicts and hits. Memory is read fifty times, each
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from h200 import open_pipeline, report
+from plotting import Lines, add_plot_option, save_plot
 from workload import make_picture, make_text
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ def main() -> None:
     parser.add_argument("--cache-mb", type=int, default=256, help="of embeddings, and of preprocessed pictures")
     parser.add_argument("--max-growth-mb", type=float, default=20.0, help="per 1,000 requests")
     parser.add_argument("--seed", type=int, default=1)
+    add_plot_option(parser)
     args = parser.parse_args()
     if args.requests < NUM_READINGS:
         parser.error(f"--requests is at least {NUM_READINGS}, and a slope tells something from some thousands on")
@@ -163,6 +166,13 @@ def main() -> None:
         feature_mb=round(stats.feature_bytes / 2**20, 1),
         faults=faults,
     )
+    if args.plot is not None:
+        series = {name: (counts, values_mb) for name, values_mb in readings_mb.items()}
+        save_plot(
+            args.plot,
+            f"seesay, {args.model}: memory over {args.requests:,} requests",
+            [Lines(title="memory, MB", x_title="requests", series=series)],
+        )
     sys.exit(int(bool(faults)))
 
 

@@ -1,6 +1,6 @@
 """How long it takes until something happens: the import, the command line's help, a model's first answers.
 
-    python benchmarks/start.py [MODEL] [--rounds 5] [--side-px 1024]
+    python benchmarks/start.py [MODEL] [--rounds 5] [--side-px 1024] [--plot FILE.png]
 
 *import*: seconds of importing seesay's pipeline in a new interpreter, and whether that imported torch. *help*: seconds
 of `seesay --help`, the interpreter's start included. *model*: seconds from the import of seesay to a pipeline that
@@ -22,6 +22,7 @@ from typing import Any
 
 import workload
 from h200 import open_pipeline, report, run
+from plotting import add_plot_option, make_bars, save_plot
 from workload import Request
 
 IMPORT = """
@@ -49,11 +50,11 @@ def measure_help(rounds: int) -> dict[str, Any]:
     return {"seconds": round(seconds, 3)}
 
 
-def measure_model(model: str, side_px: int) -> None:
+def measure_model(model: str, side_px: int) -> list[dict[str, Any]]:
     """Print a model's figures. To be called in an interpreter that has not imported torch."""
     started_s = time.perf_counter()
     with open_pipeline(model) as pipe:
-        report(what="model", seconds=round(time.perf_counter() - started_s, 2))
+        records = [report(what="model", seconds=round(time.perf_counter() - started_s, 2))]
 
         def time_ms(request: Request) -> float:
             started_s = time.perf_counter()
@@ -64,7 +65,8 @@ def measure_model(model: str, side_px: int) -> None:
         images = workload.image_requests(2, side_px=side_px, num_output_tokens=4)
         for what, requests in (("text", texts), ("image", images)):
             first_ms, second_ms = map(time_ms, requests)
-            report(what=f"first_{what}", ms=first_ms, second_ms=second_ms)
+            records.append(report(what=f"first_{what}", ms=first_ms, second_ms=second_ms))
+    return records
 
 
 def main() -> None:
@@ -72,11 +74,20 @@ def main() -> None:
     parser.add_argument("model", nargs="?")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
+    add_plot_option(parser)
     args = parser.parse_args()
-    report(what="import", **measure_import(args.rounds))
-    report(what="help", **measure_help(args.rounds))
+    records = [
+        report(what="import", **measure_import(args.rounds)),
+        report(what="help", **measure_help(args.rounds)),
+    ]
     if args.model is not None:
-        measure_model(args.model, args.side_px)
+        records += measure_model(args.model, args.side_px)
+    if args.plot is not None:
+        panels = [
+            make_bars("seconds until something happens", records, "what", {"seconds": "seconds"}),
+            make_bars("milliseconds of a request", records, "what", {"ms": "the first", "second_ms": "the second"}),
+        ]
+        save_plot(args.plot, f"seesay, {args.model or 'without a model'}: start", panels)
 
 
 if __name__ == "__main__":

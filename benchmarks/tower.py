@@ -1,6 +1,6 @@
 """The vision tower's time on the GPU beside its floor.
 
-    python benchmarks/tower.py [MODEL_DIR] [--rounds 10]
+    python benchmarks/tower.py [MODEL_DIR] [--rounds 10] [--plot FILE.png]
 
 Without MODEL_DIR the tower has the sizes of Qwen2.5-VL-7B and random weights, in bfloat16. *ms* is one call of the
 tower on patches that are on the device, for a batch like others before but without a CUDA graph; *host_ms* is the part
@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from plotting import add_plot_option, make_bars, save_plot
 from triton.testing import do_bench_cudagraph
 
 from seesay.config import VisionConfig
@@ -206,7 +207,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model_dir", nargs="?", type=Path)
     parser.add_argument("--rounds", type=int, default=10)
+    add_plot_option(parser)
     args = parser.parse_args()
+    records = []
     encoder = load_encoder(args.model_dir)
     tower = encoder.tower
     for name, grids in BATCHES.items():
@@ -223,8 +226,13 @@ def main() -> None:
             "new_ms": round(measure(partial(tower, patches, grids), args.rounds)[0], 2),
             "floor_ms": round(measure_floor(tower.config, grids), 2),
         }
+        records.append(figure)
         print(json.dumps(figure), flush=True)
     measure_worker(encoder)
+    if args.plot is not None:
+        series = {f"{name}_ms": name for name in ("host", "graph", "new", "floor")}
+        bars = make_bars("milliseconds of a call", records, "batch", {"ms": "call", **series})
+        save_plot(args.plot, "The vision tower", [bars])
 
 
 if __name__ == "__main__":
