@@ -11,12 +11,12 @@ import textwrap
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.demo.scenes import CLIP_FPS, Example, make_example, sample_scene
+from seesay.demo.page import Answered, check_writable, make_page
+from seesay.demo.scenes import CLIP_FPS, Example, Turn, make_example, sample_scene
 from seesay.response import Response
 from seesay.version import __version__
 
@@ -32,23 +32,21 @@ _GAP_PX = 8
 _GEN_CONFIG = GenerationConfig(max_new_tokens=128)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """One line of the table of times."""
-
-    name: str
-    response: Response
-
-
 def run_tour(
     model: str = "seesay-demo",
     *,
     seed: int = 0,
     out: Path | None = None,
     device: str = "auto",
+    html: Path | None = None,
     stream: TextIO | None = None,
 ) -> int:
-    """Run the demo; returns the exit status. Raises CheckpointError or ConfigError when the model cannot be loaded."""
+    """Run the demo; returns the exit status. `html` is where all of it is saved as a page.
+
+    Raises CheckpointError or ConfigError when the model cannot be loaded or the page cannot be written.
+    """
+    if html is not None:
+        check_writable(html)
     screen = _Screen(stream or sys.stdout)
     scene = sample_scene(seed)
     path = _save(scene.images[0], out)
@@ -59,52 +57,61 @@ def run_tour(
 
     started = time.perf_counter()
     with pipeline(model, backend_config=EngineConfig(device_type=device)) as pipe:
-        screen.line(f"ready after {time.perf_counter() - started:.1f} s")
-        rows = _ask_everything(pipe, screen, scene, path, seed)
+        ready_s = time.perf_counter() - started
+        screen.line(f"ready after {ready_s:.1f} s")
+        answers = _ask_everything(pipe, screen, scene, path, seed)
     screen.line()
-    screen.table(rows)
-    return 1 if any(row.response.finish_reason == "error" for row in rows) else 0
+    screen.table(answers)
+    if html is not None:
+        html.write_text(make_page(answers, model=model, ready_s=ready_s), encoding="utf-8")
+        screen.line()
+        screen.line(f"saved as a page: {html.resolve()}")
+    return 1 if any(answered.response.finish_reason == "error" for answered in answers) else 0
 
 
-def _ask_everything(pipe: Pipeline, screen: _Screen, scene: Example, path: Path, seed: int) -> list[_Row]:
-    rows: list[_Row] = []
+def _ask_everything(pipe: Pipeline, screen: _Screen, scene: Example, path: Path, seed: int) -> list[Answered]:
+    answers: list[Answered] = []
+    title = ""
 
-    def ask(name: str, session: Session, prompt: Any, question: str, answer: str) -> None:
+    def ask(name: str, session: Session, turn: Turn, prompt: Any = None, **media: tuple[Image.Image, ...]) -> None:
+        question, expected = turn
         screen.label("you", question)
-        rows.append(_Row(name=name, response=_answer(pipe, screen, session, prompt)))
-        screen.label("as drawn" if name != "text" else "expected", answer)
+        response = _answer(pipe, screen, session, question if prompt is None else prompt)
+        screen.label("as drawn" if name != "text" else "expected", expected)
+        answers.append(
+            Answered(name=name, title=title, question=question, expected=expected, response=response, **media)
+        )
 
-    def title(text: str) -> Session:
+    def begin(text: str) -> Session:
+        nonlocal title
+        title = text
         screen.line()
         screen.line(f"-- {text}")
         return pipe.session()
 
-    session = title(f"one picture: {path.name}")
-    (question, answer), (follow_up, second_answer) = scene.turns[:2]
-    ask("describe", session, (question, scene.images[0]), question, answer)
-    ask("follow-up", session, follow_up, follow_up, second_answer)
+    session = begin(f"one picture: {path.name}")
+    first, follow_up = scene.turns[:2]
+    ask("describe", session, first, (first[0], scene.images[0]), images=(scene.images[0],))
+    ask("follow-up", session, follow_up)
 
     pair = make_example("compare", seed)
     pair_path = path.with_name(f"{path.stem}-pair.png")
     _side_by_side(pair.images).save(pair_path)
-    session = title(f"two pictures: {pair_path.name}")
-    question, answer = pair.turns[0]
-    ask("two pictures", session, (question, list(pair.images)), question, answer)
+    session = begin(f"two pictures: {pair_path.name}")
+    ask("two pictures", session, pair.turns[0], (pair.turns[0][0], list(pair.images)), images=tuple(pair.images))
 
     clip = make_example("motion", seed)
     clip_path = path.with_name(f"{path.stem}-clip.gif")
-    frames = clip.clip
+    frames = tuple(clip.clip)
     frames[0].save(clip_path, save_all=True, append_images=frames[1:], duration=int(1000 / CLIP_FPS), loop=0)
-    session = title(f"a clip of {len(frames) / CLIP_FPS:g} s: {clip_path.name}")
-    question, answer = clip.turns[0]
+    session = begin(f"a clip of {len(frames) / CLIP_FPS:g} s: {clip_path.name}")
     video = {"type": "video", "video": list(frames), "fps": CLIP_FPS}
-    content = [video, {"type": "text", "text": question}]
-    ask("clip", session, [{"role": "user", "content": content}], question, answer)
+    content = [video, {"type": "text", "text": clip.turns[0][0]}]
+    ask("clip", session, clip.turns[0], [{"role": "user", "content": content}], frames=frames)
 
-    session = title("no picture")
-    question, answer = make_example("arithmetic", seed).turns[0]
-    ask("text", session, question, question, answer)
-    return rows
+    session = begin("no picture")
+    ask("text", session, make_example("arithmetic", seed).turns[0])
+    return answers
 
 
 def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: Any) -> Response:
@@ -171,7 +178,7 @@ class _Screen:
         self.begin(label)
         self.line("\n".join(textwrap.wrap(text, 100)) or text)
 
-    def table(self, rows: Sequence[_Row]) -> None:
+    def table(self, rows: Sequence[Answered]) -> None:
         """Milliseconds per stage of each question, and the rate at which its answer was written."""
         heads = ("ms", "decode", "preprocess", "encode", "prefill", "first token", "total", "tokens/s")
         self.line(_cells(heads))

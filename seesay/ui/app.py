@@ -124,7 +124,7 @@ def _serve_page(client: APIClient, models: Sequence[str], server_name: str, serv
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from starlette.middleware import Middleware
 
-    from seesay.ui.page import EXAMPLES_FOLDER, SCRIPT_FILES, STYLE_FILE, build_page, make_theme
+    from seesay.ui.page import EXAMPLES_FOLDER, FAVICON_FILE, SCRIPT_FILES, STYLE_FILES, build_page, make_theme
     from seesay.ui.policy import PolicyMiddleware
 
     page = build_page(client, models)
@@ -146,9 +146,9 @@ def _serve_page(client: APIClient, models: Sequence[str], server_name: str, serv
             max_threads=200,
             max_file_size=MAX_FILE_BYTES,
             allowed_paths=[str(EXAMPLES_FOLDER)],
-            favicon_path=str(STYLE_FILE.parent / "favicon.svg"),
+            favicon_path=str(FAVICON_FILE),
             theme=make_theme(),
-            css_paths=str(STYLE_FILE),
+            css_paths=[str(file) for file in STYLE_FILES],
             app_kwargs={"middleware": [Middleware(PolicyMiddleware)]},
             head="".join(f"<script>{file.read_text()}</script>" for file in SCRIPT_FILES),
         )

@@ -13,10 +13,12 @@ from seesay.serving.client import APIClient
 from seesay.ui.chat import Conversation, Settings
 from seesay.ui.handlers import Handlers
 from seesay.ui.history import build_history
+from seesay.ui.timeline import STYLE_FILE as TIMELINE_STYLE_FILE
 
 FOLDER = Path(__file__).parent
 EXAMPLES_FOLDER = FOLDER / "examples"
-STYLE_FILE = FOLDER / "style.css"
+FAVICON_FILE = FOLDER / "favicon.svg"
+STYLE_FILES = (FOLDER / "style.css", TIMELINE_STYLE_FILE)
 SCRIPT_FILES = (FOLDER / "page.js", FOLDER / "chat.js")
 
 _EXAMPLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+
+STYLE_FILE = Path(__file__).parent / "timeline.css"
 
 _MEDIA_STAGES = {
     "fetch_s": "fetch",
@@ -60,7 +63,7 @@ def make_timeline(timings: Mapping[str, float]) -> tuple[Stage, ...]:
 
 
 def draw_timeline(stages: Sequence[Stage]) -> str:
-    """HTML of the bars with their names and durations, for `style.css`; empty without stages."""
+    """HTML of the bars with their names and durations, for `STYLE_FILE`; empty without stages."""
     if not stages:
         return ""
     total_s = max(stage.end_s for stage in stages)
