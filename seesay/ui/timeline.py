@@ -81,10 +81,12 @@ def format_seconds(seconds: float) -> str:
 def _draw_row(stage: Stage, total_s: float) -> str:
     left = 100 * stage.start_s / total_s
     width = 100 * (stage.end_s - stage.start_s) / total_s
-    duration = format_seconds(stage.duration_s)
-    span = f"from {format_seconds(stage.start_s)} to {format_seconds(stage.end_s)}"
+    shown_s = stage.end_s - stage.start_s
+    title = f"{stage.name}: from {format_seconds(stage.start_s)} to {format_seconds(stage.end_s)}"
+    if stage.duration_s > 1.01 * shown_s:
+        title += f", {format_seconds(stage.duration_s)} of several at once"
     return (
-        f'<div class="seesay-stage" role="listitem" title="{escape(stage.name)}: {span}"><b>{escape(stage.name)}</b>'
+        f'<div class="seesay-stage" role="listitem" title="{escape(title)}"><b>{escape(stage.name)}</b>'
         f'<i><u class="seesay-bar seesay-bar-{stage.kind}" style="left:{left:.2f}%;width:{width:.2f}%"></u></i>'
-        f"<span>{duration}</span></div>"
+        f"<span>{format_seconds(shown_s)}</span></div>"
     )
