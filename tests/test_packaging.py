@@ -28,9 +28,9 @@ def packages_of(extra: str) -> list[str]:
     return [name for name in names if name != "seesay"]
 
 
-def imported_modules() -> set[str]:
+def imported_modules(folder: Path) -> set[str]:
     found: set[str] = set()
-    for path in PACKAGE.rglob("*.py"):
+    for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
@@ -40,10 +40,11 @@ def imported_modules() -> set[str]:
 
 
 def test_extras_are_used():
-    assert set(EXTRAS) == {*USED, "all", "dev"}
+    assert set(EXTRAS) == {*USED, "all", "bench", "dev"}
     assert EXTRAS["all"] == [f"seesay[{','.join(USED)}]"]
-    modules = imported_modules()
-    for extra in USED:
+    in_package, in_benchmarks = imported_modules(PACKAGE), imported_modules(PROJECT.parent / "benchmarks")
+    for extra in (*USED, "bench"):
+        modules = in_benchmarks if extra == "bench" else in_package
         for package in packages_of(extra):
             assert package.replace("-", "_") in modules, f"{package} of [{extra}] is imported nowhere"
 

@@ -53,7 +53,7 @@ def draw(path: Path, data: Mapping[str, Any], colors: Mapping[str, str]) -> None
         figure = Figure(figsize=(9.6, 5.2), layout="constrained")
         for axis, workload in zip(figure.subplots(3, 2).flat, data["workloads"], strict=True):
             draw_panel(axis, workload, data["engines"], colors)
-        figure.get_layout_engine().set(hspace=0.08, wspace=0.06)  # type: ignore[union-attr, call-arg]
+        figure.get_layout_engine().set(hspace=0.08, wspace=0.06)
         metadata = {"Date": None, "Description": make_digest(data)}
         figure.savefig(path, transparent=True, metadata=metadata)
     # Text stays text, in the reader's own font; the widths are those of a wide one.

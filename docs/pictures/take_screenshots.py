@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-SIZE = {"width": 1000, "height": 960}
+SIZE: Any = {"width": 1000, "height": 960}
 PICTURES: dict[Any, str] = {"light": "webui.png", "dark": "webui-dark.png"}
 READY = "the WebUI is at"
 
