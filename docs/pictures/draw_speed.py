@@ -47,13 +47,13 @@ def draw(path: Path, data: Mapping[str, Any], colors: Mapping[str, str]) -> None
     """One panel for each workload, in it one bar for each engine."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     style = {"svg.hashsalt": "seesay", "svg.fonttype": "none", "font.family": "DejaVu Sans"}
     with matplotlib.rc_context({**style, "text.color": colors["text"]}):
-        figure = Figure(figsize=(9.6, 5.2), layout="constrained")
+        figure = Figure(figsize=(9.6, 5.2), layout=ConstrainedLayoutEngine(hspace=0.08, wspace=0.06))
         for axis, workload in zip(figure.subplots(3, 2).flat, data["workloads"], strict=True):
             draw_panel(axis, workload, data["engines"], colors)
-        figure.get_layout_engine().set(hspace=0.08, wspace=0.06)
         metadata = {"Date": None, "Description": make_digest(data)}
         figure.savefig(path, transparent=True, metadata=metadata)
     # Text stays text, in the reader's own font; the widths are those of a wide one.
