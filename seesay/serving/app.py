@@ -17,9 +17,10 @@ from seesay.serving.admission import AdmissionMiddleware
 from seesay.serving.anthropic import messages
 from seesay.serving.anthropic.protocol import MessageStreamEvent
 from seesay.serving.auth import ApiKeyMiddleware
+from seesay.serving.bodies import explain_invalid
 from seesay.serving.context import ContextMiddleware, make_error_response
 from seesay.serving.docs_page import add_docs_page
-from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.errors import ApiError
 from seesay.serving.head import HeadMiddleware
 from seesay.serving.native import generate, interactive, tokens
 from seesay.serving.openai import chat, completions, embeddings, responses
@@ -97,7 +98,8 @@ def _make_middleware(state: ServerState) -> list[Middleware]:
 def _add_error_handlers(app: FastAPI, state: ServerState) -> None:
     async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return make_error_response(request.scope, _explain_invalid(error), state.envelopes)
+        problems = [{**problem, "loc": problem["loc"][1:]} for problem in error.errors()]
+        return make_error_response(request.scope, explain_invalid(problems), state.envelopes)
 
     async def on_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -109,41 +111,8 @@ def _add_error_handlers(app: FastAPI, state: ServerState) -> None:
     app.add_exception_handler(HTTPException, on_http_error)
 
 
-def _explain_invalid(error: RequestValidationError) -> ApiError:
-    """The first thing that is wrong with a body. Of a union's branches, the one that got furthest is meant."""
-    problem = max(error.errors(), key=lambda entry: len(entry["loc"]))
-    where = _name_field(problem["loc"])
-    match problem["type"]:
-        case "json_invalid":
-            return bad_request(
-                f"the body is not JSON: {problem.get('ctx', {}).get('error', problem['msg'])}", code="invalid_json"
-            )
-        case "extra_forbidden":
-            return bad_request(f"unknown field: {where}", where, code="unknown_parameter")
-        case "missing" if where:
-            return bad_request(f"the field {where} is missing", where, code="missing_required_parameter")
-        case _ if not where:
-            return bad_request("the body must be a JSON object (with the header Content-Type: application/json)")
-        case _:
-            return bad_request(f"{where}: {problem['msg'].removeprefix('Value error, ')}", where)
-
-
-def _name_field(location: tuple[int | str, ...]) -> str | None:
-    """`messages[0].content` for ('body', 'messages', 0, 'content', 'str'): the names of union branches are left out."""
-    name = ""
-    for step in location[1:]:
-        if isinstance(step, int):
-            name += f"[{step}]"
-        elif step.isidentifier() and step not in ("str", "int", "float", "bool", "dict", "list"):
-            name += f".{step}" if name else step
-    return name or None
-
-
 def _explain_http(request: Request, error: HTTPException) -> ApiError:
     """What the framework refuses by itself."""
-    if error.status_code == 400 and isinstance(error.__cause__, ValueError | RecursionError):
-        why = "it is nested too deeply" if isinstance(error.__cause__, RecursionError) else str(error.__cause__)[:200]
-        return bad_request(f"the body is not JSON: {why}", code="invalid_json")
     messages = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
     return ApiError(
         error.status_code,

@@ -1,11 +1,11 @@
-"""Messages as clients send them, checked before anything is fetched: texts that are Unicode, media that are addresses.
+"""Messages as clients send them, checked before anything is fetched.
 
 What a part may look like is `vl.messages`' business; here it is decided which of it strangers may use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from seesay.config import MediaLimits
@@ -28,7 +28,6 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
     """OpenAI messages as values. Raises `ApiError` 400 that names the field at fault."""
     if not isinstance(messages, list) or not messages:
         raise bad_request(f"{param} must be a list with at least one message", param)
-    check_unicode(messages, param)
     cleaned = [_clean(message, f"{param}[{index}]") for index, message in enumerate(messages)]
     try:
         parsed = parse_messages(cleaned)
@@ -46,23 +45,6 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
             if isinstance(part, MediaPart):
                 check_source(part.source, limits, f"{param}[{index}].content")
     return parsed
-
-
-def check_unicode(value: object, param: str) -> None:
-    """Raises `ApiError` 400 when a text inside holds half a surrogate pair, which has no UTF-8."""
-    if isinstance(value, str):
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise bad_request(f"{param} holds an unpaired surrogate (\\ud800 … \\udfff)", param) from None
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            check_unicode(key, param)
-            check_unicode(item, f"{param}.{key}")
-    elif isinstance(value, Sequence):
-        for index, item in enumerate(value):
-            check_unicode(item, f"{param}[{index}]")
 
 
 def check_source(source: object, limits: MediaLimits, param: str) -> None:

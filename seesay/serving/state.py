@@ -77,12 +77,13 @@ class ServerState:
                 code="model_not_found",
             )
 
-    def check_token_ids(self, token_ids: Iterable[int], param: str) -> None:
-        """Raises `ApiError` 400 for a token id that the model does not have."""
+    def check_token_ids(self, token_ids: Iterable[object], param: str) -> None:
+        """Raises `ApiError` 400 for what is not a token id of the model."""
+        vocab_size = self.engine.vocab_size
         for index, token_id in enumerate(token_ids):
-            if not 0 <= token_id < self.engine.vocab_size:
-                last = self.engine.vocab_size - 1
-                message = f"{param}[{index}]: token id {token_id} is not in the vocabulary (0 to {last})"
+            if type(token_id) is not int or not 0 <= token_id < vocab_size:
+                shown = str(token_id)[:40]
+                message = f"{param}[{index}] must be a token id of the vocabulary (0 to {vocab_size - 1}), got {shown}"
                 raise bad_request(message, f"{param}[{index}]")
 
     def check_num_choices(self, num_prompts: int, n: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from seesay.config import MediaLimits
-from seesay.serving.content import check_source, check_unicode
+from seesay.serving.content import check_source
 from seesay.serving.errors import bad_request
 from seesay.values import MediaPart, Message, Modality, TextPart
 
@@ -19,17 +20,25 @@ _UNSUPPORTED = ("document", "search_result", "thinking", "redacted_thinking", "s
 
 def read_conversation(system: object, messages: object, limits: MediaLimits) -> tuple[Message, ...]:
     """The system prompt and the turns. Turns of one role that follow each other become one."""
-    check_unicode(system, "system")
-    check_unicode(messages, "messages")
     if not isinstance(messages, list) or not messages:
         raise bad_request("messages must be a list with at least one message", "messages")
-    turns = _read_system(system)
-    for index, message in enumerate(messages):
-        for turn in _read_message(message, f"messages[{index}]", limits, is_last=index == len(messages) - 1):
-            if turns and turn.role == turns[-1].role and turn.role != "tool" and not (turn.extra or turns[-1].extra):
-                turn = Message(role=turn.role, parts=(*turns.pop().parts, *turn.parts))
-            turns.append(turn)
-    return tuple(turns)
+    turns = [
+        turn
+        for index, message in enumerate(messages)
+        for turn in _read_message(message, f"messages[{index}]", limits, is_last=index == len(messages) - 1)
+    ]
+    return (*_read_system(system), *_merge(turns))
+
+
+def _merge(turns: Sequence[Message]) -> Iterator[Message]:
+    """Make one turn of those of one role that follow each other; tool results and tool calls stay apart."""
+    numbers = itertools.count()
+    for (role, _), group in itertools.groupby(
+        turns, lambda turn: (turn.role, next(numbers) if turn.extra or turn.role == "tool" else -1)
+    ):
+        members = list(group)
+        parts = tuple(part for turn in members for part in turn.parts)
+        yield members[0] if len(members) == 1 else Message(role=role, parts=parts)
 
 
 def _read_system(system: object) -> list[Message]:

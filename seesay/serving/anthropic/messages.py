@@ -18,7 +18,7 @@ from seesay.serving.anthropic.protocol import (
     MessagesRequest,
     TokensCount,
 )
-from seesay.serving.content import check_unicode
+from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.prompts import count_tokens
@@ -46,7 +46,7 @@ def make_router(state: ServerState) -> APIRouter:
     errors: dict[int | str, dict[str, Any]] = {
         status: {"model": MessagesErrorResponse, "description": "an error"} for status in ("4XX", "5XX")
     }
-    router = APIRouter(tags=["Anthropic"], responses=errors)
+    router = make_api_router("Anthropic", responses=errors)
 
     @router.post(
         _PREFIX,
@@ -60,7 +60,7 @@ def make_router(state: ServerState) -> APIRouter:
     )
     async def create_message(body: MessagesRequest, http: Request) -> Response:
         """Answer a conversation, pictures included."""
-        reply = _Reply(state, body)
+        reply = await off_loop(http, _Reply, state, body)
         request_id = request_id_of(http.scope)
         if body.stream:
             return EventStream(reply.stream(request_id), render_error=_make_error_event)
@@ -68,10 +68,10 @@ def make_router(state: ServerState) -> APIRouter:
         return JSONResponse(reply.make_message(answers[0].text, answers[0].last))
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
-    async def count(body: CountTokensRequest) -> TokensCount:
+    async def count(body: CountTokensRequest, http: Request) -> TokensCount:
         """How many tokens the prompt of a request has, pictures included. Nothing is answered."""
         state.check_model(body.model)
-        prompt = read_conversation(body.system, body.messages, state.settings.media)
+        prompt = await off_loop(http, read_conversation, body.system, body.messages, state.settings.media)
         config = state.defaults.make_config(max_new_tokens=1)
         request = GenerationRequest(prompt=prompt, gen_config=config, template_options=_template_options(prompt))
         return TokensCount(input_tokens=await count_tokens(state, request))
@@ -106,7 +106,6 @@ class _Reply:
     def __init__(self, state: ServerState, body: MessagesRequest) -> None:
         """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
         state.check_model(body.model)
-        check_unicode(body.stop_sequences or [], "stop_sequences")
         self._state = state
         self._stop_sequences = body.stop_sequences or []
         self._max_tokens = body.max_tokens

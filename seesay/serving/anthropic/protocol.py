@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator
+from pydantic import BaseModel, Field, SkipValidation, field_validator
 
+from seesay.serving.fields import StrictModel, Texts
 from seesay.serving.openai.protocol import RequestModel
 
 _LATER = "not supported yet"
@@ -102,7 +103,7 @@ class MessagesRequest(CountTokensRequest):
     }
 
     max_tokens: int = Field(ge=1, description="longest answer, in tokens")
-    stop_sequences: list[str] | None = Field(None, max_length=256)
+    stop_sequences: Texts | None = Field(None, max_length=256)
     stream: bool | None = None
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
     top_k: int | None = Field(None, ge=0)
@@ -117,9 +118,7 @@ class MessagesRequest(CountTokensRequest):
         return words
 
 
-class Metadata(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class Metadata(StrictModel):
     user_id: str | None = None
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.serving.content import check_source, check_unicode
+from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.content import check_source
 from seesay.serving.context import request_id_of
 from seesay.serving.native.protocol import GenerateAnswer, GenerateRequest
 from seesay.serving.openai.wire import DONE, make_error_event
@@ -22,7 +23,7 @@ _PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_wor
 
 def make_router(state: ServerState) -> APIRouter:
     """The route, over `state`."""
-    router = APIRouter(tags=["native"])
+    router = make_api_router("native")
 
     @router.post(
         "/generate",
@@ -37,7 +38,7 @@ def make_router(state: ServerState) -> APIRouter:
     async def generate(body: GenerateRequest, http: Request) -> Response:
         """Continue a text or token ids."""
         state.check_model(body.model)
-        request = _make_request(state, body)
+        request = await off_loop(http, _make_request, state, body)
         request_id = request_id_of(http.scope)
         if body.stream:
             events = _stream(state, request, request_id, wants_logprobs=body.return_logprob)
@@ -50,8 +51,6 @@ def make_router(state: ServerState) -> APIRouter:
 
 
 def _make_request(state: ServerState, body: GenerateRequest) -> GenerationRequest:
-    check_unicode(body.prompt, "prompt")
-    check_unicode(body.stop_words, "stop")
     for url in body.image_urls:
         check_source(url, state.settings.media, "image_data")
     config = state.defaults.make_config(

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.serving.answers import unless_gone
 from seesay.serving.auth import owner_of
-from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.content import read_messages
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
 from seesay.serving.native.protocol import InteractiveAnswer, InteractiveRequest
@@ -27,7 +28,7 @@ PARAM_NAMES = {"max_new_tokens": "request_output_len", "random_seed": "seed", "s
 
 def make_router(state: ServerState, sessions: SessionStore | None = None) -> APIRouter:
     """The route, over `state`."""
-    router = APIRouter(tags=["native"])
+    router = make_api_router("native")
     store = SessionStore() if sessions is None else sessions
 
     @router.post(
@@ -51,7 +52,7 @@ def make_router(state: ServerState, sessions: SessionStore | None = None) -> API
             store.forget(key)
             if body.prompt == "":
                 return _nothing()
-        reply = _Reply(state, store, body, key if body.interactive_mode else None)
+        reply = await off_loop(http, _Reply, state, store, body, key if body.interactive_mode else None)
         pieces = reply.pieces(request_id_of(http.scope))
         if body.stream:
             return EventStream(_events(pieces), render_error=make_error_event)
@@ -99,7 +100,6 @@ class _Reply:
         self, state: ServerState, store: SessionStore, body: InteractiveRequest, key: tuple[bytes, int] | None
     ) -> None:
         """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
-        check_unicode(body.stop_words, "stop")
         if body.request_output_len == 0:
             raise bad_request("request_output_len must be at least 1", "request_output_len")
         self._state = state

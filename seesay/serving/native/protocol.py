@@ -6,14 +6,14 @@ Names are LMDeploy's where it has the route, else vLLM's. Every field works or i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request
+from seesay.serving.fields import Texts, TokenIds
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, ChatMessage, RequestModel, SamplingFields
 
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 _ONE = ((1,), "not supported here: there is one answer")
 _NOT_HERE = ((), "not a field of this route")
 _NO_ADAPTERS = ((), "not supported: no adapters can be loaded")
@@ -37,7 +37,7 @@ class InteractiveRequest(SamplingFields):
     }
 
     prompt: SkipValidation[str | list[ChatMessage]] = Field(description="what the user says, or OpenAI messages")
-    image_url: str | list[str] | None = Field(None, description="pictures that come with a prompt that is a text")
+    image_url: str | Texts | None = Field(None, description="pictures that come with a prompt that is a text")
     session_id: int = Field(-1, ge=-1, lt=1 << 63, description="-1 is no session")
     interactive_mode: bool = False
     request_output_len: int | None = Field(None, ge=0, description="longest answer; default: what fits")
@@ -84,8 +84,8 @@ class GenerateRequest(SamplingFields):
     }
 
     prompt: str | None = Field(None, description="special tokens in it count; <IMAGE_TOKEN> marks where a picture goes")
-    input_ids: list[TokenId] | None = None
-    image_data: str | list[str] | None = Field(None, description="URLs of the pictures of `prompt`, in order")
+    input_ids: TokenIds | None = None
+    image_data: str | Texts | None = Field(None, description="URLs of the pictures of `prompt`, in order")
     max_tokens: int = Field(128, ge=1)
     return_logprob: bool = False
     spaces_between_special_tokens: bool | None = None
@@ -171,7 +171,7 @@ class DetokenizeRequest(RequestModel):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: TokenIds
     skip_special_tokens: bool = False
 
 

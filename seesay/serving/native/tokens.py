@@ -6,7 +6,8 @@ import asyncio
 
 from fastapi import APIRouter
 
-from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.bodies import make_api_router
+from seesay.serving.content import read_messages
 from seesay.serving.native.protocol import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from seesay.serving.prompts import tokenize_prompt
 from seesay.serving.state import ServerState
@@ -15,7 +16,7 @@ from seesay.values import GenerationRequest
 
 def make_router(state: ServerState) -> APIRouter:
     """The routes, over `state`."""
-    router = APIRouter(tags=["native"])
+    router = make_api_router("native")
 
     @router.post("/tokenize", response_model_exclude_none=True)
     async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
@@ -23,11 +24,9 @@ def make_router(state: ServerState) -> APIRouter:
         state.check_model(body.model)
         tokenizer = state.engine.tokenizer
         if body.prompt is not None:
-            check_unicode(body.prompt, "prompt")
             adds = body.add_special_tokens is not False
             ids = await asyncio.to_thread(tokenizer.encode, body.prompt, add_special_tokens=adds)
         else:
-            check_unicode(body.chat_template_kwargs or {}, "chat_template_kwargs")
             options = dict(body.chat_template_kwargs or {})
             if body.add_generation_prompt is not None:
                 options["add_generation_prompt"] = body.add_generation_prompt

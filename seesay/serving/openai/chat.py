@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.serving.answers import Answer, Tally, choices_of
-from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.content import read_messages
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
 from seesay.serving.metrics import media_of
@@ -36,7 +37,7 @@ _HOLE = "\x00"  # a text that JSON writes in one way, and no model name contains
 
 def make_router(state: ServerState) -> APIRouter:
     """The route, over `state`."""
-    router = APIRouter(tags=["OpenAI"])
+    router = make_api_router("OpenAI")
 
     @router.post(
         "/v1/chat/completions",
@@ -50,7 +51,7 @@ def make_router(state: ServerState) -> APIRouter:
     )
     async def create_chat_completion(body: ChatCompletionRequest, http: Request) -> Response:
         """Answer a conversation, pictures and clips included."""
-        reply = ChatReply(state, body, http)
+        reply = await off_loop(http, ChatReply, state, body, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
         answers = await state.answering.collect(
@@ -69,8 +70,6 @@ class ChatReply:
         state.check_model(body.model)
         self._num_choices = body.n or 1
         state.check_num_choices(1, self._num_choices)
-        check_unicode(body.chat_template_kwargs or {}, "chat_template_kwargs")
-        check_unicode(body.stop_words, "stop")
         self._num_top = body.top_logprobs or 0
         self._wants_logprobs = bool(body.logprobs)
         config = state.defaults.make_config(

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.serving.answers import Answer, Tally, choices_of
-from seesay.serving.content import check_unicode
+from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
 from seesay.serving.openai.logprobs import TokenSpeller
@@ -28,6 +28,7 @@ from seesay.serving.openai.wire import (
     make_usage,
     wants_timings,
 )
+from seesay.serving.prompts import tokenize_prompt
 from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, describe_events, make_event
 from seesay.values import GenerationRequest, OutputDelta
@@ -37,7 +38,7 @@ _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 def make_router(state: ServerState) -> APIRouter:
     """The route, over `state`."""
-    router = APIRouter(tags=["OpenAI"])
+    router = make_api_router("OpenAI")
 
     @router.post(
         "/v1/completions",
@@ -51,7 +52,7 @@ def make_router(state: ServerState) -> APIRouter:
     )
     async def create_completion(body: CompletionRequest, http: Request) -> Response:
         """Continue texts."""
-        reply = CompletionReply(state, body, http)
+        reply = await off_loop(http, CompletionReply, state, body, http)
         await reply.prepare_echo()
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
@@ -63,29 +64,31 @@ def make_router(state: ServerState) -> APIRouter:
     return router
 
 
-def read_prompts(
-    state: ServerState, prompt: str | list[str] | list[int] | list[list[int]], param: str
-) -> list[str | tuple[int, ...]]:
-    """One entry per prompt: a text, or token ids. Raises `ApiError` 400 for an empty one and for unknown ids."""
-    check_unicode(prompt, param)
+def count_prompts(prompt: object) -> int:
+    """Return how many prompts a field holds that takes one or several, texts or token ids."""
+    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
+
+
+def read_prompts(state: ServerState, prompt: object, param: str) -> list[str | tuple[int, ...]]:
+    """Return one entry per prompt: a text, or token ids. Raises `ApiError` 400 for an empty one and for unknown ids."""
+    if not isinstance(prompt, str | list):
+        raise bad_request(f"{param} must be a text, token ids, or a list of texts or of token ids", param)
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        kind = type(prompt[0])
+        return [_read_prompt(state, item, kind, f"{param}[{index}]") for index, item in enumerate(prompt)]
+    return [_read_prompt(state, prompt, type(prompt), param)]
+
+
+def _read_prompt(state: ServerState, prompt: object, kind: type, where: str) -> str | tuple[int, ...]:
+    if type(prompt) is not kind:
+        raise bad_request(f"{where} must be {'a text' if kind is str else 'token ids'}, as those before it", where)
     if not prompt:
-        raise bad_request(f"{param} is empty", param)
+        raise bad_request(f"{where} is empty", where)
     if isinstance(prompt, str):
-        return [prompt]
-    prompts: list[str | tuple[int, ...]] = []
-    token_ids: list[int] = []
-    for index, item in enumerate(prompt):
-        if isinstance(item, int):
-            token_ids.append(item)
-        elif isinstance(item, str) and item:
-            prompts.append(item)
-        elif item:
-            state.check_token_ids(cast("list[int]", item), f"{param}[{index}]")
-            prompts.append(tuple(cast("list[int]", item)))
-        else:
-            raise bad_request(f"{param}[{index}] is empty", f"{param}[{index}]")
-    state.check_token_ids(token_ids, param)
-    return prompts or [tuple(token_ids)]
+        return prompt
+    assert isinstance(prompt, list)
+    state.check_token_ids(prompt, where)
+    return tuple(prompt)
 
 
 class CompletionReply:
@@ -94,10 +97,9 @@ class CompletionReply:
     def __init__(self, state: ServerState, body: CompletionRequest, http: Request) -> None:
         """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
         state.check_model(body.model)
-        self._prompts = read_prompts(state, body.prompt, "prompt")
         self._num_choices = body.n or 1
-        state.check_num_choices(len(self._prompts), self._num_choices)
-        check_unicode(body.stop_words, "stop")
+        state.check_num_choices(count_prompts(body.prompt), self._num_choices)
+        self._prompts = read_prompts(state, body.prompt, "prompt")
         self._echoes = bool(body.echo)
         self._num_top = body.logprobs
         self._has_prompt_logprobs = self._echoes and body.logprobs is not None
@@ -141,6 +143,8 @@ class CompletionReply:
     async def prepare_echo(self) -> None:
         """Find the texts and tokens that answers begin with, when they echo their prompts."""
         if self._echoes:
+            for request in self.requests[:: self._num_choices]:
+                await tokenize_prompt(self._state, request)  # refuses what is too long to be spelled
             await asyncio.to_thread(self._spell_prompts)
 
     def _spell_prompts(self) -> None:

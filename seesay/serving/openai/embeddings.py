@@ -12,10 +12,11 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.config import GenerationConfig
 from seesay.serving.answers import Tally
+from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.content import read_messages
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
-from seesay.serving.openai.completions import read_prompts
+from seesay.serving.openai.completions import count_prompts, read_prompts
 from seesay.serving.openai.protocol import AnswerModel, ChatMessage, Refused, RequestModel, SeesayDetails
 from seesay.serving.openai.wire import make_details, wants_timings
 from seesay.serving.state import ServerState
@@ -30,7 +31,9 @@ class EmbeddingRequest(RequestModel):
     refused: ClassVar[Refused] = {"dimensions": ((), "not supported: the embedding has the model's own size")}
 
     model: str | None = None
-    input: str | list[str] | list[int] | list[list[int]] | None = Field(None, description="texts, or token ids")
+    input: SkipValidation[str | list[str] | list[int] | list[list[int]] | None] = Field(
+        None, description="texts, or token ids"
+    )
     messages: SkipValidation[list[ChatMessage] | None] = Field(
         None, description="extension: a conversation, in which pictures and clips may stand; it gets one embedding"
     )
@@ -69,12 +72,12 @@ class EmbeddingList(AnswerModel):
 
 def make_router(state: ServerState) -> APIRouter:
     """The route, over `state`."""
-    router = APIRouter(tags=["OpenAI"])
+    router = make_api_router("OpenAI")
 
     @router.post("/v1/embeddings", response_model=EmbeddingList)
     async def create_embedding(body: EmbeddingRequest, http: Request) -> Response:
         """Embed texts or conversations."""
-        requests = _make_requests(state, body)
+        requests = await off_loop(http, _make_requests, state, body)
         answers = await state.answering.collect(requests, receive=http.receive, request_id=request_id_of(http.scope))
         tally = Tally()
         data = []
@@ -98,9 +101,8 @@ def _make_requests(state: ServerState, body: EmbeddingRequest) -> list[Generatio
     if body.messages is not None:
         prompts = [read_messages(body.messages, state.settings.media)]
     else:
-        assert body.input is not None
+        if (num_inputs := count_prompts(body.input)) > _MAX_INPUTS:
+            raise bad_request(f"input has {num_inputs} entries; at most {_MAX_INPUTS} are embedded at once", "input")
         prompts = list(read_prompts(state, body.input, "input"))
-    if len(prompts) > _MAX_INPUTS:
-        raise bad_request(f"input has {len(prompts)} entries; at most {_MAX_INPUTS} are embedded at once", "input")
     config = GenerationConfig(max_new_tokens=1)
     return [GenerationRequest(prompt=prompt, gen_config=config, pooling="mean", streams=False) for prompt in prompts]

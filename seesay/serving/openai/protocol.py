@@ -11,16 +11,16 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator, model_validator
 
 from seesay.serving.errors import bad_request
+from seesay.serving.fields import Biases, Metadata, StrictModel, Texts, TokenIds
 
 _LATER = "not supported yet"
 Refused = Mapping[str, tuple[tuple[object, ...], str]]
 
 
-class RequestModel(BaseModel):
+class RequestModel(StrictModel):
     """A request body. `refused` maps fields that are known, but not supported, to the values that are accepted since
     they change nothing, and to why others are not."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
     refused: ClassVar[Refused] = {}
 
     @model_validator(mode="before")
@@ -97,9 +97,7 @@ class ChatMessage(BaseModel):
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class StreamOptions(StrictModel):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
@@ -111,13 +109,13 @@ class SamplingFields(RequestModel):
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
     top_p: float | None = Field(None, gt=0, le=1)
     n: int | None = Field(None, ge=1, description="answers per prompt")
-    stop: str | list[str] | None = None
+    stop: str | Texts | None = None
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = Field(None, description="token id → what is added to its logit, -100 to 100")
+    logit_bias: Biases | None = Field(None, description="token id → what is added to its logit, -100 to 100")
     user: str | None = Field(None, description="not used, as nobody is told")
     top_k: int | None = Field(None, ge=-1, description="extension; 0 or -1 is off")
     min_p: float | None = Field(None, ge=0, le=1, description="extension")
@@ -126,7 +124,7 @@ class SamplingFields(RequestModel):
     skip_special_tokens: bool | None = Field(None, description="extension; default true")
     min_new_tokens: int | None = Field(None, ge=0, description="extension")
     include_stop_str_in_output: bool | None = Field(None, description="extension")
-    stop_token_ids: list[int] | None = Field(None, description="extension")
+    stop_token_ids: TokenIds | None = Field(None, description="extension")
     return_token_ids: bool | None = Field(None, description="extension: `token_ids` in each choice")
 
     @field_validator("stop")
@@ -142,8 +140,8 @@ class SamplingFields(RequestModel):
     @field_validator("stop_token_ids")
     @classmethod
     def _check_stop_ids(cls, ids: list[int] | None) -> list[int] | None:
-        if ids and (min(ids) < 0 or len(ids) > 256):
-            raise ValueError("at most 256 token ids, none below 0")
+        if ids and len(ids) > 256:
+            raise ValueError("at most 256 token ids")
         return ids
 
     @field_validator("logit_bias")
@@ -154,8 +152,6 @@ class SamplingFields(RequestModel):
                 raise ValueError(f"keys must be token ids; {key[:20]!r} is none")
             if not -100 <= value <= 100:
                 raise ValueError(f"values must be in [-100, 100]; that of {key} is {value:g}")
-        if bias and len(bias) > 1024:
-            raise ValueError("at most 1024 token ids")
         return bias
 
     @model_validator(mode="after")
@@ -215,7 +211,7 @@ class ChatCompletionRequest(SamplingFields):
     max_completion_tokens: int | None = Field(None, ge=1, description="the newer name of max_tokens")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    metadata: dict[str, str] | None = Field(None, description="accepted as OpenAI does; not kept, as nothing is stored")
+    metadata: Metadata | None = Field(None, description="accepted as OpenAI does; not kept, as nothing is stored")
     safety_identifier: str | None = Field(None, description="not used, as nobody is told")
     prompt_cache_key: str | None = Field(None, description="not needed: prefixes are found by their content")
     prompt_cache_retention: str | None = Field(None, description="not used: prefixes are kept while there is room")
@@ -265,7 +261,9 @@ class CompletionRequest(SamplingFields):
         "service_tier": (("auto", "default"), "not supported, but for auto and default"),
     }
 
-    prompt: str | list[str] | list[int] | list[list[int]] = Field(description="one prompt, or a list of them")
+    prompt: SkipValidation[str | list[str] | list[int] | list[list[int]]] = Field(
+        description="one prompt, or a list of them"
+    )
     max_tokens: int | None = Field(None, ge=0, description="default 16; 0 with echo only")
     logprobs: int | None = Field(None, ge=0, le=20, description="how many alternatives per token")
     echo: bool | None = Field(None, description="begin the answer with the prompt")

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.serving.answers import Answer, Tally
 from seesay.serving.auth import owner_of
-from seesay.serving.content import check_unicode, read_messages
+from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.content import read_messages
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.openai.logprobs import TokenSpeller
@@ -30,7 +31,7 @@ _TEXT_TYPES = ("input_text", "output_text", "text")
 
 def make_router(state: ServerState) -> APIRouter:
     """The routes, over `state`."""
-    router = APIRouter(tags=["OpenAI"])
+    router = make_api_router("OpenAI")
     store = ResponseStore(state.settings.max_stored_responses)
 
     @router.post(
@@ -45,7 +46,7 @@ def make_router(state: ServerState) -> APIRouter:
     )
     async def create_response(body: ResponseRequest, http: Request) -> Response:
         """Answer a text or a conversation, pictures included."""
-        reply = ResponseReply(state, store, body, http)
+        reply = await off_loop(http, ResponseReply, state, store, body, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
         answers = await state.answering.collect(
@@ -80,7 +81,6 @@ def _find(store: ResponseStore, http: Request, response_id: str, param: str, *, 
 def read_input(body: ResponseRequest, state: ServerState) -> tuple[Message, ...]:
     """`input` as messages. Raises `ApiError` 400 that names the item at fault."""
     if isinstance(body.input, str):
-        check_unicode(body.input, "input")
         return (Message(role="user", parts=(TextPart(text=body.input),)),)
     if not isinstance(body.input, list):
         raise bad_request("input must be a text or a list of items", "input")
@@ -147,7 +147,6 @@ class ResponseReply:
         )
         prompt = self._messages
         if body.instructions is not None:
-            check_unicode(body.instructions, "instructions")
             prompt = (Message(role="system", parts=(TextPart(text=body.instructions),)), *prompt)
         self.request = GenerationRequest(prompt=prompt, gen_config=config, streams=bool(body.stream))
         self._speller = TokenSpeller(state.engine.tokenizer)

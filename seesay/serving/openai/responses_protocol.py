@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, SkipValidation, model_validator
+from pydantic import Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request
+from seesay.serving.fields import Metadata, StrictModel, Texts
 from seesay.serving.openai.protocol import AnswerModel, Refused, RequestModel, SeesayDetails, TokenLogprob
 
 _LATER = "not supported yet"
@@ -30,9 +31,7 @@ class InputItem(AnswerModel):
     content: str | list[InputContent]
 
 
-class ResponseStreamOptions(AnswerModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class ResponseStreamOptions(StrictModel):
     include_obfuscation: Literal[False] = False
 
 
@@ -63,11 +62,11 @@ class ResponseRequest(RequestModel):
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    include: list[str] | None = Field(None, description=f"'{LOGPROBS}'")
+    include: Texts | None = Field(None, description=f"'{LOGPROBS}'")
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = Field(None, description="keep the response for previous_response_id; default true")
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     user: str | None = Field(None, description="not used, as nobody is told")
     safety_identifier: str | None = Field(None, description="not used, as nobody is told")
     prompt_cache_key: str | None = Field(None, description="not needed: prefixes are found by their content")
