@@ -1,6 +1,6 @@
 """Large and odd request bodies against a live server: how long each delays somebody else's stream, and its memory.
 
-    python benchmarks/hostile_bodies.py [MODEL] [--size-mb 2 20] [--repeats 3] [--only TEXT] [--max-stall-ms 50]
+    python benchmarks/hostile_bodies.py [MODEL] [--size-mb 0.05 0.25 0.5 2 20] [--repeats 3] [--only TEXT]
 
 Starts `seesay serve api_server` in a process of its own, on a free port of loopback. While a neighbour reads one
 stream, another client sends one body after another: for every route of the server's OpenAPI document that takes JSON,
@@ -27,6 +27,7 @@ import http.client
 import io
 import itertools
 import json
+import os
 import statistics
 import threading
 import time
@@ -364,12 +365,13 @@ def run_cases(url: str, pid: int, args: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="seesay-demo", metavar="MODEL")
-    parser.add_argument("--size-mb", type=float, nargs="+", default=[2.0, 20.0])
+    parser.add_argument("--size-mb", type=float, nargs="+", default=[0.05, 0.25, 0.5, 2.0, 20.0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", metavar="TEXT", help="bodies whose 'path field shape' contains this")
     parser.add_argument("--max-stall-ms", type=float, default=50.0)
     parser.add_argument("--server-options", default="", help="further options of `seesay serve api_server`")
     args = parser.parse_args()
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)  # or else the server grows into memory that it freed before
     with running_server(args.model, args.server_options.split()) as (url, pid):
         return 0 if run_cases(url, pid, args) else 1
 

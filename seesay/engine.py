@@ -330,6 +330,11 @@ class AsyncEngine:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
             return self._threads.submit(self._preparer.tokenize, request)
 
+    def tokenize_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a raw text, in which special tokens count as such. Raises `RequestError` for one that is many
+        times too long for a prompt."""
+        return self._preparer.tokenize_text(text, add_special_tokens=add_special_tokens)
+
     def count_tokens(self, request: GenerationRequest) -> int:
         """Tokens of the request's prompt, media included: what `usage.prompt_tokens` will be. Fetches media and reads
         their headers, so call it from a thread that may wait. Raises `RequestError`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +31,16 @@ from seesay.values import (
     Message,
     MultimodalInput,
     RenderedPrompt,
+    TextPart,
 )
 from seesay.vl.family import Family
 from seesay.vl.media import FeatureCacheStats, MediaBatch, MediaFront, OpenRequest, PreparedMedia
 from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
+
+_LEAST_CHARS, _CHARS_PER_TOKEN = 1 << 20, 64
+"""Most characters of a conversation: a template may leave out what earlier turns thought."""
+_COUNTED_LENGTHS = 4
+"""A prompt that is only counted may be so many times as long as one that is answered."""
 
 
 class RequestPreparer:
@@ -154,9 +161,15 @@ class RequestPreparer:
         """Token ids int64 [T] of the prompt of `request`, with those that stand for its media."""
         return self._build_prompt(request)[0].token_ids
 
+    def tokenize_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a raw text, which may be too long for a prompt, but not by more than `_COUNTED_LENGTHS` says."""
+        self._check_num_chars((text,), _COUNTED_LENGTHS * self._session_len)
+        self._check_num_tokens(text, _COUNTED_LENGTHS * self._session_len)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
     def count_tokens(self, request: GenerationRequest) -> int:
         """Tokens of the prompt, media included. Decodes only clips that do not tell their size otherwise."""
-        tokens, opened = self._open_prompt(request)
+        tokens, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len)
         counts = [item.num_tokens for item in opened.items]
         if None in counts:
             return len(self._build_input(tokens, self._media.prepare(opened)).token_ids)
@@ -165,7 +178,7 @@ class RequestPreparer:
     def _build_prompt(
         self, request: GenerationRequest, batch: MediaBatch | None = None
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
-        tokens, opened = self._open_prompt(request)
+        tokens, opened = self._open_prompt(request, self._session_len)
         num_media_tokens = sum(item.num_tokens or 0 for item in opened.items)
         num_tokens = tokens.num_text_tokens + num_media_tokens
         check_prompt_length(num_tokens, self._session_len, wants_answer=_wants_answer(request))
@@ -175,12 +188,14 @@ class RequestPreparer:
     def _build_input(self, tokens: TokenizedPrompt, media: list[PreparedMedia]) -> MultimodalInput:
         return build_input(tokens, media, family=self._family, model_digest=self._checkpoint.revision_digest)
 
-    def _open_prompt(self, request: GenerationRequest) -> tuple[TokenizedPrompt, OpenRequest]:
-        """The tokenized text, and the media with their headers read: all that tells the prompt's length."""
+    def _open_prompt(self, request: GenerationRequest, max_tokens: int) -> tuple[TokenizedPrompt, OpenRequest]:
+        """The tokenized text, and the media with their headers read: all that tells the prompt's length. Raises
+        `RequestError` for a text of many more than `max_tokens`."""
         if has_media(request) and not self._takes_media and self._family.modalities:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
             )
+        self._check_num_chars(_texts_of(request), max_tokens)
         rendered: RenderedPrompt
         if isinstance(request.prompt, str):
             rendered = render_raw(request.prompt, request.media, self._family.markers)
@@ -189,21 +204,27 @@ class RequestPreparer:
             rendered = self.chat_template.render(messages, markers=self._family.markers, **request.template_options)
         else:
             return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), self._media.open(())
-        self._check_text_length(rendered.text, wants_answer=_wants_answer(request))
+        self._check_num_tokens(rendered.text, max_tokens)
         tokens = tokenize(rendered, self.tokenizer)
         return tokens, self._media.open(rendered.media)
 
-    def _check_text_length(self, text: str, *, wants_answer: bool) -> None:
-        """Refuse a text that is too long for any tokenization, before time is spent on it. Normalization may join a few
-        characters to one."""
-        least = len(text) // (4 * self.tokenizer.longest_token_chars)
-        if least + wants_answer > self._session_len:
-            raise RequestError(
-                ErrorCode.CONTEXT_TOO_LONG,
-                f"the prompt has {len(text)} characters, hence {least} tokens or more, but prompt and answer together "
-                f"may have {self._session_len} (session_len): shorten it",
-                "messages",
-            )
+    def _check_num_chars(self, texts: Iterable[str], max_tokens: int) -> None:
+        """Refuse texts that are too long for any template to shorten them to `max_tokens`, before one looks at them."""
+        num_chars, most = sum(map(len, texts)), max(_LEAST_CHARS, _CHARS_PER_TOKEN * max_tokens)
+        if num_chars > most:
+            self._fail_too_long(f"{num_chars} characters; at most {most} are taken")
+
+    def _check_num_tokens(self, text: str, max_tokens: int) -> None:
+        """Refuse a text that is certain to have more than `max_tokens` tokens, before all of it is tokenized."""
+        if self.tokenizer.has_more_tokens(text, max_tokens):
+            self._fail_too_long(f"{len(text)} characters, which are more than {max_tokens} tokens")
+
+    def _fail_too_long(self, why: str) -> NoReturn:
+        raise RequestError(
+            ErrorCode.CONTEXT_TOO_LONG,
+            f"the prompt has {why}; prompt and answer together may have {self._session_len} (session_len): shorten it",
+            "messages",
+        )
 
     def _check_token_ids(self, token_ids: Iterable[object]) -> npt.NDArray[np.int64]:
         ids: list[int] = []
@@ -271,6 +292,16 @@ def _is_conversation(request: GenerationRequest) -> bool:
     return isinstance(request.prompt, tuple) and not (request.prompt and isinstance(request.prompt[0], int))
 
 
+def _texts_of(request: GenerationRequest) -> Iterator[str]:
+    """The texts of a prompt, without what a template may add."""
+    if isinstance(request.prompt, str):
+        yield request.prompt
+    elif _is_conversation(request):
+        for message in request.prompt:
+            if isinstance(message, Message):
+                yield from (part.text for part in message.parts if isinstance(part, TextPart))
+
+
 def has_media(request: GenerationRequest) -> bool:
     """Whether a request refers to pictures or clips."""
     return any(True for _ in _media_parts(request))
@@ -284,7 +315,7 @@ def has_media_at_hand(request: GenerationRequest) -> bool:
 
 def _media_parts(request: GenerationRequest) -> Iterator[MediaPart]:
     yield from request.media
-    if not isinstance(request.prompt, str):
+    if not isinstance(request.prompt, str) and _is_conversation(request):
         for message in request.prompt:
             if isinstance(message, Message):
                 yield from (part for part in message.parts if isinstance(part, MediaPart))

@@ -12,6 +12,8 @@ from typing import Any
 
 import tokenizers
 
+from seesay.processors.long_text import encode_text
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiteralTokenizer:
@@ -57,7 +59,7 @@ class LiteralTokenizer:
                 done = match.end()
             pieces.add(text[done:stop], done, stop - done)
             done = stop
-        encoding = self.backend.encode("".join(pieces.texts), add_special_tokens=False)
+        encoding = encode_text(self.backend, "".join(pieces.texts))
         ids = [self.real_ids.get(token_id, token_id) for token_id in encoding.ids]
         return ids, [pieces.original_span(span) for span in encoding.offsets], encoding.tokens
 

@@ -23,6 +23,9 @@ from seesay.processors.fetch import fetch, shorten_url
 _ACCEPTED = "a path, URL, data URL, base64 text, bytes, a file opened in binary mode, a PIL image or a uint8 array"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]+={0,2}\s*")
+_PADDING = "= \t\r\n"
+_SLICE_CHARS = 1 << 16
+"""Long texts are decoded in slices: each call holds the GIL, and makes an object per percent escape."""
 # What decoded base64 text must begin with to be taken for media and not for a path (also read at offset 4: mp4's ftyp).
 _MAGIC_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*", b"\x1a\x45\xdf\xa3")
 _SIGNATURES = _MAGIC_BYTES + tuple(b"P%d" % n + blank for n in range(1, 7) for blank in (b"\n", b" "))
@@ -132,7 +135,7 @@ def _read_text(text: str, allowance: Allowance) -> bytes | Path:
             problem = "it does not exist" if is_missing else f"{getattr(error, 'strerror', error)}"
         else:
             return _open_file(Path(text), allowance)
-    if _BASE64.fullmatch(text):
+    if _BASE64.fullmatch(text, 0, _SLICE_CHARS):  # the rest is checked where it is decoded
         _check_size(len(text) * 3 // 4 - 2, "the base64 content", limits)
         try:
             data = _decode_base64(text)
@@ -260,10 +263,10 @@ def _read_data_url(url: str, allowance: Allowance) -> bytes:
         len(payload) * 3 // 4 - 2 if is_base64 and "%" not in payload else len(payload) // 3, "the data URL", limits
     )
     if not is_base64:
-        data = unquote_to_bytes(payload)
+        data = _unquote(payload)
     else:
         try:
-            data = _decode_base64(unquote_to_bytes(payload).decode("ascii") if "%" in payload else payload)
+            data = _decode_base64(_unquote(payload).decode("ascii") if "%" in payload else payload)
         except (binascii.Error, UnicodeError) as error:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA, f"the data URL of {len(url)} characters is not valid base64: {error}"
@@ -279,11 +282,40 @@ def _begins_as_media(data: bytes) -> bool:
 
 def _decode_base64(text: str) -> bytes:
     """Base64 of either alphabet, with or without padding and line breaks. Raises `binascii.Error`."""
-    compact = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
+    end = text[-_SLICE_CHARS:]
+    stop = len(text) - len(end) + len(end.rstrip(_PADDING))
+    pieces: list[bytes] = []
+    rest = ""
     try:
-        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+        for start in range(0, stop, _SLICE_CHARS):
+            compact = rest + "".join(text[start : min(start + _SLICE_CHARS, stop)].split())
+            if "=" in compact:
+                raise binascii.Error("padding before the end")
+            num_whole = len(compact) // 4 * 4
+            pieces.append(_decode_letters(compact[:num_whole]))
+            rest = compact[num_whole:]
+        pieces.append(_decode_letters(rest + "=" * (-len(rest) % 4)))
     except ValueError as error:  # also for letters outside ASCII
         raise binascii.Error(str(error)) from None
+    return b"".join(pieces)
+
+
+def _decode_letters(text: str) -> bytes:
+    return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+
+
+def _unquote(text: str) -> bytes:
+    """Replace percent escapes."""
+    pieces: list[bytes] = []
+    start = 0
+    while start < len(text):
+        stop = min(start + _SLICE_CHARS, len(text))
+        at = text.rfind("%", stop - 2, stop)
+        if at > start and stop < len(text):  # the end of this escape is in the next slice
+            stop = at
+        pieces.append(unquote_to_bytes(text[start:stop]))
+        start = stop
+    return b"".join(pieces)
 
 
 def _check_size(size: int, what: str, limits: MediaLimits) -> None:

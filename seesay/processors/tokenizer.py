@@ -19,6 +19,7 @@ import tokenizers
 
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.literals import LiteralTokenizer
+from seesay.processors.long_text import decode_ids, encode_text, has_more_tokens
 from seesay.values import RenderedPrompt
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
@@ -109,7 +110,7 @@ class Tokenizer:
         `add_special_tokens` adds what the tokenizer puts around a raw text; a BOS that the text already starts with is
         not doubled. `add_bos` overrides that for the beginning alone: False leaves it out, True puts it there.
         """
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        ids: list[int] = encode_text(self.backend, text, add_special_tokens=add_special_tokens).ids
         prefix = self._prefix_ids
         if add_special_tokens and prefix and (add_bos is False or self._starts_with(ids[len(prefix) :], prefix)):
             ids = ids[len(prefix) :]
@@ -129,7 +130,7 @@ class Tokenizer:
         if rendered.literals:
             ids, offsets, tokens = self._literal_tokenizer().encode(rendered.text, rendered.literals)
         else:
-            encoding = self.backend.encode(rendered.text, add_special_tokens=False)
+            encoding = encode_text(self.backend, rendered.text)
             has_markers = bool(rendered.markers)  # each of these three makes a new list
             ids = encoding.ids
             offsets, tokens = (encoding.offsets, encoding.tokens) if has_markers else ([], [])
@@ -144,8 +145,11 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of the ids; ids outside the vocabulary have none."""
-        text: str = self.backend.decode(list(map(int, ids)), skip_special_tokens=skip_special_tokens)
-        return text
+        return decode_ids(self.backend, list(map(int, ids)), skip_special_tokens=skip_special_tokens)
+
+    def has_more_tokens(self, text: str, max_tokens: int) -> bool:
+        """Return whether `text` is certain to have more than `max_tokens` tokens, in time bounded by these."""
+        return has_more_tokens(self.backend, text, max_tokens)
 
     def _literal_tokenizer(self) -> LiteralTokenizer:
         """Made at the first text that needs it: most processes never do."""

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
 
+from seesay.interpreter import quick_switches
 from seesay.serving.body_shape import MAX_VALUES, BodyShape
 from seesay.serving.errors import ApiError, bad_request
 
@@ -82,7 +83,12 @@ async def off_loop(http: Request, work: Callable[P, T], *args: P.args, **kwargs:
     """The result of `work`, whose duration grows with the body of `http`: in a thread when the body is large."""
     if http.scope["state"]["num_body_bytes"] <= _INLINE_BYTES:
         return work(*args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_thread, lambda: work(*args, **kwargs))
+
+    def work_beside_others() -> T:
+        with quick_switches:
+            return work(*args, **kwargs)
+
+    return await asyncio.get_running_loop().run_in_executor(_thread, work_beside_others)
 
 
 def _parse(content: bytearray, model: type[BaseModel]) -> BaseModel:

@@ -25,6 +25,13 @@ async def tokenize_prompt(state: ServerState, request: GenerationRequest) -> lis
     return [int(token_id) for token_id in token_ids]
 
 
+async def tokenize_text(state: ServerState, text: str, *, add_special_tokens: bool) -> list[int]:
+    """The token ids of a raw text. Raises `ApiError` for one that is many times too long for a prompt."""
+    return await _bounded(
+        state, asyncio.to_thread(state.engine.tokenize_text, text, add_special_tokens=add_special_tokens)
+    )
+
+
 async def count_tokens(state: ServerState, request: GenerationRequest) -> int:
     """How many tokens a request's prompt has, also one that is too long. Pictures are measured, not decoded. Raises as
     `tokenize_prompt`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from seesay.errors import ErrorCode, RequestError
 
 Span = tuple[int, int]
 
+_SLICE_CHARS = 1 << 16  # of a long text that is searched in one call, which holds the GIL
 _PRIVATE_USE = range(0xE000, 0xF8FF)
 _ESCAPES = re.compile(r"\\u([ef][0-9a-f]{3})", re.IGNORECASE)
 
@@ -58,7 +59,8 @@ class Shield:
         """Choose two characters that are in none of `texts`, neither as themselves nor as a JSON escape."""
         taken: set[int] = set()
         for text in texts:
-            taken.update(code for c in set(text) if (code := ord(c)) in _PRIVATE_USE)
+            for start in range(0, len(text), _SLICE_CHARS):
+                taken.update(code for c in set(text[start : start + _SLICE_CHARS]) if (code := ord(c)) in _PRIVATE_USE)
             taken.update(code for digits in _ESCAPES.findall(text) if (code := int(digits, 16)) in _PRIVATE_USE)
         if len(_PRIVATE_USE) - len(taken) < 2:
             raise RequestError(ErrorCode.INVALID_REQUEST, "the text uses every private-use character", "messages")
@@ -74,7 +76,7 @@ class Shield:
         """`text` with a nonce in each dangerous spelling, and in an ending that a following text could complete."""
         if self._starts is None or not text:
             return text
-        starts = {match.start() for match in self._starts.finditer(text)}
+        starts = set(self._find_starts(text))
         first = max(0, len(text) - self._longest + 1)
         starts.update(at for at in range(first, len(text)) if text[at:] in self._beginnings)
         if not starts:
@@ -85,6 +87,13 @@ class Shield:
             pieces.append(text[done : start + 1])
             done = start + 1
         return self._nonce.join([*pieces, text[done:]])
+
+    def _find_starts(self, text: str) -> Iterator[int]:
+        assert self._starts is not None
+        for first in range(0, len(text), _SLICE_CHARS):
+            last = first + _SLICE_CHARS
+            found = self._starts.finditer(text, first, last + self._longest)
+            yield from (match.start() for match in found if match.start() < last)
 
     def cover_all(self, value: Any) -> Any:
         """`value` rebuilt from plain JSON types, every string in it covered (templates get no other objects)."""

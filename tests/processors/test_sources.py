@@ -3,6 +3,9 @@ from __future__ import annotations
 import base64
 import io
 import os
+import random
+import tracemalloc
+from urllib.parse import unquote_to_bytes
 
 import pytest
 import torch
@@ -218,3 +221,35 @@ def test_tensors_are_arrays():
 def test_words_are_not_taken_for_base64():
     assert "does not exist" in refusal("picture").message
     assert read_source(base64.b64encode(b"\x89PNGabc").decode(), Allowance(SERVER)) == b"\x89PNGabc"
+
+
+def test_base64_and_percent_escapes_are_decoded_in_slices_as_at_once(monkeypatch):
+    def decode_at_once(text):
+        compact = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+
+    def attempt(decode, text):
+        try:
+            return decode(text)
+        except ValueError:
+            return None
+
+    monkeypatch.setattr(sources, "_SLICE_CHARS", 8)
+    rng = random.Random(1)
+    for _ in range(5000):
+        letters = "AAAABBQz09+/-_= \n=é%"[: rng.choice([8, 12, 16, 17, 20])]
+        text = "".join(rng.choices(letters, k=rng.randint(0, 40)))
+        assert attempt(sources._decode_base64, text) == attempt(decode_at_once, text), text
+        quoted = "".join(rng.choices("%4a1gé", k=rng.randint(0, 40)))
+        assert sources._unquote(quoted) == unquote_to_bytes(quoted), quoted
+
+
+def test_percent_escapes_take_little_memory():
+    url = "data:image/png;base64," + "%41" * 1_000_000
+    tracemalloc.start()
+    try:
+        read_source(url, Allowance(SERVER))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3.5 * len(url), peak

@@ -189,7 +189,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "broken picture": (image(type="base64", media_type="image/png", data="eHg="), ""),
     "file of the server": (image(type="url", url="file:///etc/passwd"), "allowed-local-media-path"),
     "picture by file id": (image(type="file", file_id="f"), "source.type"),
-    "half a surrogate": ({"messages": [{"role": "user", "content": "\ud800"}]}, "surrogate"),
+    "half a surrogate": ({"messages": [{"role": "user", "content": "\ud800"}]}, "not JSON"),
     "system picture": ({"system": [picture()]}, "system[0]"),
     "too long": (user(text("word " * 2000)), "512"),
 }

@@ -100,7 +100,6 @@ PICTURE = {"type": "image_url", "image_url": {"url": make_data_url()}}
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": 3}, "messages[0].content"),
         ({"role": "user", "content": "hi", "odd": 1}, "messages[0].odd"),
-        ({"role": "user", "content": ["\ud800"]}, "messages[0].content[0]"),
         ({"role": "user", "content": [{"type": "image_embeds", "image_embeds": "x"}]}, "messages[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "messages[0].content[0].type"),
         ({"role": "user", "content": [{"type": "odd"}]}, "messages[0].content[0].type"),
@@ -175,7 +174,7 @@ async def test_bodies_that_are_no_requests(http: httpx.AsyncClient, path: str, c
     schemas.check(response.json(), schemas.ERROR)
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"a": "\xff"}', b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"{", b'{"a": "\xff"}', b'{"a": "\\ud800"}'])
 async def test_what_is_no_json_says_so(http: httpx.AsyncClient, content: bytes) -> None:
     response = await http.post(CHAT, content=content, headers={"content-type": "application/json"})
     assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_json", response.text

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from seesay.serving.bodies import make_api_router
 from seesay.serving.content import read_messages
 from seesay.serving.native.protocol import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
-from seesay.serving.prompts import tokenize_prompt
+from seesay.serving.prompts import tokenize_prompt, tokenize_text
 from seesay.serving.state import ServerState
 from seesay.values import GenerationRequest
 
@@ -25,7 +25,7 @@ def make_router(state: ServerState) -> APIRouter:
         tokenizer = state.engine.tokenizer
         if body.prompt is not None:
             adds = body.add_special_tokens is not False
-            ids = await asyncio.to_thread(tokenizer.encode, body.prompt, add_special_tokens=adds)
+            ids = await tokenize_text(state, body.prompt, add_special_tokens=adds)
         else:
             options = dict(body.chat_template_kwargs or {})
             if body.add_generation_prompt is not None:

@@ -1,0 +1,334 @@
+"""Bodies that would be large as objects are refused by their bytes, whatever the pieces they arrive in; large ones are
+checked in a thread; nothing is worse than linear."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from live_server import make_data_url, make_settings, wait_until
+
+from seesay.config import MediaLimits
+from seesay.engine import AsyncEngine
+from seesay.serving import bodies, body_shape
+from seesay.serving.anthropic.content import read_conversation
+from seesay.serving.app import create_app
+from seesay.serving.body_shape import BodyShape
+from seesay.serving.errors import ApiError
+
+CHAT = "/v1/chat/completions"
+SIZE = 2_000_000
+
+
+def code_of(body: bytes, *, piece_bytes: int = 1 << 30, **options: Any) -> str | None:
+    """What the shape of a body is refused with, when it comes in such pieces; None when it is not."""
+    shape = BodyShape(**options)
+    try:
+        for start in range(0, len(body), piece_bytes):
+            shape.add(body[start : start + piece_bytes])
+    except ApiError as error:
+        assert error.status_code == 400
+        return error.message.partition(":")[0]
+    return None
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "numbers": (b"[" + b"3," * (1 << 18) + b"3]", "values"),
+    "lists": (b"[" + b"[]," * (1 << 14) + b"3]", "arrays and objects"),
+    "objects": (b"[" + b"{}," * (1 << 14) + b"3]", "arrays and objects"),
+    "texts": (b"[" + b'"a",' * (1 << 16) + b'"a"]', "strings"),
+    "quotes": (b'"' * (1 << 20), "strings"),
+    "blanks": (b" " * (1 << 22), "bytes outside of strings"),
+    "escapes": (b'"' + b'\\"' * (1 << 21) + b'"', "backslashes"),
+    "one wide character": (b'"' + b"a" * (5 << 20) + "😀".encode() + b'"', "not ASCII"),
+    "one escaped character": (b'"' + b"a" * (5 << 20) + b'\\u4e00"', "not ASCII"),
+    "many wide texts": (b"[" + b",".join([b'"' + b"a" * 99_000 + "é".encode() + b'"'] * 50) + b"]", "not ASCII"),
+    "nested lists": (b"[" * 65 + b"]" * 65, "nested"),
+    "nested objects": (b'{"a":' * 65 + b"1" + b"}" * 65, "nested"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("piece_bytes", [7, 1000, 1 << 16, 1 << 30])
+@pytest.mark.parametrize(("body", "what"), REFUSED.values(), ids=REFUSED)
+def test_what_would_be_large_is_refused_by_its_bytes(body: bytes, what: str, piece_bytes: int) -> None:
+    if piece_bytes == 7 and len(body) > 1 << 20:
+        pytest.skip("takes long in small pieces")
+    assert what in (code_of(body, piece_bytes=piece_bytes) or "")
+
+
+ACCEPTED = {
+    "a picture": b'"' + b"QUJD" * (4 << 20) + b'"',
+    "a picture as PHP escapes it": b'"' + (b"QUJD" * 15 + b"\\/AAA") * 250_000 + b'"',
+    "brackets in a text": json.dumps("[{,:" * 400_000).encode(),
+    "quotes in a text": json.dumps('say "yes" ' * 50_000).encode(),
+    "a long Chinese text": json.dumps("圆形" * 600_000, ensure_ascii=False).encode(),
+    "a picture beside a wide text": json.dumps(["é" * 1000, "QUJD" * (2 << 20), "é"], ensure_ascii=False).encode(),
+    "as deep as allowed": b"[" * 64 + b"]" * 64,
+    "as many numbers as allowed": b"[" + b"3," * ((1 << 18) - 1) + b"3]",
+}
+
+
+@pytest.mark.parametrize("piece_bytes", [999, 1 << 16, 1 << 30])
+@pytest.mark.parametrize("body", ACCEPTED.values(), ids=ACCEPTED)
+def test_long_texts_are_not(body: bytes, piece_bytes: int) -> None:
+    assert code_of(body, piece_bytes=piece_bytes) is None
+    json.loads(body)
+
+
+def test_counts_are_those_of_the_parsed_body() -> None:
+    """Whatever quotes, escapes and brackets stand in texts, and wherever a body is cut."""
+    rng = random.Random(1)
+    letters = ['"', "\\", "[", "]", "{", "}", ",", ":", "a", "é", "😀", "\n", "/"]
+
+    def make(depth: int) -> Any:
+        kind = rng.random()
+        if depth < 4 and kind < 0.3:
+            return [make(depth + 1) for _ in range(rng.randint(0, 4))]
+        if depth < 4 and kind < 0.6:
+            return {text(): make(depth + 1) for _ in range(rng.randint(0, 4))}
+        return rng.choice([1, -2.5, True, None]) if kind < 0.7 else text()
+
+    def text() -> str:
+        return "".join(rng.choices(letters, k=rng.randint(0, 12)))
+
+    def count(value: Any, depth: int = 1) -> tuple[int, int, int]:
+        """Containers, strings and depth."""
+        if isinstance(value, str):
+            return 0, 1, depth - 1
+        if not isinstance(value, list | dict):
+            return 0, 0, depth - 1
+        keys = len(value) if isinstance(value, dict) else 0
+        inner = [count(item, depth + 1) for item in (value.values() if isinstance(value, dict) else value)]
+        containers, strings = 1 + sum(i[0] for i in inner), keys + sum(i[1] for i in inner)
+        return containers, strings, max([depth, *(i[2] for i in inner)])
+
+    for _ in range(500):
+        value = make(0)
+        content = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode()
+        shape, deepest, start = BodyShape(), 0, 0
+        while start < len(content):
+            stop = start + rng.randint(1, 9)
+            shape.add(content[start:stop])
+            deepest, start = max(deepest, shape._depth), stop
+        containers, strings, depth = count(value)
+        assert (shape._num_containers, shape._num_quotes, shape._depth) == (containers, 2 * strings, 0)
+        assert deepest <= depth and not shape._is_in_string
+
+
+def test_counting_is_linear_and_quick() -> None:
+    """64 MB of the most unlucky bytes that are allowed pass within a second or so, in many short calls."""
+    slowest = 0.0
+    for content in (b'"' + b"QUJD" * (4 << 20), b'"' + (b"a" * 62 + b"\\n") * 200_000, b'["", ' * 10_000):
+        shape = BodyShape()
+        for start in range(0, len(content), 1 << 16):
+            began = time.thread_time()
+            try:
+                shape.add(content[start : start + (1 << 16)])
+            except ApiError:
+                break
+            slowest = max(slowest, time.thread_time() - began)
+    assert slowest < 0.02, f"one piece took {slowest * 1e3:.1f} ms"
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+def client_of(engine: AsyncEngine, **settings: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=create_app(engine, make_settings(**settings)), raise_app_exceptions=True)
+    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=120)
+
+
+async def post(http: httpx.AsyncClient, path: str, content: bytes) -> httpx.Response:
+    return await http.post(path, content=content, headers={"content-type": "application/json"})
+
+
+def nest(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize("depth", [60, 64, 480, 5000])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, '{"messages":[{"role":"user","content":"hi"}],"max_tokens":1,"chat_template_kwargs":{"a":%s}}'),
+        (CHAT, '{"messages":[{"role":"assistant","content":"hi","tool_calls":[{"a":%s}]}],"max_tokens":1}'),
+        (CHAT, '{"messages":[{"role":"user","content":%s}],"max_tokens":1}'),
+        ("/v1/messages", '{"messages":[{"role":"user","content":%s}],"max_tokens":1}'),
+        ("/v1/responses", '{"input":%s}'),
+        ("/v1/completions", '{"prompt":%s}'),
+        ("/tokenize", '{"messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"a":%s}}'),
+        ("/detokenize", '{"tokens":%s}'),
+    ],
+)
+async def test_deep_nesting_is_the_clients_fault(engine: AsyncEngine, path: str, body: str, depth: int) -> None:
+    response = await post(client_of(engine), path, (body % nest(depth)).encode())
+    assert response.status_code in (200, 400), response.text
+    if depth >= 64:
+        assert response.status_code == 400 and "nested too deeply" in response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "item", "tail"),
+    [
+        ("/v1/completions", '{"prompt":[', "3,", "3]}"),
+        ("/v1/completions", '{"prompt":[', "{},", "3]}"),
+        ("/v1/completions", '{"prompt":[', "[3],", "[3]]}"),
+        ("/v1/completions", '{"prompt":"hi","stop":[', "3,", '"a"]}'),
+        ("/v1/embeddings", '{"input":[', "[],", "[3]]}"),
+        (CHAT, '{"messages":[{"role":"user","content":[', "[],", "[]]}]}"),
+        (CHAT, '{"messages":[', '{"role":"user","content":"a"},', '{"role":"user","content":"a"}]}'),
+        ("/v1/messages", '{"max_tokens":1,"messages":[', '{"role":"user","content":"a"},', '{"role":"user"}]}'),
+        ("/detokenize", '{"tokens":[', "3,", "3]}"),
+        ("/generate", '{"input_ids":[', "-1,", "3]}"),
+        ("/tokenize", '{"prompt":"', "how many? ", '"}'),
+        ("/v1/completions", '{"echo":true,"prompt":"', "how many? ", '"}'),
+        ("/v1/messages/count_tokens", '{"messages":[{"role":"user","content":"', "how many? ", '"}]}'),
+        (CHAT, '{"messages":[{"role":"user","content":"', "how many? ", '"}]}'),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [SIZE // 8, SIZE])
+async def test_large_bodies_cost_little(
+    engine: AsyncEngine, path: str, head: str, item: str, tail: str, size: int
+) -> None:
+    """Python objects of at most 4 times the body, or 16 MB, and no pause of the event loop beside it."""
+    content = (head + item * (size // len(item)) + tail).encode()
+    http = client_of(engine)
+    await post(http, path, b"{}")
+    gc.collect()
+    tracemalloc.start()
+    try:
+        response = await post(http, path, content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert response.status_code == 400 or path == "/detokenize", response.text[:300]
+    assert peak < max(4 * len(content), 16 << 20), f"{peak / len(content):.1f} times the body"
+
+
+async def test_large_bodies_are_checked_in_a_thread(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop goes on meanwhile, and small ones do not go there."""
+    threads: list[str] = []
+    held = threading.Event()
+    from_json = bodies.from_json
+
+    def parse(content: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        assert held.wait(30)
+        return from_json(content)
+
+    monkeypatch.setattr(bodies, "from_json", parse)
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "user": "a" * 20_000}
+    http = client_of(engine)
+    waiting = asyncio.ensure_future(http.post(CHAT, json=body))
+    while not threads:
+        await asyncio.sleep(0.01)
+    assert (await http.get("/health")).status_code == 200 and not waiting.done()
+    held.set()
+    assert (await waiting).status_code == 200
+    assert (await http.post(CHAT, json={**body, "user": "a"})).status_code == 200
+    assert threads[0].startswith("seesay-bodies") and threads[1] == threading.current_thread().name
+
+
+async def test_bytes_of_a_body_are_freed_when_it_is_parsed(engine: AsyncEngine) -> None:
+    picture = make_data_url(size=(900, 600))
+    part = {"type": "image_url", "image_url": {"url": picture}}
+    body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
+    kept: list[bodies.BodyRequest] = []
+    parse = bodies.BodyRequest.json
+
+    async def keep(request: bodies.BodyRequest) -> Any:
+        kept.append(request)
+        return await parse(request)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies.BodyRequest, "json", keep)
+        response = await client_of(engine).post(CHAT, json=body)
+    assert response.status_code == 200 and len(picture) > 1_000_000
+    assert not await kept[0].body()
+
+
+async def test_each_prompt_counts_before_any_is_looked_at(engine: AsyncEngine) -> None:
+    response = await client_of(engine).post("/v1/completions", json={"prompt": ["a"] * 1000 + [None]})
+    assert "1000" in response.json()["error"]["message"] or "1001" in response.json()["error"]["message"]
+
+
+async def test_faults_are_found_one_at_a_time(engine: AsyncEngine) -> None:
+    """Of thousands of wrong entries the first is named."""
+    for path, body, param in (
+        ("/v1/completions", {"prompt": "a", "stop": [3] * 60_000}, "stop[0]"),
+        ("/v1/completions", {"prompt": "a", "stop_token_ids": [-1] * 200_000}, "stop_token_ids[0]"),
+        ("/v1/completions", {"prompt": "a", "logit_bias": {str(i): "x" for i in range(30_000)}}, "logit_bias"),
+        ("/v1/completions", {"prompt": [5, 5, "a"] + [7] * 1000}, "prompt[2]"),
+        ("/v1/completions", {"prompt": ["a", [5]]}, "prompt[1]"),
+        ("/v1/completions", {"prompt": [[5], [True]]}, "prompt[1][0]"),
+        ("/v1/embeddings", {"input": [5.0]}, "input[0]"),
+        (CHAT, {"messages": [], "metadata": {str(i): "x" for i in range(20)}}, "metadata"),
+        (CHAT, {"messages": [], **{f"x{i}": 1 for i in range(30_000)}}, None),
+    ):
+        response = await client_of(engine).post(path, json=body)
+        assert response.status_code == 400 and len(response.content) < 1000
+        assert response.json()["error"]["param"] == param, response.text
+
+
+# --- linear ----------------------------------------------------------------------------------------------------------
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        work()
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
+def test_turns_of_one_role_are_merged_in_linear_time() -> None:
+    def read(num: int) -> Any:
+        return read_conversation(None, [{"role": "user", "content": "a"}] * num, MediaLimits.for_server())
+
+    (turn,) = read(1000)
+    assert len(turn.parts) == 1000
+    assert seconds_of(lambda: read(16_000)) < 12 * seconds_of(lambda: read(4000))
+
+
+def test_a_text_is_refused_without_tokenizing_all_of_it(engine: AsyncEngine) -> None:
+    tokenizer = engine.tokenizer
+    short, long = "how many? " * 2000, "how many? " * 200_000
+    limit = engine.session_len
+    assert tokenizer.has_more_tokens(long, limit) and not tokenizer.has_more_tokens("how many? ", limit)
+    assert seconds_of(lambda: tokenizer.has_more_tokens(long, limit)) < 5 * seconds_of(lambda: tokenizer.encode(short))
+
+
+def test_limits_of_shapes_leave_room_for_prompts_of_token_ids(engine: AsyncEngine) -> None:
+    assert 2 * engine.session_len <= body_shape.MAX_VALUES
+    assert code_of(b"[" + b"3," * 600_000 + b"3]", max_values=700_000) is None
+
+
+async def test_a_client_that_leaves_inside_a_large_body_leaves_nothing(engine: AsyncEngine) -> None:
+    app = create_app(engine, make_settings())
+    messages = iter([{"type": "http.request", "body": b'{"messages": "' + b"a" * 100_000, "more_body": True}])
+
+    async def receive() -> Any:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(message: Any) -> None:
+        pass
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {
+        "type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "query_string": b"",
+        "headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "", "client": None, "server": None,
+    }  # fmt: skip
+    await app(scope, receive, send)
+    wait_until(lambda: app.state.server.gate.num_inside == 0 and app.state.server.gate.num_bytes == 0)
