@@ -21,199 +21,27 @@ and their times to the first token, before it begins and beside it.
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import http.client
-import io
 import itertools
 import json
 import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import numpy as np
-from PIL import Image
+from hostile_shapes import Case, find_cases, picture_cases
 from serve_load import resident_bytes, running_server
 
 MAX_MEMORY_RATIO = 4.0
 SMALL_GROWTH_BYTES = 32 << 20
 QUIET_S = 0.5
 """The neighbour's usual longest gap is measured over this time before each body."""
-
-_HOLE = '"@hole@"'
-
-
-# --- bodies ----------------------------------------------------------------------------------------------------------
-
-
-def _repeat(opening: bytes, item: bytes, closing: bytes) -> Callable[[int], bytes]:
-    return lambda size: opening + item * ((size - len(opening) - len(closing)) // len(item)) + closing
-
-
-def _members(size: int) -> bytes:
-    return b"{" + b",".join(b'"%08d":0' % index for index in range(size // 13)) + b"}"
-
-
-def _nest(size: int) -> bytes:
-    return b"[" * (size // 2) + b"]" * (size // 2)
-
-
-SHAPES: dict[str, Callable[[int], bytes]] = {
-    "text": _repeat(b'"', b"how many red circles? ", b'"'),
-    "one word": _repeat(b'"', b"a", b'"'),
-    "wide text": _repeat(b'"', b"how many red circles? ", '😀"'.encode()),
-    "escapes": _repeat(b'"', b'\\"', b'"'),
-    "numbers": _repeat(b"[", b"3,", b"3]"),
-    "large numbers": _repeat(b"[", b"1" * 4000 + b",", b"3]"),
-    "texts": _repeat(b"[", b'"a",', b'"a"]'),
-    "lists": _repeat(b"[", b"[],", b"[]]"),
-    "objects": _repeat(b"[", b"{},", b"{}]"),
-    "members": _members,
-    "nesting": _nest,
-}
-_TEXT_SHAPES = ("text", "one word", "wide text", "escapes", "numbers", "lists")
-_LIST_SHAPES = ("text", "numbers", "large numbers", "texts", "lists", "objects", "nesting")
-_OBJECT_SHAPES = ("members", "lists", "nesting", "text")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A way to make a body for `path`. `make(size)` has about so many bytes."""
-
-    path: str
-    field: str
-    shape: str
-    make: Callable[[int], bytes]
-
-
-def find_cases(openapi: Mapping[str, Any]) -> Iterator[Case]:
-    """Every text, list and object field of every route, in each shape that is odd for its type."""
-    schemas = openapi["components"]["schemas"]
-    for path, operations in openapi["paths"].items():
-        content = operations.get("post", {}).get("requestBody", {}).get("content", {})
-        if "application/json" in content:
-            schema = Schema(content["application/json"]["schema"], schemas)
-            minimal = schema.example()
-            for field, kinds, item, fill in schema.fields():
-                for shape in dict.fromkeys(itertools.chain.from_iterable(kinds)):
-                    yield Case(path, field, shape, _filling(fill(minimal), SHAPES[shape]))
-                if item is not None:
-                    valid = _repeat(b"[", json.dumps(item).encode() + b",", json.dumps(item).encode() + b"]")
-                    yield Case(path, field, "valid items", _filling(fill(minimal), valid))
-
-
-def _filling(body: Any, shape: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    head, _, tail = json.dumps(body).partition(_HOLE)
-    return lambda size: head.encode() + shape(max(16, size - len(head) - len(tail))) + tail.encode()
-
-
-Fill = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Schema:
-    """A JSON schema, with the named ones it refers to."""
-
-    schema: Mapping[str, Any]
-    named: Mapping[str, Any]
-
-    def options(self) -> list[Schema]:
-        """The alternatives, references resolved."""
-        schema = self.schema
-        while "$ref" in schema:
-            schema = self.named[schema["$ref"].rpartition("/")[2]]
-        found = schema.get("anyOf") or schema.get("oneOf")
-        if found:
-            return [option for one in found for option in Schema(one, self.named).options()]
-        return [Schema(schema, self.named)]
-
-    def example(self) -> Any:
-        """A small value of the first alternative that is not null: the required fields alone."""
-        schema = next((one.schema for one in self.options() if one.schema.get("type") != "null"), {})
-        if "const" in schema or "enum" in schema:
-            return schema.get("const", schema.get("enum", [None])[0])
-        match schema.get("type"):
-            case "object":
-                properties = {k: Schema(v, self.named) for k, v in schema.get("properties", {}).items()}
-                example = {name: properties[name].example() for name in schema.get("required", ())}
-                if "role" in properties and "content" in properties:
-                    example |= {"role": "user", "content": "hi"}
-                return example
-            case "array":
-                return [Schema(schema.get("items", {}), self.named).example()]
-            case "integer" | "number":
-                return 3
-            case "boolean":
-                return False
-            case _:
-                return "hi"
-
-    def fields(self, name: str = "") -> Iterator[tuple[str, list[tuple[str, ...]], Any, Fill]]:
-        """(name, shapes, a valid item of a list, how to put a hole there into an example) per text, list or object."""
-        kinds = []
-        item: Any = None
-        for option in self.options():
-            match option.schema.get("type"):
-                case "string" if "const" not in option.schema and "enum" not in option.schema:
-                    kinds.append(_TEXT_SHAPES)
-                case "array":
-                    kinds.append(_LIST_SHAPES)
-                    item = Schema(option.schema.get("items", {}), self.named).example()
-                case "object":
-                    kinds.append(_OBJECT_SHAPES)
-        if kinds and name:
-            yield name, kinds, item, lambda _: json.loads(_HOLE)
-        for option in self.options():
-            yield from option._inner_fields(name)
-
-    def _inner_fields(self, name: str) -> Iterator[tuple[str, list[tuple[str, ...]], Any, Fill]]:
-        if self.schema.get("type") == "array":
-            items = Schema(self.schema.get("items", {}), self.named)
-            for inner, kinds, item, fill in items.fields(f"{name}[]"):
-                yield inner, kinds, item, lambda _, fill=fill: [fill(items.example())]
-        elif self.schema.get("type") == "object":
-            base = self.example()
-            for key, schema in self.schema.get("properties", {}).items():
-                value = Schema(schema, self.named)
-                for inner, kinds, item, fill in value.fields(f"{name}.{key}" if name else key):
-                    yield (
-                        inner,
-                        kinds,
-                        item,
-                        lambda outer, key=key, value=value, fill=fill, base=base: {
-                            **(outer if isinstance(outer, dict) else base),
-                            key: fill(value.example()),
-                        },
-                    )
-
-
-def picture_cases() -> Iterator[Case]:
-    """Bodies as large as the others that are nothing but one picture, which is answered."""
-
-    def make(size: int, wrap: Callable[[str], Any]) -> bytes:
-        side = int((size * 0.75 / 3) ** 0.5)
-        noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
-        file = io.BytesIO()
-        Image.fromarray(noise).save(file, "PNG", compress_level=0)
-        return json.dumps(wrap(base64.b64encode(file.getvalue()).decode())).encode()
-
-    def chat(data: str) -> Any:
-        url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-        return {"messages": [{"role": "user", "content": [url]}], "max_tokens": 1}
-
-    def message(data: str) -> Any:
-        source = {"type": "base64", "media_type": "image/png", "data": data}
-        return {"messages": [{"role": "user", "content": [{"type": "image", "source": source}]}], "max_tokens": 1}
-
-    for path, wrap in (("/v1/chat/completions", chat), ("/v1/messages", message)):
-        yield Case(path, "messages", "one picture", lambda size, wrap=wrap: make(size, wrap))
 
 
 # --- clients ---------------------------------------------------------------------------------------------------------
@@ -225,7 +53,7 @@ class Neighbour:
     def __init__(self, url: str) -> None:
         self._url = url
         self._times: list[float] = []
-        self._is_over = False
+        self._is_over = threading.Event()
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -234,13 +62,13 @@ class Neighbour:
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "ignore_eos": True, "max_tokens": 3000}
         try:
             with httpx.Client(base_url=self._url, timeout=60) as client:
-                while not self._is_over:
+                while not self._is_over.is_set():
                     with client.stream("POST", "/v1/chat/completions", json={**body, "seed": 1}) as response:
                         response.raise_for_status()
                         for line in response.iter_lines():
                             if line:
                                 self._times.append(time.perf_counter())
-                            if self._is_over:
+                            if self._is_over.is_set():
                                 return
         except Exception as error:
             self.failure = error
@@ -256,7 +84,7 @@ class Neighbour:
         return max(gaps)
 
     def close(self) -> None:
-        self._is_over = True
+        self._is_over.set()
         self._thread.join(60)
 
 
