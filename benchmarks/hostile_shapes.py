@@ -64,7 +64,7 @@ def find_cases(openapi: Mapping[str, Any]) -> Iterator[Case]:
         content = operations.get("post", {}).get("requestBody", {}).get("content", {})
         if "application/json" in content:
             schema = Schema(content["application/json"]["schema"], schemas)
-            minimal = schema.example()
+            minimal = {**schema.example(), **schema.shortest_answer()}
             for field in schema.fields():
                 body = field.fill(minimal)
                 for shape in dict.fromkeys(itertools.chain.from_iterable(field.kinds)):
@@ -129,6 +129,12 @@ class Schema:
                 return False
             case _:
                 return "hi"
+
+    def shortest_answer(self) -> dict[str, int]:
+        """The field that limits the answer, if there is one: what is refused is of interest, not what is answered."""
+        names = ("max_tokens", "max_output_tokens", "request_output_len")
+        properties = [option.schema.get("properties", {}) for option in self.options()]
+        return {name: 1 for name in names if any(name in one for one in properties)}
 
     def fields(self, name: str = "") -> Iterator[Field]:
         """Every text, list and object in it."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from seesay.checkpoint import Checkpoint
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
+from seesay.interpreter import quick_switches
 from seesay.live_request import LiveRequest, OutputSink
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import check_prompt_length
@@ -37,8 +38,8 @@ from seesay.vl.family import Family
 from seesay.vl.media import FeatureCacheStats, MediaBatch, MediaFront, OpenRequest, PreparedMedia
 from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
 
-_LEAST_CHARS, _CHARS_PER_TOKEN = 1 << 20, 64
-"""Most characters of a conversation: a template may leave out what earlier turns thought."""
+_LEAST_CHARS, _CHARS_PER_TOKEN, _LEAST_PARTS = 1 << 20, 64, 4096
+"""Most of a conversation before its template, which may leave out what earlier turns thought."""
 _COUNTED_LENGTHS = 4
 """A prompt that is only counted may be so many times as long as one that is answered."""
 
@@ -163,7 +164,7 @@ class RequestPreparer:
 
     def tokenize_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a raw text, which may be too long for a prompt, but not by more than `_COUNTED_LENGTHS` says."""
-        self._check_num_chars((text,), _COUNTED_LENGTHS * self._session_len)
+        self._check_size((text,), _COUNTED_LENGTHS * self._session_len)
         self._check_num_tokens(text, _COUNTED_LENGTHS * self._session_len)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
@@ -195,24 +196,40 @@ class RequestPreparer:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
             )
-        self._check_num_chars(_texts_of(request), max_tokens)
+        with quick_switches:
+            tokens, media = self._tokenize_prompt(request, max_tokens)
+        return tokens, self._media.open(media)
+
+    def _tokenize_prompt(
+        self, request: GenerationRequest, max_tokens: int
+    ) -> tuple[TokenizedPrompt, tuple[MediaPart, ...]]:
         rendered: RenderedPrompt
         if isinstance(request.prompt, str):
+            self._check_size((request.prompt,), max_tokens)
             rendered = render_raw(request.prompt, request.media, self._family.markers)
         elif _is_conversation(request):
             messages = [message for message in request.prompt if isinstance(message, Message)]
+            self._check_size(_texts_of(messages), max_tokens)
             rendered = self.chat_template.render(messages, markers=self._family.markers, **request.template_options)
         else:
-            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), self._media.open(())
+            check_prompt_length(len(request.prompt), max_tokens, wants_answer=_wants_answer(request))
+            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), ()
         self._check_num_tokens(rendered.text, max_tokens)
         tokens = tokenize(rendered, self.tokenizer)
-        return tokens, self._media.open(rendered.media)
+        return tokens, rendered.media
 
-    def _check_num_chars(self, texts: Iterable[str], max_tokens: int) -> None:
-        """Refuse texts that are too long for any template to shorten them to `max_tokens`, before one looks at them."""
-        num_chars, most = sum(map(len, texts)), max(_LEAST_CHARS, _CHARS_PER_TOKEN * max_tokens)
-        if num_chars > most:
-            self._fail_too_long(f"{num_chars} characters; at most {most} are taken")
+    def _check_size(self, texts: Iterable[str], max_tokens: int) -> None:
+        """Refuse what is too long for any template to shorten it to `max_tokens`, before one looks at it."""
+        num_chars = num_parts = 0
+        for text in texts:
+            num_chars += len(text)
+            num_parts += 1
+        for count, most, what in (
+            (num_chars, max(_LEAST_CHARS, _CHARS_PER_TOKEN * max_tokens), "characters"),
+            (num_parts, max(_LEAST_PARTS, max_tokens), "messages and parts"),
+        ):
+            if count > most:
+                self._fail_too_long(f"{count} {what}; at most {most} are taken")
 
     def _check_num_tokens(self, text: str, max_tokens: int) -> None:
         """Refuse a text that is certain to have more than `max_tokens` tokens, before all of it is tokenized."""
@@ -292,14 +309,11 @@ def _is_conversation(request: GenerationRequest) -> bool:
     return isinstance(request.prompt, tuple) and not (request.prompt and isinstance(request.prompt[0], int))
 
 
-def _texts_of(request: GenerationRequest) -> Iterator[str]:
-    """The texts of a prompt, without what a template may add."""
-    if isinstance(request.prompt, str):
-        yield request.prompt
-    elif _is_conversation(request):
-        for message in request.prompt:
-            if isinstance(message, Message):
-                yield from (part.text for part in message.parts if isinstance(part, TextPart))
+def _texts_of(messages: Iterable[Message]) -> Iterator[str]:
+    """The texts of a conversation: a message has at least one, its role."""
+    for message in messages:
+        yield message.role
+        yield from (part.text for part in message.parts if isinstance(part, TextPart))
 
 
 def has_media(request: GenerationRequest) -> bool:

@@ -332,3 +332,19 @@ async def test_a_client_that_leaves_inside_a_large_body_leaves_nothing(engine: A
     }  # fmt: skip
     await app(scope, receive, send)
     wait_until(lambda: app.state.server.gate.num_inside == 0 and app.state.server.gate.num_bytes == 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": ["a"] * 5000}]}),
+        (CHAT, {"messages": [{"role": "user", "content": "a"}] * 5000}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}] * 5000, "max_tokens": 1}),
+    ],
+)
+async def test_more_turns_and_parts_than_tokens_never_reach_the_template(
+    engine: AsyncEngine, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(engine.chat_template), "render", lambda *_, **__: pytest.fail("it was rendered"))
+    response = await client_of(engine).post(path, json=body)
+    assert response.status_code == 400 and "at most 4096 are taken" in response.text
