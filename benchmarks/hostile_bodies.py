@@ -122,7 +122,10 @@ def reset_peak(pid: int) -> None:
 def measure(case: Case, size: int, *, url: str, pid: int, neighbour: Neighbour, repeats: int) -> dict[str, Any]:
     """Send the body of a case until it delays nobody, up to `repeats` times, and take the figures."""
     body = case.make(size)
-    stalls_s, seconds, growths, statuses, answer = [], [], [], set(), b""
+    stalls_s: list[float] = []
+    seconds: list[float] = []
+    growths: list[int] = []
+    statuses, answer = set(), b""
     while len(stalls_s) < repeats and (not stalls_s or min(stalls_s) > SHORT_S):
         begun = time.perf_counter()
         time.sleep(QUIET_S)

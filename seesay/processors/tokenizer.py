@@ -31,7 +31,7 @@ class Tokenizer:
 
     `hf` is the tokenizer object of Transformers; calling this object calls it, and attributes not found here are its
     own (`apply_chat_template`, `padding_side`, …). `backend` is our own copy of its `tokenizers.Tokenizer`: it is never
-    changed, so that threads can share it whatever a user does with `hf`. `longest_token_chars`: no token spells more.
+    changed, so that threads can share it whatever a user does with `hf`.
     """
 
     def __init__(self, hf: Any) -> None:
@@ -55,7 +55,6 @@ class Tokenizer:
         self.template_variables: dict[str, str] = {
             name: str(value) for name in _TEMPLATE_VARIABLES if (value := getattr(hf, name, None)) is not None
         }
-        self.longest_token_chars = max(map(len, self.backend.get_vocab()), default=1)
         self.has_byte_level_decoder = _is_byte_level(state.get("decoder") or {})
         self._prefix_ids = self._find_prefix()
         self._literals: LiteralTokenizer | None = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seesay.processors.detokenize import IncrementalDetokenizer
+from seesay.processors.long_text import encode_text
 from seesay.values import RenderedPrompt
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def spell_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> tuple[str
     ids = tokenizer.encode_prompt(RenderedPrompt(text=prompt))[0].tolist()
     offsets: list[int] = []
     stop = 0
-    for token_start, token_stop in tokenizer.backend.encode(prompt, add_special_tokens=False).offsets:
+    for token_start, token_stop in encode_text(tokenizer.backend, prompt).offsets:
         offsets.append(min(token_start, stop))  # a blank that is cut off a token's span belongs to the token
         stop = token_stop
     return prompt, ids, [0] * (len(ids) - len(offsets)) + offsets[-len(ids) :]
