@@ -89,6 +89,12 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         default="model",
         help="what a request gets that says no temperature, top_p ...: the checkpoint's own values, or OpenAI's",
     )
+    group.add_argument(
+        "--unknown-fields",
+        choices=("refuse", "ignore"),
+        default="refuse",
+        help="of requests: refuse them with 400, or ignore them and name them in a Warning header",
+    )
 
 
 def _add_load_options(parser: argparse.ArgumentParser) -> None:
@@ -176,6 +182,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         max_total_body_bytes=arguments.max_total_body_bytes,
         drain_timeout_s=arguments.drain_timeout,
         generation_defaults=arguments.generation_defaults,
+        unknown_fields=arguments.unknown_fields,
         log_level=arguments.log_level,
         max_log_len=200 if arguments.max_log_len is None else arguments.max_log_len,
         media=_make_media_limits(arguments),

@@ -85,7 +85,7 @@ def _make_middleware(state: ServerState) -> list[Middleware]:
                 allow_methods=settings.cors_methods,
                 allow_headers=settings.cors_headers,
                 allow_credentials=settings.cors_credentials,
-                expose_headers=["x-request-id"],
+                expose_headers=["x-request-id", "warning"],
             )
         )
     layers.append(Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics))

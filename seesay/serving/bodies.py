@@ -16,6 +16,7 @@ from starlette.responses import Response
 from seesay.interpreter import quick_switches
 from seesay.serving.body_shape import MAX_VALUES, BodyShape
 from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.unknown_fields import drop_unknown
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,8 +34,9 @@ class BodyRequest(Request):
     while it is answered.
     """
 
-    def __init__(self, request: Request, model: type[BaseModel], max_values: int) -> None:
+    def __init__(self, request: Request, model: type[BaseModel], max_values: int, *, ignores_unknown: bool) -> None:
         super().__init__(request.scope, request.receive)
+        self._ignores_unknown = ignores_unknown
         self._model = model
         self._shape = BodyShape(max_values)
         self._content: bytearray | None = None
@@ -54,7 +56,10 @@ class BodyRequest(Request):
         """The validated body. Raises `ApiError` 400 that names what is wrong."""
         await self.body()
         assert self._content is not None
-        return await off_loop(self, _parse, self._content, self._model)
+        ignored: list[str] | None = None
+        if self._ignores_unknown:
+            ignored = self.scope["state"]["ignored_fields"] = []
+        return await off_loop(self, _parse, self._content, self._model, ignored)
 
 
 class BodyRoute(APIRoute):
@@ -68,8 +73,10 @@ class BodyRoute(APIRoute):
         assert isinstance(model, type) and issubclass(model, BaseModel), f"{self.path}: the body is not a model"
 
         async def handle_body(request: Request) -> Response:
-            session_len = request.app.state.server.engine.session_len
-            return await handle(BodyRequest(request, model, max(MAX_VALUES, 2 * session_len)))
+            server = request.app.state.server
+            ignores_unknown = server.settings.unknown_fields == "ignore"
+            max_values = max(MAX_VALUES, 2 * server.engine.session_len)
+            return await handle(BodyRequest(request, model, max_values, ignores_unknown=ignores_unknown))
 
         return handle_body
 
@@ -91,14 +98,17 @@ async def off_loop(http: Request, work: Callable[P, T], *args: P.args, **kwargs:
     return await asyncio.get_running_loop().run_in_executor(_thread, work_beside_others)
 
 
-def _parse(content: bytearray, model: type[BaseModel]) -> BaseModel:
-    """The model that `content` spells, which is emptied."""
+def _parse(content: bytearray, model: type[BaseModel], ignored: list[str] | None) -> BaseModel:
+    """Return the model that `content` spells, which is emptied. Unknown fields are ignored, and added to `ignored`,
+    unless that is None."""
     try:
         value = from_json(content)
     except ValueError as error:
         raise bad_request(f"the body is not JSON: {error}", code="invalid_json") from None
     finally:
         content.clear()
+    if ignored is not None:
+        ignored += drop_unknown(value, model)
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from seesay.serving.answers import ClientGoneError
 from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.metrics import ServerMetrics
+from seesay.serving.unknown_fields import HEADER as WARNING_HEADER
+from seesay.serving.unknown_fields import make_warning
 
 logger = logging.getLogger("seesay.access")
 
@@ -50,6 +52,8 @@ class ContextMiddleware:
                 status = message["status"]
                 # OpenAI's clients read the first, Anthropic's the second.
                 ids = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
+                if ignored := scope["state"].get("ignored_fields"):
+                    ids.append((WARNING_HEADER.encode(), make_warning(ignored).encode()))
                 message["headers"] = [*message.get("headers", ()), *ids]
             await send(message)
 

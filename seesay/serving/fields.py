@@ -1,12 +1,16 @@
-"""Types of request fields whose validation ends at the first fault, so that a long list of faults costs nothing."""
+"""Types of request fields. Their validation ends at the first fault, so that a long list of faults costs nothing, and
+what is published of them is as strict as it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _MAX_FIELDS = 256
+_NOT_NULL = {"not": {"type": "null"}}
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
@@ -22,8 +26,43 @@ def _at_most(number: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-Biases = Annotated[dict[str, float], _at_most(1024)]
-Metadata = Annotated[dict[str, str], _at_most(16)]
+_BIASES = {
+    "maxProperties": 1024,
+    "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+}
+Biases = Annotated[dict[str, float], _at_most(1024), Field(json_schema_extra=_BIASES)]
+Metadata = Annotated[dict[str, str], _at_most(16), Field(json_schema_extra={"maxProperties": 16})]
+
+# Their readers check these, and say which is wrong: here they are for the published schema.
+Text = Annotated[str, Field(json_schema_extra={"minLength": 1})]
+StopTexts = Annotated[
+    list[str],
+    Field(fail_fast=True, json_schema_extra={"items": {"type": "string", "minLength": 1}, "maxItems": 256}),
+]
+StopIds = Annotated[list[TokenId], Field(fail_fast=True, json_schema_extra={"maxItems": 256})]
+_OneOrMore = Field(min_length=1)
+Prompts = (
+    Annotated[str, _OneOrMore]
+    | Annotated[list[Annotated[str, _OneOrMore]], _OneOrMore]
+    | Annotated[list[TokenId], _OneOrMore]
+    | Annotated[list[Annotated[list[TokenId], _OneOrMore]], _OneOrMore]
+)
+
+
+def exactly_one(first: str, second: str) -> dict[str, Any]:
+    """Return the JSON schema of an object that has one of two fields (null is as good as none)."""
+    given = [{"required": [name], "properties": {name: _NOT_NULL}} for name in (first, second)]
+    return {"oneOf": given}
+
+
+def needs(name: str, other: str, value: Mapping[str, Any] = _NOT_NULL) -> dict[str, Any]:
+    """Return the JSON schema of an object whose field `name` may have a `value` (default: any) only if the field `other`
+    is true."""
+    return {
+        "if": {"required": [name], "properties": {name: value}},
+        "then": {"required": [other], "properties": {other: {"const": True}}},
+    }
 
 
 class StrictModel(BaseModel):

@@ -139,6 +139,15 @@ def test_tool_results_may_hold_pictures(client: anthropic.Anthropic):
         assert counts[0] > counts[1]
 
 
+def test_tools_that_answer_their_calls(client: anthropic.Anthropic):
+    """Several at once, over turns of one role that follow each other, and again later under the same id."""
+    messages: list[Any] = tools(
+        ("assistant", call("a")), ("assistant", call("b")), ("user", result("b")), ("user", result("a")),
+        ("assistant", call("a")), ("user", result("a")),
+    )["messages"]  # fmt: skip
+    assert client.messages.count_tokens(model=MODEL, messages=messages).input_tokens > 0
+
+
 # --- byte by byte ----------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +173,18 @@ def user(*content: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(content)}]}
 
 
+def call(call_id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": "f", "input": {}}
+
+
+def result(call_id: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": "x"}
+
+
+def tools(*turns: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"messages": [*HI, *({"role": role, "content": [block]} for role, block in turns)]}
+
+
 def image(**source: str) -> dict[str, Any]:
     return user({"type": "image", "source": source})
 
@@ -187,6 +208,41 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "assistant's picture": ({"messages": [*HI, {"role": "assistant", "content": [picture()]}]}, "[1].content[0]"),
     "picture type": (image(type="base64", media_type="image/tiff", data="x"), "media_type"),
     "broken picture": (image(type="base64", media_type="image/png", data="eHg="), ""),
+    "not the type it is said to be": (
+        image(type="base64", media_type="image/jpeg", data=picture()["source"]["data"]),
+        "messages[0].content[0].source.media_type is image/jpeg, but the data are a picture of type image/png",
+    ),
+    "no picture": (image(type="base64", media_type="image/png", data="aGVsbG8gd29ybGQ="), "source.data is not a JPEG"),
+    "no base64": (image(type="base64", media_type="image/png", data="*" * 40), "source.data is not base64"),
+    "a result that nobody asked for": (
+        user({"type": "tool_result", "tool_use_id": "t", "content": "x"}),
+        "messages[0].content[0].tool_use_id: there is no tool_use 't' in the assistant's turn before",
+    ),
+    "a result of another call": (
+        tools(("assistant", call("t")), ("user", result("t2"))),
+        "messages[2].content[0].tool_use_id: there is no tool_use 't2'",
+    ),
+    "a result of an earlier turn": (
+        tools(("assistant", call("t")), ("user", result("t")), ("assistant", text("x")), ("user", result("t"))),
+        "messages[4].content[0].tool_use_id: there is no tool_use 't'",
+    ),
+    "two results of a call": (
+        tools(("assistant", call("t")), ("user", result("t")), ("user", result("t"))),
+        "messages[3].content[0].tool_use_id: 't' has a tool_result already",
+    ),
+    "a call without a result": (
+        tools(("assistant", call("t")), ("user", text("x")), ("assistant", text("y"))),
+        "messages[1].content[0]: tool_use 't' has no tool_result in the turn after",
+    ),
+    "a call at the end": (tools(("assistant", call("t"))), "messages[1].content[0]: tool_use 't' has no tool_result"),
+    "two calls of one id": (
+        tools(("assistant", call("t")), ("assistant", call("t")), ("user", result("t"))),
+        "messages[2].content[0].id: 't' is the id of another tool_use, too",
+    ),
+    "a call without an id": (
+        tools(("assistant", {"type": "tool_use", "name": "f", "input": {}})),
+        "messages[1].content[0].id must be a text",
+    ),
     "file of the server": (image(type="url", url="file:///etc/passwd"), "allowed-local-media-path"),
     "picture by file id": (image(type="file", file_id="f"), "source.type"),
     "half a surrogate": ({"messages": [{"role": "user", "content": "\ud800"}]}, "not JSON"),

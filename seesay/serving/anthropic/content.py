@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from seesay.config import MediaLimits
+from seesay.serving.anthropic.checks import check_media_type, check_tools
 from seesay.serving.content import check_source
 from seesay.serving.errors import bad_request
 from seesay.values import MediaPart, Message, Modality, TextPart
@@ -27,6 +28,7 @@ def read_conversation(system: object, messages: object, limits: MediaLimits) -> 
         for index, message in enumerate(messages)
         for turn in _read_message(message, f"messages[{index}]", limits, is_last=index == len(messages) - 1)
     ]
+    check_tools(messages)
     return (*_read_system(system), *_merge(turns))
 
 
@@ -150,6 +152,7 @@ def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Me
             raise bad_request(f"{path}.media_type must be one of {', '.join(_IMAGE_TYPES)}", f"{path}.media_type")
         if not isinstance(data, str) or not data:
             raise bad_request(f"{path}.data must be the picture in base64", f"{path}.data")
+        check_media_type(media_type, data, path)
         return MediaPart(modality=Modality.IMAGE, source=f"data:{media_type};base64,{data}")
     if source.get("type") == "url":
         _refuse_unknown(source, ("type", "url"), path)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, SkipValidation, field_validator
 
-from seesay.serving.fields import StrictModel, Texts
+from seesay.serving.fields import StopTexts, StrictModel
 from seesay.serving.openai.protocol import RequestModel
 
 _LATER = "not supported yet"
@@ -16,54 +16,73 @@ _LATER = "not supported yet"
 # --- content ---------------------------------------------------------------------------------------------------------
 
 
-class TextBlock(BaseModel):
+class TextBlock(StrictModel):
     type: Literal["text"]
-    text: str
+    text: str = Field(min_length=1)
     cache_control: dict[str, Any] | None = Field(None, description="accepted: equal beginnings are always cached here")
+    citations: list[Any] | None = Field(None, max_length=0)
 
 
-class Base64Source(BaseModel):
+class Base64Source(StrictModel):
+    """data: a picture of this type."""
+
     type: Literal["base64"]
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
-    data: str
+    data: str = Field(min_length=1)
 
 
-class URLSource(BaseModel):
+class URLSource(StrictModel):
     """url: http(s), or a data URL."""
 
     type: Literal["url"]
     url: str
 
 
-class ImageBlock(BaseModel):
+class ImageBlock(StrictModel):
     type: Literal["image"]
     source: Annotated[Base64Source | URLSource, Field(discriminator="type")]
     cache_control: dict[str, Any] | None = None
 
 
-class ToolUseBlock(BaseModel):
+class ToolUseBlock(StrictModel):
+    """A call, which a `tool_result` in the user's next turn answers."""
+
     type: Literal["tool_use"]
-    id: str
+    id: str = Field(min_length=1)
     name: str
     input: dict[str, Any]
     cache_control: dict[str, Any] | None = None
 
 
-class ToolResultBlock(BaseModel):
-    """What a tool answered: texts and pictures."""
+class ToolResultBlock(StrictModel):
+    """What a tool answered: texts and pictures. Its call is in the assistant's turn before."""
 
     type: Literal["tool_result"]
-    tool_use_id: str
-    content: str | list[TextBlock | ImageBlock] | None = None
+    tool_use_id: str = Field(min_length=1)
+    content: str | list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]] | None = None
     is_error: bool | None = None
     cache_control: dict[str, Any] | None = None
 
 
-class InputMessage(BaseModel):
-    """One turn. Turns of one role that follow each other are one. An assistant's turn at the end begins the answer."""
+UserBlock = Annotated[TextBlock | ImageBlock | ToolResultBlock, Field(discriminator="type")]
+AssistantBlock = Annotated[TextBlock | ToolUseBlock, Field(discriminator="type")]
 
-    role: Literal["user", "assistant"]
-    content: str | list[TextBlock | ImageBlock | ToolUseBlock | ToolResultBlock]
+
+class UserMessage(StrictModel):
+    """What the user says. Turns of one role that follow each other are one."""
+
+    role: Literal["user"]
+    content: Annotated[str, Field(min_length=1)] | Annotated[list[UserBlock], Field(min_length=1)]
+
+
+class AssistantMessage(StrictModel):
+    """What was answered. A turn at the end begins the answer; only that may be empty."""
+
+    role: Literal["assistant"]
+    content: str | list[AssistantBlock]
+
+
+InputMessage = Annotated[UserMessage | AssistantMessage, Field(discriminator="role")]
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -88,7 +107,9 @@ class CountTokensRequest(RequestModel):
     }
 
     model: str | None = Field(None, description="a name of /v1/models; may be left out")
-    messages: SkipValidation[list[InputMessage]] = Field(description="the conversation so far")
+    messages: SkipValidation[Annotated[list[InputMessage], Field(min_length=1)]] = Field(
+        description="the conversation so far"
+    )
     system: SkipValidation[str | list[TextBlock] | None] = Field(None, description="the system prompt")
 
 
@@ -103,7 +124,7 @@ class MessagesRequest(CountTokensRequest):
     }
 
     max_tokens: int = Field(ge=1, description="longest answer, in tokens")
-    stop_sequences: Texts | None = Field(None, max_length=256)
+    stop_sequences: StopTexts | None = Field(None, max_length=256)
     stream: bool | None = None
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
     top_k: int | None = Field(None, ge=0)

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request
-from seesay.serving.fields import Texts, TokenIds
-from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, ChatMessage, RequestModel, SamplingFields
+from seesay.serving.fields import Texts, TokenIds, exactly_one
+from seesay.serving.openai.message_parts import ChatMessages
+from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, RequestModel, SamplingFields
 
 _ONE = ((1,), "not supported here: there is one answer")
 _NOT_HERE = ((), "not a field of this route")
@@ -36,7 +37,7 @@ class InteractiveRequest(SamplingFields):
         "adapter_name": _NO_ADAPTERS,
     }
 
-    prompt: SkipValidation[str | list[ChatMessage]] = Field(description="what the user says, or OpenAI messages")
+    prompt: SkipValidation[str | ChatMessages] = Field(description="what the user says, or OpenAI messages")
     image_url: str | Texts | None = Field(None, description="pictures that come with a prompt that is a text")
     session_id: int = Field(-1, ge=-1, lt=1 << 63, description="-1 is no session")
     interactive_mode: bool = False
@@ -83,8 +84,10 @@ class GenerateRequest(SamplingFields):
         "adapter_name": _NO_ADAPTERS,
     }
 
+    rules: ClassVar[tuple[dict[str, Any], ...]] = (exactly_one("prompt", "input_ids"),)
+
     prompt: str | None = Field(None, description="special tokens in it count; <IMAGE_TOKEN> marks where a picture goes")
-    input_ids: TokenIds | None = None
+    input_ids: TokenIds | None = Field(None, json_schema_extra={"minItems": 1})
     image_data: str | Texts | None = Field(None, description="URLs of the pictures of `prompt`, in order")
     max_tokens: int = Field(128, ge=1)
     return_logprob: bool = False
@@ -132,9 +135,11 @@ class GenerateAnswer(BaseModel):
 class TokenizeRequest(RequestModel):
     """`POST /tokenize`: a raw text, or a conversation in the chat template, pictures included."""
 
+    rules: ClassVar[tuple[dict[str, Any], ...]] = (exactly_one("prompt", "messages"),)
+
     model: str | None = None
     prompt: str | None = None
-    messages: SkipValidation[list[ChatMessage] | None] = None
+    messages: SkipValidation[ChatMessages | None] = None
     add_special_tokens: bool | None = Field(
         None, description="of a text: what the tokenizer puts around it; default true"
     )

@@ -16,8 +16,10 @@ from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.content import read_messages
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
+from seesay.serving.fields import Prompts, exactly_one
 from seesay.serving.openai.completions import count_prompts, read_prompts
-from seesay.serving.openai.protocol import AnswerModel, ChatMessage, Refused, RequestModel, SeesayDetails
+from seesay.serving.openai.message_parts import ChatMessages
+from seesay.serving.openai.protocol import AnswerModel, Refused, RequestModel, SeesayDetails
 from seesay.serving.openai.wire import make_details, wants_timings
 from seesay.serving.state import ServerState
 from seesay.values import GenerationRequest
@@ -31,10 +33,10 @@ class EmbeddingRequest(RequestModel):
     refused: ClassVar[Refused] = {"dimensions": ((), "not supported: the embedding has the model's own size")}
 
     model: str | None = None
-    input: SkipValidation[str | list[str] | list[int] | list[list[int]] | None] = Field(
-        None, description="texts, or token ids"
-    )
-    messages: SkipValidation[list[ChatMessage] | None] = Field(
+    rules: ClassVar[tuple[dict[str, Any], ...]] = (exactly_one("input", "messages"),)
+
+    input: SkipValidation[Prompts | None] = Field(None, description="texts, or token ids")
+    messages: SkipValidation[ChatMessages | None] = Field(
         None, description="extension: a conversation, in which pictures and clips may stand; it gets one embedding"
     )
     encoding_format: Literal["float", "base64"] | None = None

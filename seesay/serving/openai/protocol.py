@@ -8,10 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SkipValidation,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from seesay.serving.errors import bad_request
-from seesay.serving.fields import Biases, Metadata, StrictModel, Texts, TokenIds
+from seesay.serving.fields import Biases, Metadata, Prompts, StopIds, StopTexts, StrictModel, Text, needs
+from seesay.serving.openai.message_parts import ChatMessages
 
 _LATER = "not supported yet"
 Refused = Mapping[str, tuple[tuple[object, ...], str]]
@@ -19,9 +30,20 @@ Refused = Mapping[str, tuple[tuple[object, ...], str]]
 
 class RequestModel(StrictModel):
     """A request body. `refused` maps fields that are known, but not supported, to the values that are accepted since
-    they change nothing, and to why others are not."""
+    they change nothing, and to why others are not. `rules` are JSON schemas that tell how fields go together."""
 
     refused: ClassVar[Refused] = {}
+    rules: ClassVar[tuple[JsonSchemaValue, ...]] = ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Publish the fields in `refused`, with the values that are accepted, and the rules."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        if cls.rules:
+            schema["allOf"] = list(cls.rules)
+        for name, (neutral, why) in cls.refused.items():
+            schema["properties"][name] = {"enum": [None, *neutral], "description": why}
+        return schema
 
     @model_validator(mode="before")
     @classmethod
@@ -44,56 +66,6 @@ class AnswerModel(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
 
-# --- content -------------------------------------------------------------------------------------------------------
-
-
-class TextContent(BaseModel):
-    type: Literal["text"]
-    text: str
-
-
-class ImageURL(BaseModel):
-    """url: http(s), or `data:image/…;base64,…`. The pixel and tile options are those of the model's family.
-    `transparency` "white" puts transparent parts on white, "drop" ignores the alpha channel."""
-
-    url: str
-    detail: Literal["auto", "low", "high"] = "auto"
-    min_pixels: int | None = None
-    max_pixels: int | None = None
-    max_dynamic_patch: int | None = None
-    transparency: Literal["white", "drop"] | None = None
-
-
-class ImageContent(BaseModel):
-    type: Literal["image_url"]
-    image_url: ImageURL
-
-
-class VideoURL(BaseModel):
-    """url: http(s), or `data:video/…;base64,…`. `fps` or `num_frames` say which frames are taken."""
-
-    url: str
-    fps: float | None = None
-    num_frames: int | None = None
-    min_pixels: int | None = None
-    max_pixels: int | None = None
-
-
-class VideoContent(BaseModel):
-    type: Literal["video_url"]
-    video_url: VideoURL
-
-
-class ChatMessage(BaseModel):
-    """One turn. Pictures and clips may stand anywhere among the texts, in any turn."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextContent | ImageContent | VideoContent] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-
-
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
@@ -105,11 +77,13 @@ class StreamOptions(StrictModel):
 class SamplingFields(RequestModel):
     """What chat and text completions have in common."""
 
+    rules: ClassVar[tuple[JsonSchemaValue, ...]] = (needs("stream_options", "stream"),)
+
     model: str | None = Field(None, description="a name of /v1/models; may be left out")
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
     top_p: float | None = Field(None, gt=0, le=1)
     n: int | None = Field(None, ge=1, description="answers per prompt")
-    stop: str | Texts | None = None
+    stop: Text | StopTexts | None = None
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -124,7 +98,7 @@ class SamplingFields(RequestModel):
     skip_special_tokens: bool | None = Field(None, description="extension; default true")
     min_new_tokens: int | None = Field(None, ge=0, description="extension")
     include_stop_str_in_output: bool | None = Field(None, description="extension")
-    stop_token_ids: TokenIds | None = Field(None, description="extension")
+    stop_token_ids: StopIds | None = Field(None, description="extension")
     return_token_ids: bool | None = Field(None, description="extension: `token_ids` in each choice")
 
     @field_validator("stop")
@@ -206,7 +180,9 @@ class ChatCompletionRequest(SamplingFields):
         "service_tier": (("auto", "default"), "not supported, but for auto and default"),
     }
 
-    messages: SkipValidation[list[ChatMessage]] = Field(description="the conversation so far")
+    rules: ClassVar[tuple[JsonSchemaValue, ...]] = (*SamplingFields.rules, needs("top_logprobs", "logprobs"))
+
+    messages: SkipValidation[ChatMessages] = Field(description="the conversation so far")
     max_tokens: int | None = Field(None, ge=1, description="default: what fits into the context")
     max_completion_tokens: int | None = Field(None, ge=1, description="the newer name of max_tokens")
     logprobs: bool | None = None
@@ -261,9 +237,9 @@ class CompletionRequest(SamplingFields):
         "service_tier": (("auto", "default"), "not supported, but for auto and default"),
     }
 
-    prompt: SkipValidation[str | list[str] | list[int] | list[list[int]]] = Field(
-        description="one prompt, or a list of them"
-    )
+    rules: ClassVar[tuple[JsonSchemaValue, ...]] = (*SamplingFields.rules, needs("max_tokens", "echo", {"const": 0}))
+
+    prompt: SkipValidation[Prompts] = Field(description="one prompt, or a list of them")
     max_tokens: int | None = Field(None, ge=0, description="default 16; 0 with echo only")
     logprobs: int | None = Field(None, ge=0, le=20, description="how many alternatives per token")
     echo: bool | None = Field(None, description="begin the answer with the prompt")

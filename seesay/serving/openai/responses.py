@@ -214,7 +214,7 @@ class ResponseReply:
             "top_p": config.top_p,
             "truncation": "disabled",
             "usage": None,
-            "user": self._body.user,
+            **({} if self._body.user is None else {"user": self._body.user}),
         }
 
     def _make_item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:

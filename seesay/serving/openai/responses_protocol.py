@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request
-from seesay.serving.fields import Metadata, StrictModel, Texts
+from seesay.serving.fields import Metadata, StrictModel, needs
 from seesay.serving.openai.protocol import AnswerModel, Refused, RequestModel, SeesayDetails, TokenLogprob
 
 _LATER = "not supported yet"
 LOGPROBS = "message.output_text.logprobs"
+Includes = Annotated[list[str], Field(fail_fast=True, json_schema_extra={"items": {"const": LOGPROBS}})]
 
 
-class InputContent(AnswerModel):
-    """A text (`input_text`; `output_text` in an assistant's turn), or a picture (`input_image`)."""
+class InputText(StrictModel):
+    type: Literal["input_text", "text"]
+    text: str
 
-    type: Literal["input_text", "output_text", "input_image"]
-    text: str | None = None
-    image_url: str | None = None
+
+class InputAnswer(StrictModel):
+    """A text of an assistant's turn, as it was answered."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class InputImage(StrictModel):
+    """A picture, by its URL."""
+
+    type: Literal["input_image"]
+    image_url: str
     detail: Literal["auto", "low", "high"] | None = None
+    file_id: None = None
 
 
-class InputItem(AnswerModel):
+class InputItem(StrictModel):
     """One turn."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputContent]
+    content: str | list[Annotated[InputText | InputAnswer | InputImage, Field(discriminator="type")]]
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
 
 
 class ResponseStreamOptions(StrictModel):
@@ -54,15 +72,19 @@ class ResponseRequest(RequestModel):
         "service_tier": (("auto", "default"), "not supported, but for auto and default"),
     }
 
+    rules: ClassVar[tuple[dict[str, Any], ...]] = (needs("stream_options", "stream"),)
+
     model: str | None = None
-    input: SkipValidation[str | list[InputItem]] = Field(description="a text, or the turns of a conversation")
+    input: SkipValidation[str | Annotated[list[InputItem], Field(min_length=1)]] = Field(
+        description="a text, or the turns of a conversation"
+    )
     instructions: str | None = Field(None, description="the system message")
     previous_response_id: str | None = Field(None, description="go on after this response, if it is still stored")
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    include: Texts | None = Field(None, description=f"'{LOGPROBS}'")
+    include: Includes | None = Field(None, description=f"'{LOGPROBS}'")
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = Field(None, description="keep the response for previous_response_id; default true")
@@ -151,7 +173,7 @@ class ResponseObject(AnswerModel):
     top_p: float
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
-    user: str | None = None
+    user: str | None = Field(None, exclude_if=lambda value: value is None)
     seesay: SeesayDetails | None = Field(None, exclude_if=lambda value: value is None)
 
 

@@ -1,0 +1,81 @@
+"""Drops fields that nobody knows from a body, and says which: for clients that send more than this server takes.
+
+What is known is what the models of requests publish. Fields that are known but not supported are refused all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+HEADER = "warning"
+
+_MAX_NAMED = 8
+_PLAIN = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+
+
+def drop_unknown(body: Any, model: type[BaseModel]) -> list[str]:
+    """Take the unknown fields out of `body`, parsed JSON, wherever the model knows the fields of an object. Return their
+    places."""
+    dropped: list[str] = []
+    _walk(body, model, "", dropped)
+    return dropped
+
+
+def make_warning(names: Sequence[str]) -> str:
+    """Return a `Warning` header that names what was ignored, whatever characters a client put into the names."""
+    shown = [_PLAIN.sub("?", name)[:80] for name in names[:_MAX_NAMED]]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f'299 seesay "unknown fields were ignored: {", ".join(shown)}{more}"'
+
+
+def _walk(value: Any, hint: Any, where: str, dropped: list[str]) -> None:
+    if isinstance(value, dict):
+        model = _find_model(value, hint)
+        if model is not None:
+            _walk_object(value, model, where, dropped)
+    elif isinstance(value, list):
+        items = [get_args(option)[0] for option in _options(hint) if get_origin(option) is list]
+        for index, item in enumerate(value if items else ()):
+            _walk(item, Union[tuple(items)], f"{where}[{index}]", dropped)  # noqa: UP007 - the types are not known here
+
+
+def _walk_object(value: dict[str, Any], model: type[BaseModel], where: str, dropped: list[str]) -> None:
+    known = {**dict.fromkeys(getattr(model, "refused", ())), **model.model_fields}
+    for key in list(value):
+        place = f"{where}.{key}" if where else key
+        if key not in known:
+            del value[key]
+            dropped.append(place)
+        elif (field := known[key]) is not None:
+            _walk(value[key], field.annotation, place, dropped)
+
+
+def _find_model(value: dict[str, Any], hint: Any) -> type[BaseModel] | None:
+    """Return the model of an object: of a union's, the one whose `type` or `role` it has."""
+    models = [option for option in _options(hint) if isinstance(option, type) and issubclass(option, BaseModel)]
+    fitting = [model for model in models if all(value.get(name) in tags for name, tags in _tags(model))]
+    return fitting[0] if len(fitting) == 1 else models[0] if len(models) == 1 else None
+
+
+def _tags(model: type[BaseModel]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    for name in ("type", "role"):
+        field = model.model_fields.get(name)
+        if field is not None and field.is_required() and get_origin(field.annotation) is Literal:
+            yield name, get_args(field.annotation)
+
+
+def _options(hint: Any) -> Iterator[Any]:
+    """Yield the types of a union, or the one type that it is."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        yield from _options(get_args(hint)[0])
+    elif origin in (Union, UnionType):
+        for option in get_args(hint):
+            yield from _options(option)
+    else:
+        yield hint

@@ -1,0 +1,182 @@
+"""The published schemas of requests are as strict as the server: a body that one refuses, the other refuses too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from live_server import make_data_url
+from serving.test_refusals import BAD_FIELDS, CHAT, COMPLETIONS, MINIMAL, RESPONSES
+
+URL = make_data_url()
+MESSAGES, INTERACTIVE, EMBEDDINGS = "/v1/messages", "/v1/chat/interactive", "/v1/embeddings"
+# What only the server knows: what it stores, and how many answers its owner allows.
+NOT_IN_A_SCHEMA = {(RESPONSES, "previous_response_id"), (COMPLETIONS, "n"), (COMPLETIONS, "best_of")}
+
+
+def user(*content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(content) if content else "hi"}]}
+
+
+def text(words: str = "hi", **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **more}
+
+
+def image(**more: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": URL, **more}}
+
+
+def claude(**source: Any) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo=", **source}}
+
+
+def calls(*, call: Any = "t", result: Any = "t") -> dict[str, Any]:
+    """A tool that was called and answered, for Anthropic's API; None leaves an id out."""
+    used = {"type": "tool_use", "name": "f", "input": {}} | ({} if call is None else {"id": call})
+    answer = {"type": "tool_result", "content": "x"} | ({} if result is None else {"tool_use_id": result})
+    turns = [("user", "a"), ("assistant", [used]), ("user", [answer])]
+    return {"max_tokens": 1, "messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    *((path, {**MINIMAL[path], name: value}) for path, fields in BAD_FIELDS.items() for name, value in fields.items()
+      if (path, name) not in NOT_IN_A_SCHEMA),
+    (CHAT, {}),
+    (CHAT, {**user(), "top_logprobs": 2}),
+    (CHAT, {**user(), "stop": ["a"] * 257}),
+    (CHAT, {**user(), "stop_token_ids": [1] * 257}),
+    (CHAT, {**user(), "logit_bias": {"7": 101}}),
+    (CHAT, {**user(), "metadata": {str(number): "x" for number in range(17)}}),
+    (CHAT, {**user(), "stream": True, "stream_options": {"odd": 1}}),
+    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "odd": 1}]}),
+    (CHAT, {"messages": [{"role": "user", "content": 3}]}),
+    (CHAT, user(text(odd=1))),
+    (CHAT, user({"type": "odd"})),
+    (CHAT, user({"type": "text"})),
+    (CHAT, user({"type": "image_url"})),
+    (CHAT, user(image(detail="odd"))),
+    (CHAT, user(image(odd=1))),
+    (COMPLETIONS, {"prompt": [""]}),
+    (COMPLETIONS, {"prompt": ["a", 3]}),
+    (COMPLETIONS, {"prompt": [[1], []]}),
+    (COMPLETIONS, {"prompt": [-1]}),
+    (COMPLETIONS, {"prompt": [1.5]}),
+    (RESPONSES, {"input": []}),
+    (RESPONSES, {"input": [{"role": "robot", "content": "x"}]}),
+    (RESPONSES, {"input": [{"role": "user", "content": "x", "odd": 1}]}),
+    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}),
+    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]}),
+    (EMBEDDINGS, {"input": "x", **user()}),
+    (EMBEDDINGS, {}),
+    (INTERACTIVE, {"prompt": []}),
+    (INTERACTIVE, {"prompt": "x", "session_id": -2}),
+    (INTERACTIVE, {"prompt": "x", "n": 2}),
+    ("/generate", {}),
+    ("/generate", {"prompt": "x", "input_ids": [1]}),
+    ("/generate", {"input_ids": []}),
+    ("/generate", {"prompt": "x", "max_tokens": 0}),
+    ("/tokenize", {}),
+    ("/tokenize", {"prompt": "x", **user()}),
+    ("/tokenize", {"messages": []}),
+    ("/detokenize", {"tokens": [-1]}),
+    ("/detokenize", {}),
+    (MESSAGES, user()),  # without max_tokens
+    (MESSAGES, {**user(), "max_tokens": 1, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    (MESSAGES, {**user(), "max_tokens": 1, "stop_sequences": [""]}),
+    (MESSAGES, {"max_tokens": 1, "messages": []}),
+    (MESSAGES, {"max_tokens": 1, "messages": [{"role": "system", "content": "x"}]}),
+    (MESSAGES, {"max_tokens": 1, "messages": [{"role": "user", "content": ""}]}),
+    (MESSAGES, {**user(text("")), "max_tokens": 1}),
+    (MESSAGES, {**user({"type": "document"}), "max_tokens": 1}),
+    (MESSAGES, {**user(text(odd=1)), "max_tokens": 1}),
+    (MESSAGES, {**user(claude(media_type="image/tiff")), "max_tokens": 1}),
+    (MESSAGES, {**user(claude(type="file", file_id="f")), "max_tokens": 1}),
+    (MESSAGES, {"max_tokens": 1, "messages": [*user()["messages"], {"role": "assistant", "content": [claude()]}]}),
+    (MESSAGES, {**user(), "max_tokens": 1, "system": [claude()]}),
+    (MESSAGES, calls(call=None)),
+    (MESSAGES, calls(result=None)),
+    (MESSAGES, calls(call="", result="")),
+]  # fmt: skip
+
+GOOD: list[tuple[str, dict[str, Any]]] = [
+    *MINIMAL.items(),
+    (CHAT, {**user(text(), image(detail="low")), "max_tokens": 1, "tools": [], "tool_choice": "auto", "user": None}),
+    (CHAT, {**user(), "max_tokens": 1, "stop": ["a", "b"], "logit_bias": {"7": -100}, "logprobs": True,
+            "top_logprobs": 2, "stream": True, "stream_options": {"include_usage": True}, "metadata": {"a": "b"}}),
+    (CHAT, {"max_tokens": 1, "messages": [
+        {"role": "developer", "content": "x"}, {"role": "user", "content": [text()]},
+        {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "tool_calls": []},
+        {"role": "user", "content": "y", "name": "me"}]}),
+    (COMPLETIONS, {"prompt": [[1, 2], [3]], "max_tokens": 1, "suffix": ""}),
+    (COMPLETIONS, {"prompt": "x", "max_tokens": 0, "echo": True}),
+    (RESPONSES, {"max_output_tokens": 1, "text": {"format": {"type": "text"}}, "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": URL}]},
+        {"type": "message", "role": "assistant", "id": "m", "status": "completed",
+         "content": [{"type": "output_text", "text": "y", "annotations": [], "logprobs": []}]},
+        {"role": "user", "content": "z"}]}),
+    (EMBEDDINGS, user(text(), image())),
+    (EMBEDDINGS, {"input": [[1, 2]], "messages": None}),
+    (INTERACTIVE, {"prompt": user(text(), image())["messages"], "request_output_len": 1}),
+    ("/generate", {"input_ids": [1, 2], "max_tokens": 1}),
+    ("/tokenize", user(text(), image())),
+    ("/detokenize", {"tokens": [1]}),
+    (MESSAGES, {**user(text(cache_control={"type": "ephemeral"})), "max_tokens": 1, "system": [text(citations=[])]}),
+    (MESSAGES, calls()),
+    (MESSAGES, {"max_tokens": 1, "messages": [*user()["messages"], {"role": "assistant", "content": ""}]}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def schemas(server: Any) -> dict[str, Any]:
+    """The schema of each route's body, with all that it refers to."""
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    bodies = {
+        path: item["post"]["requestBody"]["content"]["application/json"]["schema"]
+        for path, item in document["paths"].items()
+        if "post" in item
+    }
+    return {path: {**schema, "components": document["components"]} for path, schema in bodies.items()}
+
+
+@pytest.mark.parametrize(("path", "body"), BAD, ids=[f"{path}-{number}" for number, (path, _) in enumerate(BAD)])
+async def test_what_the_server_refuses(
+    http: httpx.AsyncClient, schemas: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    assert (await http.post(path, json=body)).status_code == 400
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(body, schemas[path], jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(("path", "body"), GOOD, ids=[f"{path}-{number}" for number, (path, _) in enumerate(GOOD)])
+async def test_what_the_server_takes(
+    http: httpx.AsyncClient, schemas: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    response = await http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    jsonschema.validate(body, schemas[path], jsonschema.Draft202012Validator)
+
+
+def test_every_object_is_closed(schemas: dict[str, Any]) -> None:
+    """Unknown fields are refused wherever the server refuses them: in each object but those that anything may be in."""
+    components = next(iter(schemas.values()))["components"]["schemas"]
+    seen: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            if isinstance(name := node.get("$ref"), str) and name not in seen:
+                seen.add(name)
+                walk(components[name.rpartition("/")[2]])
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    for schema in schemas.values():
+        walk({"$ref": schema["$ref"]})
+    assert len(seen) > 20
+    for name in seen:
+        assert components[name.rpartition("/")[2]].get("additionalProperties") is False, name
