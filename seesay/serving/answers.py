@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.serving.errors import ApiError
+from seesay.serving.errors import ApiError, name_prompt
 from seesay.serving.settings import ServerSettings
 from seesay.values import GenerationRequest, MediaReport, OutputDelta, StageTimings, Usage
 
@@ -152,9 +152,15 @@ class Answering:
             running.end(error)
 
     async def deltas(
-        self, requests: Sequence[GenerationRequest], *, request_id: str | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        *,
+        request_id: str | None = None,
+        fields: Sequence[str] = ("messages",),
     ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         """(index of the request, delta) until every request has its final one, of reason 'stop' or 'length'.
+
+        fields: what the API calls the prompt of each request, or of all of them, for errors to name.
 
         Leaving early, or being cancelled, aborts what still runs. Raises `ApiError` when any of the requests cannot be
         answered, the time is over, or the server shuts down; the others are aborted then.
@@ -181,7 +187,7 @@ class Answering:
                     del running.index_of[delta.request_id]
                     self._metrics.observe_answer(requests[index], delta)
                     if delta.finish_reason in ("error", "abort"):
-                        raise self._explain(delta, request_id)
+                        raise self._explain(delta, request_id, fields[index % len(fields)])
                 yield index, delta
         finally:
             timer.cancel()
@@ -192,15 +198,22 @@ class Answering:
                 self._slots.release()
 
     async def collect(
-        self, requests: Sequence[GenerationRequest], *, receive: Receive, request_id: str | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        *,
+        receive: Receive,
+        request_id: str | None = None,
+        fields: Sequence[str] = ("messages",),
     ) -> list[Answer]:
         """The complete answers, in the requests' order. `receive` is the ASGI callable of the HTTP request, whose body
         was read; when the client leaves, the requests are aborted and `ClientGoneError` is raised. Else as `deltas`."""
-        return await unless_gone(receive, self._collect(requests, request_id))
+        return await unless_gone(receive, self._collect(requests, request_id, fields))
 
-    async def _collect(self, requests: Sequence[GenerationRequest], request_id: str | None) -> list[Answer]:
+    async def _collect(
+        self, requests: Sequence[GenerationRequest], request_id: str | None, fields: Sequence[str]
+    ) -> list[Answer]:
         parts: list[list[OutputDelta]] = [[] for _ in requests]
-        async with aclosing(self.deltas(requests, request_id=request_id)) as deltas:
+        async with aclosing(self.deltas(requests, request_id=request_id, fields=fields)) as deltas:
             async for index, delta in deltas:
                 parts[index].append(delta)
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
@@ -240,10 +253,10 @@ class Answering:
             raise ApiError.from_error(error) from error
         running.index_of.update(zip(ids, requests, strict=True))
 
-    def _explain(self, delta: OutputDelta, request_id: str | None) -> ApiError:
+    def _explain(self, delta: OutputDelta, request_id: str | None, field: str) -> ApiError:
         if delta.error is None:
             return ApiError.from_error(RequestError(ErrorCode.ABORTED, "the request was aborted"))
-        error = ApiError.from_error(delta.error, request_id=request_id)
+        error = name_prompt(ApiError.from_error(delta.error, request_id=request_id), field)
         if error.status_code >= 500:
             logger.error("%s failed: %s", request_id, delta.error)
         return error

@@ -27,6 +27,8 @@ _TABLE: Mapping[ErrorCode, tuple[int, str]] = {
     ErrorCode.INTERNAL: (500, "server_error"),
 }
 _RETRY_AFTER_S = 5.0
+# What parts of the engine call the prompt of a request.
+_PROMPTS = ("messages", "prompts", "input_ids")
 
 
 class ApiError(HTTPException):
@@ -73,6 +75,16 @@ class ApiError(HTTPException):
             param=error.param if isinstance(error, RequestError) else None,
             retry_after_s=_RETRY_AFTER_S if status == 503 else None,
         )
+
+
+def name_prompt(error: ApiError, field: str) -> ApiError:
+    """Return `error` with the API's own field in place of what the engine calls a prompt; of one prompt among several
+    (`field` has an index), the message names it, too."""
+    if error.param in _PROMPTS:
+        error.param = field
+        if "[" in field:
+            error.detail = error.message = f"{field}: {error.message}"
+    return error
 
 
 def bad_request(message: str, param: str | None = None, *, code: str | None = "invalid_request") -> ApiError:

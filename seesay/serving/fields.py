@@ -57,8 +57,8 @@ def exactly_one(first: str, second: str) -> dict[str, Any]:
 
 
 def needs(name: str, other: str, value: Mapping[str, Any] = _NOT_NULL) -> dict[str, Any]:
-    """Return the JSON schema of an object whose field `name` may have a `value` (default: any) only if the field `other`
-    is true."""
+    """Return the JSON schema of an object whose field `name` may have such a `value` (default: any) only if the field
+    `other` is true."""
     return {
         "if": {"required": [name], "properties": {name: value}},
         "then": {"required": [other], "properties": {other: {"const": True}}},

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeVar
 
 from seesay.errors import RequestError
-from seesay.serving.errors import ApiError
+from seesay.serving.errors import ApiError, name_prompt
 
 if TYPE_CHECKING:
     from seesay.serving.state import ServerState
@@ -16,29 +16,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def tokenize_prompt(state: ServerState, request: GenerationRequest) -> list[int]:
+async def tokenize_prompt(state: ServerState, request: GenerationRequest, field: str = "messages") -> list[int]:
     """The token ids of a request's prompt, with those that stand for pictures and clips.
 
-    Raises `ApiError` for a prompt that cannot be made, as answering it would, or that takes longer than an answer may.
+    `field` is what the API calls it. Raises `ApiError` for a prompt that cannot be made, as answering it would, or that
+    takes longer than an answer may.
     """
-    token_ids = await _bounded(state, asyncio.wrap_future(state.engine.tokenize(request)))
+    token_ids = await _bounded(state, asyncio.wrap_future(state.engine.tokenize(request)), field)
     return [int(token_id) for token_id in token_ids]
 
 
 async def tokenize_text(state: ServerState, text: str, *, add_special_tokens: bool) -> list[int]:
     """The token ids of a raw text. Raises `ApiError` for one that is many times too long for a prompt."""
     return await _bounded(
-        state, asyncio.to_thread(state.engine.tokenize_text, text, add_special_tokens=add_special_tokens)
+        state, asyncio.to_thread(state.engine.tokenize_text, text, add_special_tokens=add_special_tokens), "prompt"
     )
 
 
 async def count_tokens(state: ServerState, request: GenerationRequest) -> int:
     """How many tokens a request's prompt has, also one that is too long. Pictures are measured, not decoded. Raises as
     `tokenize_prompt`."""
-    return await _bounded(state, asyncio.to_thread(state.engine.count_tokens, request))
+    return await _bounded(state, asyncio.to_thread(state.engine.count_tokens, request), "messages")
 
 
-async def _bounded(state: ServerState, work: Awaitable[T]) -> T:
+async def _bounded(state: ServerState, work: Awaitable[T], field: str) -> T:
     timeout_s = state.settings.request_timeout_s
     try:
         async with asyncio.timeout(timeout_s):
@@ -46,4 +47,4 @@ async def _bounded(state: ServerState, work: Awaitable[T]) -> T:
     except TimeoutError:
         raise ApiError(504, f"the prompt was not ready within {timeout_s:g} s", kind="server_error") from None
     except RequestError as error:
-        raise ApiError.from_error(error) from error
+        raise name_prompt(ApiError.from_error(error), field) from error

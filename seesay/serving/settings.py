@@ -29,7 +29,7 @@ class ServerSettings:
     drain_timeout_s: how long running answers may go on after SIGTERM.
     generation_defaults: what a request that leaves out temperature, top_p, top_k, min_p or repetition_penalty gets: the
         'model's (its generation_config.json), or 'openai's (temperature 1, nothing else).
-    unknown_fields: 'refuse' requests with fields that nobody knows, or 'ignore' them and name them in a `Warning` header.
+    unknown_fields: 'refuse' requests with unknown fields, or 'ignore' these and name them in a `Warning` header.
     max_stored_responses: how many answers of /v1/responses are kept for `previous_response_id`.
     log_level, max_log_len: as in `pipeline`; prompts are logged at INFO and DEBUG only, cut to max_log_len characters.
     media: what pictures and clips may cost and where they may come from. Hand the same to the engine.

@@ -1,6 +1,6 @@
-"""Drops fields that nobody knows from a body, and says which: for clients that send more than this server takes.
+"""Drops unknown fields from a body, and says which: for clients that send more than this server takes.
 
-What is known is what the models of requests publish. Fields that are known but not supported are refused all the same.
+What is known is what the models of requests publish. Fields that are known but not supported are still refused.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 def drop_unknown(body: Any, model: type[BaseModel]) -> list[str]:
-    """Take the unknown fields out of `body`, parsed JSON, wherever the model knows the fields of an object. Return their
-    places."""
+    """Take the unknown fields out of `body`, parsed JSON, and return their places."""
     dropped: list[str] = []
     _walk(body, model, "", dropped)
     return dropped

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import openai_schemas as schemas
 import pytest
-from live_server import MODEL, make_data_url
+from live_server import MODEL, make_data_url, read_events
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"
@@ -156,6 +156,50 @@ async def test_too_long_a_context_gives_both_numbers(http: httpx.AsyncClient, st
     error = await refused(http, CHAT, body)
     assert error["code"] == "context_length_exceeded"
     assert "512" in error["message"] and "2" in error["message"]
+
+
+LONG = "game " * 2000
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": LONG}]}, "messages"),
+        (COMPLETIONS, {"prompt": LONG}, "prompt"),
+        (COMPLETIONS, {"prompt": [LONG]}, "prompt[0]"),
+        (COMPLETIONS, {"prompt": ["a", LONG, "b"]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": ["a", "b", LONG], "n": 3}, "prompt[2]"),
+        (COMPLETIONS, {"prompt": ["a", LONG], "echo": True}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": [[1], [1] * 600]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": [1] * 600}, "prompt"),
+        (COMPLETIONS, {"prompt": ["a", ""]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": ["a", 3]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": [1, "a"]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": [[1], [2, 10**8]]}, "prompt[1][1]"),
+        (RESPONSES, {"input": LONG}, "input"),
+        (EMBEDDINGS, {"input": LONG}, "input"),
+        (EMBEDDINGS, {"input": ["a", LONG]}, "input[1]"),
+        (EMBEDDINGS, {"messages": [{"role": "user", "content": LONG}]}, "messages"),
+        ("/v1/chat/interactive", {"prompt": LONG}, "prompt"),
+        ("/generate", {"prompt": LONG}, "prompt"),
+        ("/generate", {"input_ids": [1] * 600}, "input_ids"),
+        ("/generate", {"prompt": "no marker", "image_data": make_data_url()}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": LONG}]}, "messages"),
+    ],
+)
+async def test_the_prompt_at_fault_is_named(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], param: str, stream: bool
+) -> None:
+    """By the field of its route, with its own index; the message names the index, too."""
+    streams = {} if path in (EMBEDDINGS, "/tokenize") else {"stream": stream}
+    response = await http.post(path, json={**body, **streams})
+    if stream and response.status_code == 200:  # another prompt's answer had begun
+        error = read_events(response.text)[-1]["error"]
+    else:
+        assert response.status_code == 400, response.text
+        error = response.json()["error"]
+    assert error["param"] == param and ("[" not in param or param in error["message"]), error
 
 
 @pytest.mark.parametrize("path", MINIMAL)

@@ -27,7 +27,8 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "messages": [
                 {"role": "user", "content": [PICTURE, {"type": "text", "text": "hi", "lang": "en"}], "mood": "good"},
             ],
-            "max_tokens": 1, "guided_choice": ["a"], "stream": True, "stream_options": {"include_usage": True, "odd": 1},
+            "max_tokens": 1, "guided_choice": ["a"], "stream": True,
+            "stream_options": {"include_usage": True, "odd": 1},
         },
         ["messages[0].content[0].image_url.zoom", "messages[0].content[0].cache_control",
          "messages[0].content[1].lang", "messages[0].mood", "guided_choice", "stream_options.odd"],

@@ -43,7 +43,9 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             events = _stream(state, request, request_id, wants_logprobs=body.return_logprob)
             return EventStream(events, render_error=make_error_event)
-        (answer,) = await state.answering.collect([request], receive=http.receive, request_id=request_id)
+        (answer,) = await state.answering.collect(
+            [request], receive=http.receive, request_id=request_id, fields=(_field_of(request),)
+        )
         logprobs = answer.logprobs if body.return_logprob else None
         return JSONResponse(_make_answer(answer.text, answer.token_ids, logprobs, answer.last))
 
@@ -68,10 +70,16 @@ def _make_request(state: ServerState, body: GenerateRequest) -> GenerationReques
     )
 
 
+def _field_of(request: GenerationRequest) -> str:
+    return "prompt" if isinstance(request.prompt, str) else "input_ids"
+
+
 async def _stream(
     state: ServerState, request: GenerationRequest, request_id: str, *, wants_logprobs: bool
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(state.answering.deltas([request], request_id=request_id)) as deltas:
+    async with aclosing(
+        state.answering.deltas([request], request_id=request_id, fields=(_field_of(request),))
+    ) as deltas:
         async for _, delta in deltas:
             logprobs = (delta.logprobs or ()) if wants_logprobs else None
             yield make_event(_make_answer(delta.text, delta.token_ids, logprobs, delta))

@@ -132,7 +132,7 @@ class _Reply:
         request = GenerationRequest(
             prompt=(*conversation.messages, *self._turn), gen_config=self._config, streams=self._streams
         )
-        deltas = self._state.answering.deltas([request], request_id=request_id)
+        deltas = self._state.answering.deltas([request], request_id=request_id, fields=("prompt",))
         async with aclosing(_until(deltas, conversation.cancelled)) as until_cancelled:
             async for delta in until_cancelled:
                 texts.append(delta.text)

@@ -57,7 +57,7 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
         answers = await state.answering.collect(
-            reply.requests, receive=http.receive, request_id=request_id_of(http.scope)
+            reply.requests, receive=http.receive, request_id=request_id_of(http.scope), fields=reply.fields
         )
         return JSONResponse(reply.make_completion(answers))
 
@@ -67,6 +67,12 @@ def make_router(state: ServerState) -> APIRouter:
 def count_prompts(prompt: object) -> int:
     """Return how many prompts a field holds that takes one or several, texts or token ids."""
     return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
+
+
+def name_prompts(prompt: object, param: str) -> list[str]:
+    """Return what the API calls each of these prompts: the field, with an index if it holds several."""
+    several = isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list)
+    return [f"{param}[{index}]" for index in range(count_prompts(prompt))] if several else [param]
 
 
 def read_prompts(state: ServerState, prompt: object, param: str) -> list[str | tuple[int, ...]]:
@@ -100,6 +106,7 @@ class CompletionReply:
         self._num_choices = body.n or 1
         state.check_num_choices(count_prompts(body.prompt), self._num_choices)
         self._prompts = read_prompts(state, body.prompt, "prompt")
+        self.fields = [name for name in name_prompts(body.prompt, "prompt") for _ in range(self._num_choices)]
         self._echoes = bool(body.echo)
         self._num_top = body.logprobs
         self._has_prompt_logprobs = self._echoes and body.logprobs is not None
@@ -143,8 +150,8 @@ class CompletionReply:
     async def prepare_echo(self) -> None:
         """Find the texts and tokens that answers begin with, when they echo their prompts."""
         if self._echoes:
-            for request in self.requests[:: self._num_choices]:
-                await tokenize_prompt(self._state, request)  # refuses what is too long to be spelled
+            for field, request in list(zip(self.fields, self.requests))[:: self._num_choices]:
+                await tokenize_prompt(self._state, request, field)  # refuses what is too long to be spelled
             await asyncio.to_thread(self._spell_prompts)
 
     def _spell_prompts(self) -> None:
@@ -200,7 +207,8 @@ class CompletionReply:
         tally = Tally(num_per_prompt=self._num_choices)
         offsets: dict[int, TextOffsets] = {}  # of each choice
         num_left = len(self.requests)
-        async with aclosing(self._state.answering.deltas(self.requests, request_id=self._request_id)) as deltas:
+        answering = self._state.answering
+        async with aclosing(answering.deltas(self.requests, request_id=self._request_id, fields=self.fields)) as deltas:
             async for index, delta in deltas:
                 if index not in offsets:
                     offsets[index] = self._make_offsets(index // self._num_choices)

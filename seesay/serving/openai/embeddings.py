@@ -17,7 +17,7 @@ from seesay.serving.content import read_messages
 from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
 from seesay.serving.fields import Prompts, exactly_one
-from seesay.serving.openai.completions import count_prompts, read_prompts
+from seesay.serving.openai.completions import count_prompts, name_prompts, read_prompts
 from seesay.serving.openai.message_parts import ChatMessages
 from seesay.serving.openai.protocol import AnswerModel, Refused, RequestModel, SeesayDetails
 from seesay.serving.openai.wire import make_details, wants_timings
@@ -80,7 +80,12 @@ def make_router(state: ServerState) -> APIRouter:
     async def create_embedding(body: EmbeddingRequest, http: Request) -> Response:
         """Embed texts or conversations."""
         requests = await off_loop(http, _make_requests, state, body)
-        answers = await state.answering.collect(requests, receive=http.receive, request_id=request_id_of(http.scope))
+        answers = await state.answering.collect(
+            requests,
+            receive=http.receive,
+            request_id=request_id_of(http.scope),
+            fields=["messages"] if body.messages is not None else name_prompts(body.input, "input"),
+        )
         tally = Tally()
         data = []
         for index, answer in enumerate(answers):

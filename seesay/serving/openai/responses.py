@@ -50,7 +50,7 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
         answers = await state.answering.collect(
-            [reply.request], receive=http.receive, request_id=request_id_of(http.scope)
+            [reply.request], receive=http.receive, request_id=request_id_of(http.scope), fields=("input",)
         )
         return JSONResponse(reply.complete(answers[0]))
 
@@ -231,7 +231,7 @@ class ResponseReply:
         deltas_so_far: list[OutputDelta] = []
         place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
         answering = self._state.answering
-        async with aclosing(answering.deltas([self.request], request_id=self._request_id)) as deltas:
+        async with aclosing(answering.deltas([self.request], request_id=self._request_id, fields=("input",))) as deltas:
             async for _, delta in deltas:
                 if not deltas_so_far:
                     for event in self._begin(place):
