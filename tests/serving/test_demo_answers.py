@@ -1,14 +1,10 @@
-"""The built-in checkpoint behind the server: right answers about pictures, and the examples of docs/server.md."""
+"""The built-in checkpoint behind the server: right answers about pictures."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import io
-import json
-import re
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +22,6 @@ from seesay.demo.scenes import CLIP_FPS, make_example, sample_scene
 from seesay.engine import AsyncEngine
 
 CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"
-GUIDE = Path(__file__).parents[2] / "docs" / "server.md"
 SEEDS = range(2_000_000, 2_000_006)
 
 pytestmark = pytest.mark.skipif(
@@ -167,49 +162,3 @@ def test_pictures_that_look_alike_embed_alike(client: openai.OpenAI) -> None:
 
     one, same, other = embed(0), embed(0), embed(1)
     assert one @ same > 0.999 > one @ other
-
-
-# --- docs/server.md --------------------------------------------------------------------------------------------------
-
-
-def examples(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.M)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    sample_scene(seed=0).images[0].save(tmp_path / "scene.png")
-    return tmp_path
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not here")
-@pytest.mark.parametrize("number", range(5))
-def test_curl_examples_run(demo: LiveServer, folder: Path, number: int) -> None:
-    assert len(examples("bash")) == 5
-    script = examples("bash")[number].replace("http://localhost:23333", demo.url).replace("curl -s", "curl --fail -s")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], check=False, cwd=folder, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    shown = done.stdout
-    if number in (0, 3):
-        assert json.loads(shown)["choices"][0]["message"]["content"] == "3 + 4 = 7."
-    if number == 1:
-        assert json.loads(shown)["choices"][0]["message"]["content"] == sample_scene(seed=0).turns[1][1]
-    if number == 2:
-        assert shown.endswith("data: [DONE]\n\n") and '"total_tokens"' in shown
-    if number == 3:
-        assert json.loads(shown)["seesay"]["timings"]["total_s"] > 0
-    if number == 4:
-        assert all(
-            text in shown for text in ('"seesay-demo"', "text_completion", '"embedding"', "output_text", "seesay_kv")
-        )
-
-
-def test_python_example_runs(
-    demo: LiveServer, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    (code,) = examples("python")
-    exec(compile(code.replace("http://localhost:23333", demo.url), "docs/server.md", "exec"), {})
-    assert capsys.readouterr().out.strip() == sample_scene(seed=0).turns[0][1]

@@ -1,0 +1,200 @@
+"""The examples of README.md and docs/ run as a reader would run them, and print what the pages show.
+
+`pytest tests/test_docs.py --refresh-docs` writes into the pages what the examples print now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_examples import is_same, read_examples, shorten, write_outputs
+from live_server import LiveServer, make_settings, serve
+
+import seesay.demo
+from seesay.config import EngineConfig
+from seesay.demo.checking import is_right
+from seesay.demo.scenes import make_example, sample_scene
+from seesay.engine import AsyncEngine
+
+ROOT = Path(__file__).parent.parent
+CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"
+PAGES = ("README.md", "docs/server.md", "docs/clients.md", "docs/cli.md")
+NOT_RUN = re.compile(r"^(?:make|git|pip|seesay serve|VARIABLE=) ?|^(?:\w+=\S+ )?seesay serve|^pip ", re.M)
+SCENE = sample_scene(seed=0)
+COMPARE, MOTION = make_example("compare", 0), make_example("motion", 0)
+
+needs_checkpoint = pytest.mark.skipif(
+    not (CHECKPOINT / "config.json").is_file(), reason="the built-in checkpoint is not here"
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with (
+        AsyncEngine(backend_config=EngineConfig(device_type="cpu")) as engine,
+        serve(engine, make_settings(model_name=None)) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    SCENE.images[0].save(tmp_path / "scene.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_python(code: str, name: str, namespace: dict[str, object]) -> str:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile(code, name, "exec"), namespace)
+    return shown.getvalue()
+
+
+def run_bash(code: str, folder: Path) -> str:
+    code = code.replace("curl -s", "curl --fail -s").replace("seesay ", f"{sys.executable} -m seesay ")
+    command = ["bash", "-euo", "pipefail", "-c", code]
+    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_page(page: str, server: LiveServer, folder: Path) -> dict[int, str]:
+    """What each example prints that can be run; Python examples of a page share their names."""
+    namespace: dict[str, object] = {"__name__": "example"}
+    outputs = {}
+    for number, example in enumerate(read_examples((ROOT / page).read_text(encoding="utf-8"))):
+        code = example.code.replace("http://localhost:23333", server.url)
+        if example.language == "python":
+            shown = run_python(code, f"{page}, example {number}", namespace)
+        elif NOT_RUN.search(code):
+            continue
+        else:
+            shown = run_bash(code, folder)
+        outputs[number] = shown.replace(server.url, "http://localhost:23333")
+    return outputs
+
+
+@needs_checkpoint
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not here")
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_print_what_the_pages_show(
+    page: str, server: LiveServer, folder: Path, pytestconfig: pytest.Config
+) -> None:
+    outputs = run_page(page, server, folder)
+    for number, shown in outputs.items():
+        check_answers(shown, f"{page}, example {number}")
+    if pytestconfig.getoption("--refresh-docs"):
+        write_outputs(ROOT / page, outputs)
+    examples = read_examples((ROOT / page).read_text(encoding="utf-8"))
+    assert outputs, "a page without an example that runs"
+    for number, shown in outputs.items():
+        expected = examples[number].expected or ""
+        assert is_same(expected, shown), f"{page}, example {number} prints\n{shown}\nand not\n{expected}"
+
+
+def check_answers(shown: str, place: str) -> None:
+    """Fail for an answer that is wrong, whatever a page says."""
+    for left, right, total in re.findall(r"\b(\d+) \+ (\d+) = (\d+)\.", shown):
+        assert int(left) + int(right) == int(total), f"{place}: {shown}"
+    truths = [(r"The picture shows [^.\"]*\.", SCENE, 0), (r"There (?:are|is) [^.\"]*\.", SCENE, 1)]
+    truths += [(r"The object [^.\"]*\.", MOTION, 0), (r"(?:Yes|No), [^.\"]*\.", COMPARE, 0)]
+    for pattern, example, turn in truths:
+        for answer in re.findall(pattern, shown):
+            assert is_right(example, answer, turn), f"{place}: {answer}"
+
+
+def test_the_readme_asks_about_two_pictures_and_gets_a_right_answer() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = [example for example in read_examples(readme) if "second picture:" in example.code]
+    assert len(set(map(id, COMPARE.images))) == 2 and 'make_example("compare", 0)' in example.code
+    assert example.expected is not None and is_right(COMPARE, example.expected.strip())
+
+
+def test_pages_have_examples_with_outputs() -> None:
+    """Python blocks without an output print nothing; bash blocks without one are installs and servers."""
+    for page, least in zip(PAGES, (10, 8, 4, 1)):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        examples = read_examples(text)
+        assert sum(example.expected is not None for example in examples) >= least, page
+        for example in examples:
+            has_output = example.expected is not None
+            prints = "print(" in example.code if example.language == "python" else not NOT_RUN.search(example.code)
+            assert has_output == prints, f"{page}: {example.code}"
+        assert set(re.findall(r"^```(\w+)$", text, re.M)) <= {"python", "bash", "text"}
+
+
+@needs_checkpoint
+def test_the_chat_of_the_manual_is_a_real_one(folder: Path) -> None:
+    """The lines after each prompt of docs/cli.md go to a chat over a pipe, which gives the answers shown."""
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    transcript = text.partition("$ seesay chat\n")[2].partition("```")[0]
+    lines = [line.removeprefix("you> ") for line in transcript.splitlines() if line.startswith("you> ")]
+    answers = [line for line in transcript.splitlines() if not line.startswith(("you> ", "[", "loading", "ready"))]
+    done = subprocess.run(
+        [sys.executable, "-m", "seesay", "chat"], input="\n".join(lines), capture_output=True, text=True, timeout=240,
+        check=False, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check_answers(done.stdout, "docs/cli.md")
+    assert len(answers) == 2 and is_same("\n".join(answers), done.stdout)
+
+
+# --- how pages are read and compared --------------------------------------------------------------------------------
+
+
+def test_outputs_are_the_text_blocks_below_examples(tmp_path: Path) -> None:
+    page = "a\n```python\nx\n```\n\n```text\n1\n```\n```bash\ny\n```\n\nb\n```text\nno\n```\n"
+    one, two = read_examples(page)
+    assert (one.language, one.code, one.expected) == ("python", "x\n", "1\n")
+    assert (two.language, two.code, two.expected) == ("bash", "y\n", None)
+    path = tmp_path / "page.md"
+    path.write_text(page)
+    write_outputs(path, {0: "2\n", 1: "3\n"})
+    assert [example.expected for example in read_examples(path.read_text())] == ["2\n", "3\n"]
+    write_outputs(path, {0: "1\n", 1: ""})
+    assert path.read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("expected", "shown", "same"),
+    [
+        ("The picture shows a red circle.", "There is one picture, of a red circle.", False),
+        ("The picture shows a red circle.", "I see a red circle.", True),
+        ("The picture shows a red circle.", "I see a blue circle.", False),
+        ("3 + 4 = 7.", "3 + 4 = 8.", False),
+        ("total 0.123 s, 157 tokens", "total 4.5 s, 161 tokens", True),
+        ('{"id": "chatcmpl-0123456789abcdef", "n": 1}', '{"id": "chatcmpl-fedcba9876543210", "n": 1}', True),
+        ('{"id":"x","n":1}', '{"id":"x","n":2}', True),
+        ('{"id":"x","n":1}', '{"id":"y","n":1}', False),
+        ("a…c", "abc", True),
+        ("a…c", "abd", False),
+        ("a\n…\nd", "a\nb\nc\nd", True),
+        ("a\n…\nd", "a\nb\nc", False),
+        ("a", "a\nb", False),
+        ('data: {"content":"8"}', 'data: {"content":"8 + 9"}', True),
+        ('data: {"content":"8"}', 'data: {"error":"8"}', False),
+        ("", "a", False),
+    ],
+)
+def test_outputs_are_compared_by_meaning(expected: str, shown: str, same: bool) -> None:
+    assert is_same(expected, shown) is same
+
+
+def test_long_outputs_are_shortened_and_still_match() -> None:
+    shown = "".join(f"line {k} {'x' * 200}\n" for k in range(30))
+    assert is_same(shorten(shown), shown) and len(shorten(shown).splitlines()) == 8
+
+
+@pytest.mark.parametrize("wrong", ["3 + 4 = 8.", "The picture shows a red circle.", "There are nine shapes."])
+def test_wrong_answers_are_found(wrong: str) -> None:
+    with pytest.raises(AssertionError, match="page"):
+        check_answers(wrong, "page")
