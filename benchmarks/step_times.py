@@ -1,0 +1,323 @@
+"""Records how long steps and calls of the vision tower take on this device: what policy.py needs.
+
+    python benchmarks/step_times.py MODEL_DIR [--out FILE.json] [--rounds 3] [--max-rows 512] [--max-tokens 8192]
+        [--max-context 4096] [--sides-px 224,448,1036]
+
+Times a grid of steps: from 0 to `--max-rows` decode rows, contexts up to `--max-context`, up to `--max-tokens` tokens
+with those of prompts; and calls of the tower for square pictures. Steps go through the real `ModelRunner`, with CUDA
+graphs and padding as in the engine. On a GPU a time is that between two CUDA events, behind a step of 4,096 prompt
+tokens: so the host is never waited for, and the GPU is as warm as under load. Each is the median of `--rounds`; on the
+CPU it is that of a call. Takes about a minute with a 7B model on an H200.
+
+Prints a line `RESULT {JSON}` for the recording and for each linear model that is fitted to it (see step_model.py), with
+its largest and mean relative error. `--out` keeps the recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from h200 import report
+from step_model import EncodeTime, Recording, StepShape, StepTime
+
+from seesay.checkpoint import Checkpoint, resolve_checkpoint
+from seesay.config import EngineConfig
+from seesay.device import hold_stream, make_stream, measure_memory, on_stream, record_event, synchronize
+from seesay.engine import resolve
+from seesay.llm.kv_cache import bytes_per_block
+from seesay.llm.runner import LaunchedStep, ModelRunner
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.sequence import Sequence as TokenSequence
+from seesay.processors.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Modality, MultimodalInput, Row, StepPlan
+from seesay.vl.family import Family
+from seesay.vl.registry import find_family
+
+if TYPE_CHECKING:
+    from seesay.encoders.encoder import Encoder
+
+DECODE_ROWS = (1, 4, 16, 64, 128, 256, 512)
+MIXED_ROWS = (0, 4, 16, 128, 256)
+CONTEXTS = (128, 1024, 4096)
+STEP_TOKENS = (64, 128, 256, 384, 512, 768, 1024, 1152, 1536, 2048, 4096, 8192)
+LONG_STEP_TOKENS = (256, 512, 1024, 2048)
+"""Steps that compute the middle of a long prompt."""
+PROMPT_TOKENS = 744
+"""Steps of more prompt tokens have several prompts; some are timed with a single one, too."""
+MAX_CONTEXT_TOKENS = 1 << 19
+"""Of all rows of a step: about 30 GB of a 7B model's KV cache."""
+BLOCK_SIZE = 64
+CACHE_SHARE = 0.6
+"""Of the free memory; the rest is for activations."""
+WARM_TOKENS, NUM_WARM_STEPS = 4096, 8
+NUM_FIRST_CALLS = 4
+"""Calls of the tower after which a shape that comes again is a CUDA graph."""
+
+
+class Point(NamedTuple):
+    """A step of `num_rows` decode rows with `context` tokens each, and of `num_prompt_tokens` from position `start` of
+    prompts of up to `max_chunk` tokens."""
+
+    num_rows: int = 0
+    context: int = 0
+    num_prompt_tokens: int = 0
+    start: int = 0
+    max_chunk: int = PROMPT_TOKENS
+
+    def chunks(self) -> list[int]:
+        """Prompt tokens of each sequence."""
+        whole, rest = divmod(self.num_prompt_tokens, self.max_chunk)
+        return [self.max_chunk] * whole + [rest] * (rest > 0)
+
+    def shape(self) -> StepShape:
+        pairs = sum(chunk * (self.start + chunk / 2) for chunk in self.chunks())
+        return StepShape(self.num_rows, self.context, self.num_prompt_tokens, pairs / max(1, self.num_prompt_tokens))
+
+    def num_blocks(self) -> int:
+        lengths = [self.context] * self.num_rows + [self.start + chunk for chunk in self.chunks()]
+        return sum(-(-length // BLOCK_SIZE) for length in lengths)
+
+
+def make_grid(*, max_rows: int, max_tokens: int, max_context: int) -> list[Point]:
+    """The steps to time, in an order in which neighbours have little in common."""
+    points = [Point(rows, context) for rows in DECODE_ROWS for context in CONTEXTS]
+    for total in STEP_TOKENS:
+        points += [
+            Point(num_prompt_tokens=total, max_chunk=chunk) for chunk in {PROMPT_TOKENS, max(total, PROMPT_TOKENS)}
+        ]
+        for rows in MIXED_ROWS[1:]:
+            contexts = CONTEXTS[:2] if rows >= 128 else CONTEXTS[:1]
+            if rows + 64 <= total <= 4096:
+                points += [Point(rows, context, total - rows) for context in contexts]
+    points += [Point(num_prompt_tokens=total, start=CONTEXTS[-1], max_chunk=total) for total in LONG_STEP_TOKENS]
+    points = [
+        point
+        for point in points
+        if point.num_rows <= max_rows
+        and point.num_rows + point.num_prompt_tokens <= max_tokens
+        and max(point.context, point.start) <= max_context
+        and point.num_rows * point.context <= MAX_CONTEXT_TOKENS
+    ]
+    order = np.random.default_rng(0).permutation(len(points))
+    return [points[index] for index in order]
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def load(model: str) -> tuple[Family, ModelRunner, Encoder | None]:
+    folder = resolve_checkpoint(model)
+    checkpoint = Checkpoint.load(folder, None)
+    family = find_family(checkpoint.architecture)(checkpoint, Tokenizer.load(folder))
+    backbone = family.backbone()
+    resolved = resolve(EngineConfig(), checkpoint, backbone.text_config)
+    family.resizes_on_device = resolved.device.type == "cuda"
+    encoder = family.build_encoder(resolved.device, resolved.dtype) if family.modalities else None
+    runner = ModelRunner.load(
+        checkpoint,
+        backbone.text_config,
+        decoder_name=backbone.decoder_name,
+        tied_embeddings=backbone.tie_word_embeddings,
+        device=resolved.device,
+        dtype=resolved.dtype,
+        block_size=BLOCK_SIZE,
+        session_len=resolved.session_len,
+    )
+    return family, runner, encoder
+
+
+def get_ready(runner: ModelRunner, points: Sequence[Point]) -> list[Point]:
+    """Allocate the KV cache, load kernels and record graphs for those of `points` that it has room for."""
+    block_bytes = bytes_per_block(runner.decoder.config, block_size=BLOCK_SIZE, dtype=runner.dtype)
+    most = int(CACHE_SHARE * measure_memory(runner.device).free_bytes / block_bytes)
+    points = [point for point in points if point.num_blocks() <= most]
+    max_rows = max(point.num_rows for point in points) or 1
+    session_len = max(max(point.context, point.start + point.max_chunk) for point in points)
+    num_blocks = max(*(point.num_blocks() for point in points), NUM_WARM_STEPS * warm_point().num_blocks())
+    runner.allocate_cache(num_blocks=min(num_blocks, most), share=1.0, max_batch_size=max_rows, session_len=session_len)
+    if runner.device.type == "cuda":
+        max_tokens = max(WARM_TOKENS, *(point.num_rows + point.num_prompt_tokens for point in points))
+        runner.warm_up(max_tokens=max_tokens, max_batch_size=max_rows)
+        runner.record_graphs(max_batch_size=max_rows, session_len=session_len)
+    return points
+
+
+def warm_point() -> Point:
+    return Point(num_prompt_tokens=WARM_TOKENS)
+
+
+# --- timing ----------------------------------------------------------------------------------------------------------
+
+
+class Prepared(NamedTuple):
+    """A step that can be launched again and again."""
+
+    plan: StepPlan
+    sequences: Mapping[int, TokenSequence]
+
+
+class Stopwatch:
+    """Times work on `runner`'s device. On a GPU all that is timed runs behind a step that keeps the GPU busy meanwhile;
+    such steps write one part of the KV cache after another."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._is_gpu = runner.stream is not None
+        self._rng = np.random.default_rng(1)
+        self._vocab_size = runner.decoder.config.vocab_size
+        self._warm_steps: Iterator[Prepared] = iter(())
+
+    def prepare(self, point: Point, first_block: int = 0) -> Prepared:
+        """A step of this kind, whose sequences own the blocks from `first_block` on."""
+        spans = [(point.context - 1, point.context)] * point.num_rows
+        spans += [(point.start, point.start + chunk) for chunk in point.chunks()]
+        rows, sequences = [], {}
+        for seq_id, (start, stop) in enumerate(spans):
+            end_block = first_block - (-stop // BLOCK_SIZE)
+            block_ids = tuple(range(first_block, end_block))
+            first_block = end_block
+            rows.append(Row(seq_id=seq_id, start=start, num_tokens=stop - start, block_ids=block_ids, samples=True))
+            prompt = MultimodalInput(
+                token_ids=self._rng.integers(0, self._vocab_size, stop), positions=np.arange(stop), next_position=stop
+            )
+            sequences[seq_id] = TokenSequence(seq_id, prompt, SamplingParams(max_new_tokens=1, ignore_eos=True))
+        return Prepared(StepPlan(rows=tuple(rows)), sequences)
+
+    def time_step(self, step: Prepared) -> tuple[float, float]:
+        """Milliseconds of a step, and those in which the host launched it."""
+        if not self._is_gpu:
+            started_s = time.perf_counter()
+            launched = self._launch(step)
+            launched_s = time.perf_counter()
+            self._collect(launched)
+            return 1e3 * (time.perf_counter() - started_s), 1e3 * (launched_s - started_s)
+        warm = self._launch(self._next_warm_step())
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        began.record(self._runner.stream)
+        started_s = time.perf_counter()
+        launched = self._launch(step)
+        host_ms = 1e3 * (time.perf_counter() - started_s)
+        ended.record(self._runner.stream)
+        self._collect(warm)
+        self._collect(launched)
+        synchronize(self._runner.device)
+        return began.elapsed_time(ended), host_ms
+
+    def time_call(self, encode: Callable[[], object], stream: torch.cuda.Stream | None) -> float:
+        """Milliseconds of a call of the tower on `stream`."""
+        with torch.inference_mode(), on_stream(stream):
+            if stream is None:
+                started_s = time.perf_counter()
+                encode()
+                return 1e3 * (time.perf_counter() - started_s)
+            assert self._runner.stream is not None
+            warm = self._launch(self._next_warm_step())
+            hold_stream(stream, record_event(self._runner.stream))
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            began.record(stream)
+            embeddings = encode()
+            ended.record(stream)
+            self._collect(warm)
+            synchronize(self._runner.device)
+            del embeddings
+            return float(began.elapsed_time(ended))
+
+    def _next_warm_step(self) -> Prepared:
+        step = next(self._warm_steps, None)
+        if step is None:
+            num_blocks = warm_point().num_blocks()
+            starts = range(0, self._runner.num_blocks - num_blocks + 1, num_blocks)
+            self._warm_steps = (self.prepare(warm_point(), first_block) for first_block in starts)
+            step = next(self._warm_steps)
+        return step
+
+    def _launch(self, step: Prepared) -> LaunchedStep:
+        return self._runner.launch(step.plan, step.sequences, {})
+
+    def _collect(self, launched: LaunchedStep) -> None:
+        errors = launched.collect().errors
+        if errors:
+            raise RuntimeError(f"a step failed: {next(iter(errors.values()))}")
+
+
+def time_steps(runner: ModelRunner, points: Sequence[Point], rounds: int) -> list[StepTime]:
+    stopwatch = Stopwatch(runner)
+    times = []
+    for point in points:
+        step = stopwatch.prepare(point)
+        if runner.stream is None:
+            stopwatch.time_step(step)
+        found = [stopwatch.time_step(step) for _ in range(rounds)]
+        ms, host_ms = (statistics.median(each) for each in zip(*found))
+        times.append(StepTime(point.shape(), round(ms, 4), round(host_ms, 4)))
+    return sorted(times)
+
+
+def time_calls(
+    family: Family, runner: ModelRunner, encoder: Encoder, sides_px: Sequence[int], rounds: int
+) -> list[EncodeTime]:
+    stopwatch, stream = Stopwatch(runner), make_stream(runner.device, is_urgent=False)
+    rng = np.random.default_rng(2)
+    times = []
+    for side_px in sides_px:
+        frames = rng.integers(0, 256, (1, side_px, side_px, 3), dtype=np.uint8)
+        features = family.preprocess(DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32)), {})
+        encode = partial(encoder.encode, [features])
+        found = [stopwatch.time_call(encode, stream) for _ in range(NUM_FIRST_CALLS + rounds)]
+        times.append(EncodeTime(family.num_units(features), round(statistics.median(found[NUM_FIRST_CALLS:]), 4)))
+    return sorted(times)
+
+
+def record(model: str, points: Sequence[Point], sides_px: Sequence[int], rounds: int) -> Recording:
+    family, runner, encoder = load(model)
+    points = get_ready(runner, points)
+    device = runner.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
+    steps = time_steps(runner, points, rounds)
+    encodes = [] if encoder is None else time_calls(family, runner, encoder, sides_px, rounds)
+    return Recording(
+        device=name,
+        model=f"{Path(model).name}, {str(runner.dtype).removeprefix('torch.')}",
+        source=f"step_times.py, torch {torch.__version__}, median of {rounds}",
+        steps=tuple(steps),
+        encodes=tuple(encodes),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--out", type=Path, metavar="FILE.json")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--max-rows", type=int, default=512)
+    parser.add_argument("--max-tokens", type=int, default=8192)
+    parser.add_argument("--max-context", type=int, default=4096)
+    parser.add_argument("--sides-px", default="224,448,672,1036", help="of square pictures, with commas")
+    args = parser.parse_args()
+    started_s = time.perf_counter()
+    points = make_grid(max_rows=args.max_rows, max_tokens=args.max_tokens, max_context=args.max_context)
+    if not points or args.rounds < 1:
+        parser.error("--rounds must be at least 1, and --max-rows, --max-tokens and --max-context must leave a step")
+    recording = record(args.model, points, [int(side) for side in args.sides_px.split(",")], args.rounds)
+    if args.out is not None:
+        recording.save(args.out)
+    seconds = round(time.perf_counter() - started_s, 1)
+    counts = {"steps": len(recording.steps), "left_out": len(points) - len(recording.steps)}
+    report(what="recording", device=recording.device, model=recording.model, seconds=seconds, **counts)
+    times = recording.fit()
+    for name, errors in recording.find_errors(times).items():
+        coefficients = [float(f"{value:.4g}") for value in getattr(times, name)]
+        report(what="fit", model=name, coefficients_ms=coefficients, **errors._asdict())
+
+
+if __name__ == "__main__":
+    main()
