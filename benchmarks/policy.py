@@ -1,7 +1,7 @@
 """How a policy for the length of steps shares a GPU between waiting prompts and streamed answers; needs no GPU.
 
     python benchmarks/policy.py [--policy chunk] [--policy deadline:target_s=0.75,max_step_ms=25] [--only text,image]
-        [--times FILE.json] [--slowdown 1.2] [--host one-process] [--misprediction 1.0] [--scale 1.0]
+        [--times FILE.json] [--slowdown 1.2] [--host one-process] [--misprediction 1.0] [--scale 1.0] [--plot FILE.png]
 
 Drives the real scheduler with a clock (simulator.py) and recorded step times (step_times.py writes such files). The
 workloads are those by which servers are compared:
@@ -33,6 +33,7 @@ from typing import Any
 
 import interference
 from h200 import report
+from plotting import Bars, Panel, add_plot_option, save_plot
 from policies import AgedSteps, DeadlineSteps
 from simulator import UNLIMITED, Answer, Client, Host, Machine, Request, Simulation
 from step_model import LinearTimes, RecordedTimes, load_recording
@@ -162,6 +163,19 @@ def find_quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
+def make_panels(records: Sequence[dict[str, Any]]) -> list[Panel]:
+    """A panel per figure, with a group of bars per workload."""
+    panels: dict[str, dict[str, dict[str, float]]] = {}
+    for record in records:
+        what, name = record["what"], record["policy"]
+        for key, value in record.items():
+            nested = value if isinstance(value, dict) else {"": value} if isinstance(value, (int, float)) else {}
+            for inner, number in nested.items():
+                title, group = (inner, f"{what}, {key}s") if inner else (key, what)
+                panels.setdefault(title, {}).setdefault(group, {})[name] = number
+    return [Bars(title=title, values=values) for title, values in panels.items()]
+
+
 # --- policies --------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +212,7 @@ def main() -> None:
     parser.add_argument("--host", choices=HOSTS, default="two-processes")
     parser.add_argument("--misprediction", type=float, default=1.0)
     parser.add_argument("--scale", type=float, default=1.0)
+    add_plot_option(parser)
     args = parser.parse_args()
     asked = WORKLOADS if args.only is None else args.only.split(",")
     if unknown := set(asked) - set(WORKLOADS):
@@ -212,6 +227,7 @@ def main() -> None:
     machine = Machine(times=RecordedTimes(recording), slowdown=args.slowdown, host=HOSTS[args.host])
     settings = {"slowdown": args.slowdown, "host": args.host, "misprediction": args.misprediction}
     report(what="machine", device=recording.device, model=recording.model, times=recording.source, **settings)
+    records: list[dict[str, Any]] = []
     for text, make_policy in policies.items():
         for workload in asked:
             predicted = machine.times.linear.slow_down(args.slowdown * args.misprediction)
@@ -221,7 +237,10 @@ def main() -> None:
                 make_policy(predicted),
                 is_streamed=not workload.startswith(OFFLINE),
             )
-            report(what=workload, policy=text, **summarize(workload, simulation.run()))
+            records.append({"what": workload, "policy": text, **summarize(workload, simulation.run())})
+            report(**records[-1])
+    if args.plot is not None:
+        save_plot(args.plot, f"{recording.model} on {recording.device}, simulated", make_panels(records))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Host:
 
     launch_ms, graph_launch_ms: to plan and launch a step with prompt tokens, or one that is a CUDA graph. row_ms: to
     commit one row of a step. prepare_ms, prepare_picture_ms: to turn a request into a sequence, and more for one with a
-    picture. token_ms: to send one piece of an answer. decode_picture_ms: to decode a picture, which holds no GIL.
+    picture. token_ms: to send one piece of a streamed answer. decode_picture_ms: to decode a picture, without the GIL.
     shares_gil: whether all of that runs in one process, where launches and the rest get the GIL by turns.
     """
 
@@ -262,7 +262,8 @@ class Simulation:
         sampled = {row.seq_id: (0,) for row in plan.rows if row.samples}
         for update in self._scheduler.commit_step(plan, sampled):
             seq_id = update.seq.seq_id
-            self._front_free_at_s = max(self._front_free_at_s, self._now_s) + host.token_ms / 1e3
+            send_ms = host.token_ms if self._is_streamed else 0.0
+            self._front_free_at_s = max(self._front_free_at_s, self._now_s) + send_ms / 1e3
             self._answers[seq_id].tokens_at_s.append(self._front_free_at_s)
             if update.finish_reason is not None:
                 assert update.error is None, update

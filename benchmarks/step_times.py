@@ -1,7 +1,7 @@
 """Records how long steps and calls of the vision tower take on this device: what policy.py needs.
 
     python benchmarks/step_times.py MODEL_DIR [--out FILE.json] [--rounds 3] [--max-rows 512] [--max-tokens 8192]
-        [--max-context 4096] [--sides-px 224,448,1036]
+        [--max-context 4096] [--sides-px 224,448,672,1036] [--plot FILE.png]
 
 Times a grid of steps: from 0 to `--max-rows` decode rows, contexts up to `--max-context`, up to `--max-tokens` tokens
 with those of prompts; and calls of the tower for square pictures. Steps go through the real `ModelRunner`, with CUDA
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from h200 import report
+from plotting import Lines, Panel, add_plot_option, save_plot
 from step_model import EncodeTime, Recording, StepShape, StepTime
 
 from seesay.checkpoint import Checkpoint, resolve_checkpoint
@@ -293,6 +294,19 @@ def record(model: str, points: Sequence[Point], sides_px: Sequence[int], rounds:
     )
 
 
+def make_panels(recording: Recording) -> list[Panel]:
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for (num_rows, _, num_prompt_tokens, _), ms, _ in recording.steps:
+        xs, ys = series.setdefault("with prompts" if num_prompt_tokens else "decode rows alone", ([], []))
+        xs.append(num_rows + num_prompt_tokens)
+        ys.append(ms)
+    calls = [each.num_patches for each in recording.encodes], [each.ms for each in recording.encodes]
+    return [
+        Lines(title="a step, ms", x_title="tokens", series=series, is_scattered=True),
+        Lines(title="a call of the tower, ms", x_title="patches", series={"tower": calls} if calls[0] else {}),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -302,6 +316,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=8192)
     parser.add_argument("--max-context", type=int, default=4096)
     parser.add_argument("--sides-px", default="224,448,672,1036", help="of square pictures, with commas")
+    add_plot_option(parser)
     args = parser.parse_args()
     started_s = time.perf_counter()
     points = make_grid(max_rows=args.max_rows, max_tokens=args.max_tokens, max_context=args.max_context)
@@ -317,6 +332,8 @@ def main() -> None:
     for name, errors in recording.find_errors(times).items():
         coefficients = [float(f"{value:.4g}") for value in getattr(times, name)]
         report(what="fit", model=name, coefficients_ms=coefficients, **errors._asdict())
+    if args.plot is not None:
+        save_plot(args.plot, f"{recording.model} on {recording.device}", make_panels(recording))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from plotting import Bars, Lines, add_plot_option, draw_bars, format_value, make
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PLOTTED = (
-    "cpu", "floor", "h200", "interference", "ops", "same_answers", "sampling", "serve_load", "soak", "start", "tower",
+    "cpu", "floor", "h200", "interference", "ops", "policy", "same_answers", "sampling", "serve_load", "soak", "start",
+    "step_times", "tower",
 )  # fmt: skip
 RECORDS = [
     {"what": "single", "ttft_ms": 51.4, "tpot_ms": 3.97},

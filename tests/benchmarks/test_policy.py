@@ -12,8 +12,9 @@ from typing import Any
 import policy
 import pytest
 from benchmarks.made_up_times import TRUE
+from plotting import Bars
 from policies import LEAST_TOKENS, AgedSteps, DeadlineSteps, find_base_ms, fit_tokens
-from policy import IMAGE, TEXT, draw_arrivals, make_clients, parse_policy, summarize
+from policy import IMAGE, TEXT, draw_arrivals, make_clients, make_panels, parse_policy, summarize
 from simulator import Answer
 from step_model import StepShape
 
@@ -196,6 +197,15 @@ def test_figures_of_each_workload_are_printed(
             assert 0 < line["pace_share"] < 1 and line["longest_gap_ms"] > line["longest_gap_before_ms"] > 0
         else:
             assert line["req_per_s"] > 0 and 0 <= line["goodput"] <= 1
+
+
+def test_figures_have_panels() -> None:
+    text = {"what": "text", "policy": "chunk", "goodput": 0.2, "text": {"ttft_s_p50": 3.0}}
+    panels = make_panels([text, text | {"policy": "aged", "goodput": 1}])
+    assert [(panel.title, panel.values) for panel in panels if isinstance(panel, Bars)] == [
+        ("goodput", {"text": {"chunk": 0.2, "aged": 1}}),
+        ("ttft_s_p50", {"text, texts": {"chunk": 3.0, "aged": 3.0}}),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import step_times
+from plotting import Lines
 from step_model import StepShape, load_recording
-from step_times import Point, make_grid
+from step_times import Point, make_grid, make_panels
 
 from seesay.llm.step_sizes import token_sizes
 
@@ -37,6 +38,12 @@ def test_a_small_grid_is_recorded(
     grid = make_grid(max_rows=4, max_tokens=128, max_context=128)
     assert [time.shape for time in recording.steps] == sorted(point.shape() for point in grid)
     assert all(time.ms > 0 and time.host_ms is not None and time.host_ms > 0 for time in recording.steps)
+    steps, calls = make_panels(recording)
+    assert isinstance(steps, Lines) and {name: len(xs) for name, (xs, _) in steps.series.items()} == {
+        "decode rows alone": 2,
+        "with prompts": len(grid) - 2,
+    }
+    assert isinstance(calls, Lines) and len(calls.series["tower"][0]) == 2
     assert [time.num_patches for time in recording.encodes] == [144, 256]
     assert all(time.ms > 0 for time in recording.encodes)
     assert lines[0]["what"] == "recording" and lines[0]["device"] == recording.device
