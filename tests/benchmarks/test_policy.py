@@ -14,9 +14,9 @@ import pytest
 from benchmarks.made_up_times import TRUE
 from plotting import Bars
 from policies import LEAST_TOKENS, AgedSteps, DeadlineSteps, find_base_ms, fit_tokens
-from policy import IMAGE, TEXT, draw_arrivals, make_clients, make_panels, parse_policy, summarize
+from policy import IMAGE, RECORDED, TEXT, draw_arrivals, make_clients, make_panels, parse_policy, summarize
 from simulator import Answer
-from step_model import StepShape
+from step_model import StepShape, load_recording
 
 from seesay import engine
 from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
@@ -188,7 +188,7 @@ def test_figures_of_each_workload_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine, *lines = run_main(monkeypatch, capsys, "--scale", "0.1", "--policy", "chunk", "--policy", "aged")
-    assert machine["device"] == "NVIDIA H200" and "not recorded" in machine["times"]
+    assert machine["times"] == load_recording(RECORDED).source and machine["slowdown"] == 1.2
     assert [(line["policy"], line["what"]) for line in lines] == [
         (name, workload) for name in ("chunk", "aged") for workload in policy.WORKLOADS
     ]
@@ -223,9 +223,9 @@ def test_deadlines_share_the_gpu_better_than_fixed_chunks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, chunk, deadline = run_main(monkeypatch, capsys, "--only", "text", "--slowdown", "1.0")
-    assert chunk["goodput"] < 0.25 and deadline["goodput"] >= 0.73
-    assert deadline["req_per_s"] > chunk["req_per_s"]
-    assert deadline["text"]["ttft_s_p50"] < 1.2 < chunk["text"]["ttft_s_p50"]
+    assert deadline["goodput"] > chunk["goodput"] + 0.3
+    assert deadline["text"]["ttft_s_p50"] < 0.6 * chunk["text"]["ttft_s_p50"]
+    assert deadline["req_per_s"] > 0.97 * chunk["req_per_s"]
 
 
 def test_a_policy_that_predicts_too_little_makes_longer_steps(
