@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
 from seesay.device import is_out_of_memory, release_cached_memory
-from seesay.encoders.store import EmbeddingStore
+from seesay.encoders.store import EmbeddingStore, Lookup
 from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.interpreter import quick_switches
@@ -177,25 +177,31 @@ class EngineLoop:
         """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
         plan = self._scheduler.plan_step()
         self._start_encoding(plan.encode_jobs)
-        before = self._in_flight
-        launched = self._try_launch(plan) if plan.rows else None
-        if before is not None and self._in_flight is before:
-            self._in_flight = None
-            self._collect(*before)
-        if launched is not None:
-            if self._is_ahead:
-                self._in_flight = plan, launched
-            else:
-                self._collect(plan, launched)
+        has_more = bool(plan.rows) or self._in_flight is not None
+        if plan.saves or plan.loads:
+            plan = self._copy_blocks(plan)
+        if plan.rows:
+            self._launch(plan)
+        if not plan.rows or not self._is_ahead:
+            self._collect_in_flight()
         for ref in self._scheduler.take_released():
             self.store.unpin(ref.hash, (ref.seq_id, ref.item_index))
-        has_more = bool(plan.rows) or before is not None
         if not has_more:
             self._turns.rest()
         return has_more
 
-    def _try_launch(self, plan: StepPlan) -> LaunchedStep | None:
-        """Launch a plan; None when that failed and the plan is dealt with already."""
+    def _copy_blocks(self, plan: StepPlan) -> StepPlan:
+        """Make the plan's copies between device and host. Returns what is left of the plan when that fails."""
+        try:
+            self._runner.copy_blocks(plan)
+        except BaseException:
+            logger.exception("KV blocks could not be copied from or to the host: their contents are computed again")
+            return self._scheduler.undo_copies(plan)
+        return plan
+
+    def _launch(self, plan: StepPlan) -> None:
+        """Launch a plan, which then is in flight, and commit the one that was. A plan that cannot be launched is
+        computed row by row."""
         now = time.perf_counter()
         for row in plan.rows:
             request = self._live[row.seq_id]
@@ -203,46 +209,60 @@ class EngineLoop:
                 request.computing_at = now
         try:
             with self._turns.step(self._runner.stream, is_paced=plan.is_streamed):
-                return self._runner.launch(plan, self._scheduler.sequences, self.store)
+                launched = self._runner.launch(plan, self._scheduler.sequences, self.store)
         except BaseException as error:
             failure = error
+        else:
+            before, self._in_flight = self._in_flight, (plan, launched)
+            if before is not None:
+                self._collect(*before)
+            return
         self._collect_in_flight()
-        self._compute_alone(plan, failure)
-        return None
+        self._recover(plan, failure)
 
     def _collect_in_flight(self) -> None:
         if self._in_flight is not None:
             before, self._in_flight = self._in_flight, None
             self._collect(*before)
 
-    def _compute_alone(self, plan: StepPlan, error: BaseException) -> None:
-        """Go on after a plan failed. One row's fault must not end the others: each is computed alone, and only those
-        that fail again end."""
-        if is_out_of_memory(error):
-            error.__traceback__ = None
-            release_cached_memory(self._runner.device)
-        rows = [row for row in plan.rows if row.seq_id in self._live]
-        if len(plan.rows) == 1:
-            for row in rows:
-                self._fail(row.seq_id, error)
-            return
-        for row in rows:
-            alone = StepPlan(rows=(row,))
-            try:
-                launched = self._runner.launch(alone, self._scheduler.sequences, self.store)
-            except BaseException as again:
-                self._compute_alone(alone, again)
-            else:
-                self._collect(alone, launched)
-
     def _collect(self, plan: StepPlan, launched: LaunchedStep) -> None:
         """Wait for a step and commit it."""
         try:
             result = launched.collect()
         except BaseException as error:
-            self._compute_alone(plan, error)
+            failure = error
+        else:
+            self._commit(plan, result)
             return
-        self._commit(plan, result)
+        # The step in flight began with tokens and blocks of the failed one: its results mean nothing.
+        behind, self._in_flight = self._in_flight, None
+        self._recover(plan, failure)
+        if behind is not None:
+            self._compute_row_by_row(behind[0])
+
+    def _recover(self, plan: StepPlan, error: BaseException) -> None:
+        """Go on after a plan failed. One row's fault must not end the others: each is computed alone, and only those
+        that fail again end."""
+        if is_out_of_memory(error):
+            error.__traceback__ = None
+            release_cached_memory(self._runner.device)
+        if len(plan.rows) == 1:
+            self._fail(plan.rows[0].seq_id, error)
+        else:
+            self._compute_row_by_row(plan)
+
+    def _compute_row_by_row(self, plan: StepPlan) -> None:
+        """Compute and commit each row of a plan alone, with nothing in flight."""
+        for row in plan.rows:
+            if row.seq_id not in self._live:  # it ended meanwhile
+                continue
+            alone = StepPlan(rows=(row,))
+            try:
+                launched = self._runner.launch(alone, self._scheduler.sequences, self.store)
+            except BaseException as error:
+                self._recover(alone, error)
+            else:
+                self._collect(alone, launched)
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
         with self._stats_lock:
@@ -357,12 +377,22 @@ class EngineLoop:
             self.expect_media(-self._arrived_media)
             self._arrived_media = 0
 
+    # The worker's messages are read some time after they were sent. Those for whom an item was encoded may be gone, its
+    # embedding evicted, and others wait for the same item to be encoded again. So a message says only that something
+    # happened: the store says what is true now. Who waits has pinned the item before asking for it, and only this
+    # thread asks, so that what is there stays, and while an item is being encoded another message is still to come.
     def _on_encoded(self, item_hash: bytes, timing: EncodeTiming) -> None:
-        for request in self._live.values():
-            request.add_encoding(item_hash, timing)
-        self._scheduler.mark_ready(item_hash)
+        if self.store.find(item_hash) is Lookup.READY:
+            for request in self._live.values():
+                request.add_encoding(item_hash, timing)
+            self._scheduler.mark_ready(item_hash)
 
     def _on_encode_failed(self, item_hash: bytes, error: Exception) -> None:
+        found = self.store.find(item_hash)
+        if found is Lookup.READY:
+            self._scheduler.mark_ready(item_hash)
+        if found is not Lookup.MISSING:
+            return
         for update in self._scheduler.mark_failed(item_hash, explain(error)):
             self._finish(self._live[update.seq.seq_id], "error", error=update.error)
 

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class Lookup(Enum):
-    """Answer of `EmbeddingStore.begin`: it is here; somebody is encoding it; the caller is to encode it."""
+    """Where an embedding stands: it is here; somebody is encoding it; it is missing, and whom `EmbeddingStore.begin`
+    tells so is to encode it."""
 
     READY = "ready"
     IN_FLIGHT = "in flight"
-    ENCODE = "encode"
+    MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +62,26 @@ class EmbeddingStore:
             return key in self._entries or key in self._in_flight
 
     def begin(self, key: bytes) -> Lookup:
-        """Ask for an embedding. After ENCODE the caller owes a `put` or a `fail`."""
+        """Ask for an embedding. After MISSING the caller owes a `put` or a `fail`."""
         with self._lock:
-            if key in self._entries:
+            found = self._find(key)
+            if found is Lookup.MISSING:
+                self._total_misses += 1
+                self._in_flight.add(key)
+            else:
                 self._total_hits += 1
                 self._touch(key)
-                return Lookup.READY
-            if key in self._in_flight:
-                self._total_hits += 1
-                return Lookup.IN_FLIGHT
-            self._total_misses += 1
-            self._in_flight.add(key)
-            return Lookup.ENCODE
+            return found
+
+    def find(self, key: bytes) -> Lookup:
+        """Where an embedding stands now. Counts as no use of it."""
+        with self._lock:
+            return self._find(key)
+
+    def _find(self, key: bytes) -> Lookup:
+        if key in self._entries:
+            return Lookup.READY
+        return Lookup.IN_FLIGHT if key in self._in_flight else Lookup.MISSING
 
     def put(self, key: bytes, embedding: Tensor) -> None:
         """Store what was encoded. The tensor is the store's from now on and must not share memory with others."""

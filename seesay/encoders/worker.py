@@ -63,8 +63,9 @@ class EncoderWorker:
     item goes alone. On a GPU it has a stream of its own, which gives way to urgent ones; while one batch is computed
     the next is launched behind it.
 
-    on_ready(hash, timing): the embedding is in `store`. on_failed(hash, error): it could not be made; `error` is a
-    `RequestError`. Both are called from the worker's thread, or from that of `submit`, and must be quick.
+    on_ready(hash, timing): the embedding was put into `store`. on_failed(hash, error): it could not be made; `error` is
+    a `RequestError`. Both are called from the worker's thread, or from that of `submit`, and must be quick. Either may
+    arrive late: an embedding that nobody pins may have left by then, and been asked for again.
     is_more_coming(): whether further items are about to be submitted; on the CPU a batch that is not full then waits
     for them, at most `max_wait_s` in all. turns: when its calls are computed beside steps of the language engine.
     """
@@ -120,7 +121,7 @@ class EncoderWorker:
         with self._changed:
             is_closed = self._is_closing
             lookup = None if is_closed else self._store.begin(item.hash)
-            if lookup is Lookup.ENCODE:
+            if lookup is Lookup.MISSING:
                 self._queue.append(_Queued(item, time.perf_counter()))
                 self._changed.notify()
         if is_closed:

@@ -124,6 +124,20 @@ class BlockPool:
             self._keys[block_id] = key
             self._by_hash[key.hash] = block_id
 
+    def forget(self, block_ids: Iterable[int]) -> None:
+        """Let nobody find the contents of these blocks any more, neither here nor on the host. Those who hold one keep
+        it. Not while copies are planned."""
+        for block_id in block_ids:
+            key = self._keys[block_id]
+            if key is None:
+                continue
+            self.host.forget(key)
+            del self._by_hash[key.hash]
+            self._keys[block_id] = None
+            if block_id in self._cached:
+                del self._cached[block_id]
+                self._free.append(block_id)
+
     # Ownership: a sequence holds one reference to every block in its table, taken by `allocate` or `acquire`, and gives
     # each back here exactly once: when it ends or is preempted. A block with no reference left is never written again
     # before `allocate` hands it out, so a registered one keeps its content and stays findable. The last blocks of a

@@ -9,7 +9,7 @@ to be read from keeps its content until the step has been taken.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from seesay.values import BlockCopy
@@ -79,6 +79,20 @@ class HostSlots:
         assert slot in self._held, slot
         self._loads[block_id] = slot
         self.total_loads += 1
+
+    def forget(self, key: BlockKey) -> None:
+        """Let nobody find a content any more. Not while copies are planned."""
+        assert not (self._saves or self._loads or self._held), "copies are planned"
+        slot = self._by_hash.pop(key.hash, None)
+        if slot is not None:
+            self._keys[slot] = None
+            self._free.append(slot)
+
+    def forget_slots(self, slots: Iterable[int]) -> None:
+        """Let nobody find what these slots hold."""
+        for slot in slots:
+            if (key := self._keys[slot]) is not None:
+                self.forget(key)
 
     def take_copies(self) -> tuple[tuple[BlockCopy, ...], tuple[BlockCopy, ...]]:
         """The copies planned since the last call: what a step saves, and what it then loads."""

@@ -288,9 +288,19 @@ class ModelRunner:
             dtype=decoder.dtype,
         )
 
+    def copy_blocks(self, plan: StepPlan) -> None:
+        """Make the plan's copies between device and host: once, before its rows are launched. On a GPU they are queued.
+        What the blocks and slots of the copies contain is unknown after an error."""
+        if self._host_cache is None:
+            return
+        if plan.loads:
+            self.decoder.forget_blocks()
+        with torch.inference_mode(), on_stream(self.stream):
+            self._host_cache.copy(plan.saves, plan.loads)
+
     def launch(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> LaunchedStep:
-        """Begin to compute the plan's rows; on a GPU it goes on while the host does other things. Rows may begin at a
-        token that the step launched before samples.
+        """Begin to compute the plan's rows, whose copies `copy_blocks` has made; on a GPU it goes on while the host does
+        other things. Rows may begin at a token that the step launched before samples.
 
         `sequences` has those of the plan, `embeddings` [R_i, hidden] by media hash those that the rows need. A row
         whose embedding is missing or has other than `len(item.slots)` rows becomes an error and is not computed.
@@ -305,7 +315,8 @@ class ModelRunner:
             return self._launch(plan, sequences, embeddings)
 
     def run(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> StepResult:
-        """Compute the plan's rows; see `launch`."""
+        """Make the plan's copies and compute its rows; see `launch`."""
+        self.copy_blocks(plan)
         return self.launch(plan, sequences, embeddings).collect()
 
     def _threads_for(self, plan: StepPlan) -> int:
@@ -316,8 +327,6 @@ class ModelRunner:
 
     def _launch(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> LaunchedStep:
         assert self._cache is not None, "allocate_cache comes before launch"
-        if self._host_cache is not None:  # first of all: the copies are made even if no row can be computed
-            self._host_cache.copy(plan.saves, plan.loads)
         config, block_size = self.decoder.config, self.block_size
         step = check_rows(
             plan,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
@@ -455,6 +455,22 @@ class Scheduler:
         samples = seq.num_scheduled == seq.num_expected and seq.wants_answer
         seq.num_pending += samples
         return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, block_ids=seq.block_ids, samples=samples)
+
+    def undo_copies(self, plan: StepPlan) -> StepPlan:
+        """The copies of a plan that was just made failed: forget the contents that they were to move. Sequences that
+        begin with a loaded block start again. Returns the plan without their rows."""
+        loaded = {copy.block_id for copy in plan.loads}
+        self._pool.host.forget_slots([copy.slot for copy in plan.saves])
+        self._pool.forget(loaded)
+        kept = []
+        for row in plan.rows:
+            if loaded.isdisjoint(row.block_ids):
+                kept.append(row)
+                continue
+            seq = self._sequences[row.seq_id]  # admitted by this plan: it has no other row in flight
+            seq.num_pending -= row.samples
+            self._preempt(seq)
+        return replace(plan, rows=tuple(kept), saves=(), loads=())
 
     # --- committing ---------------------------------------------------------------------------------------------------
 

@@ -13,13 +13,13 @@ def make_embedding(rows: int = 4) -> torch.Tensor:
 
 
 def put_new(store: EmbeddingStore, key: bytes, rows: int = 4) -> None:
-    assert store.begin(key) is Lookup.ENCODE
+    assert store.begin(key) is Lookup.MISSING
     store.put(key, make_embedding(rows))
 
 
 def test_only_the_first_who_asks_is_told_to_encode() -> None:
     store = EmbeddingStore(1 << 20)
-    assert [store.begin(b"a") for _ in range(3)] == [Lookup.ENCODE, Lookup.IN_FLIGHT, Lookup.IN_FLIGHT]
+    assert [store.begin(b"a") for _ in range(3)] == [Lookup.MISSING, Lookup.IN_FLIGHT, Lookup.IN_FLIGHT]
     assert store.get(b"a") is None
     store.put(b"a", make_embedding())
     assert store.begin(b"a") is Lookup.READY
@@ -32,7 +32,7 @@ def test_after_a_failure_the_next_one_encodes_again() -> None:
     store = EmbeddingStore(1 << 20)
     store.begin(b"a")
     store.fail(b"a")
-    assert store.begin(b"a") is Lookup.ENCODE
+    assert store.begin(b"a") is Lookup.MISSING
 
 
 def test_the_least_recently_used_unpinned_embedding_leaves_first() -> None:
@@ -87,7 +87,7 @@ class StoreMachine(RuleBasedStateMachine):
         if key in self.must_have:
             assert lookup is Lookup.READY
         assert (lookup is Lookup.IN_FLIGHT) == (key in self.owed)
-        if lookup is Lookup.ENCODE:
+        if lookup is Lookup.MISSING:
             self.owed.add(key)
 
     @precondition(lambda self: self.owed)

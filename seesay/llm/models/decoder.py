@@ -206,6 +206,10 @@ class Decoder:
         """See `Ops.needs_clean_blocks`."""
         return self._ops.needs_clean_blocks
 
+    def forget_blocks(self) -> None:
+        """See `Ops.forget_blocks`."""
+        self._ops.forget_blocks()
+
     @property
     def parameters(self) -> list[Parameter]:
         head = [] if self._head is self._embed else [self._head]

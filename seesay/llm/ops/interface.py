@@ -109,5 +109,8 @@ class Ops(Protocol):
         key that has no value: it takes its share of the softmax (OpenAI 2025, gpt-oss).
         """
 
+    def forget_blocks(self) -> None:
+        """Drop every copy of what blocks contain: blocks were written to by something other than a step."""
+
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         """Write embeddings [R, hidden] over the rows `rows` int64 [R] of hidden [T, hidden], in place."""

@@ -2,7 +2,8 @@
 row instead of the whole context.
 
 A copy holds only what the paged cache holds, and is used only by the step right after the one that made or extended
-it, for the same rows in the same blocks, each one token longer. Any other step makes a new one.
+it, for the same rows in the same blocks, each one token longer. Any other step makes a new one. Block numbers do not say
+what a block contains: whoever writes to blocks in between (loads from the host do) must call `drop`.
 """
 
 from __future__ import annotations
@@ -79,8 +80,7 @@ class KeptContext:
         table = layout.block_table[:count, : -(-longest // size)]
         self._number += 1
         if not 0 < count * (table.shape[1] + 1) * size <= MAX_KEPT_TOKENS:
-            self._kv_lens = self._table = None
-            self._copies.clear()
+            self.drop()
             return None
         follows = longest <= self._capacity and self._is_next(kv_lens, table, size)
         if not follows:
@@ -99,6 +99,11 @@ class KeptContext:
             last_slots=torch.from_numpy(table[rows, places // size] * size + places % size),
             masks={window: _make_mask(kv_lens, longest, window) for window in windows},
         )
+
+    def drop(self) -> None:
+        """Let the next step gather everything anew."""
+        self._kv_lens = self._table = None
+        self._copies.clear()
 
     def _is_next(self, kv_lens: npt.NDArray[np.int64], table: npt.NDArray[np.int64], size: int) -> bool:
         """Whether these are the rows of the step before, one token longer each."""

@@ -138,6 +138,9 @@ class TorchOps:
             pieces.extend(_make_pieces(layout, row, device=device))
         return AttentionPlan(groups=tuple(groups), pieces=tuple(pieces), context=context)
 
+    def forget_blocks(self) -> None:
+        self._kept.drop()
+
     def attend(
         self,
         query: torch.Tensor,

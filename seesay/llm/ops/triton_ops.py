@@ -55,6 +55,9 @@ class TritonOps:
         del windows, dtype  # kernels mask for themselves
         return triton_attention.make_plan(layout, device)
 
+    def forget_blocks(self) -> None:
+        """Nothing is copied."""
+
     def attend(
         self,
         query: torch.Tensor,

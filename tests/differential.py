@@ -1,0 +1,448 @@
+"""A real engine loop under random load and injected faults, for the differential test.
+
+Everything that decides an answer is real: loop, scheduler, runner, sampler, host cache, embedding store and encoder
+worker. The tower is fake (its embeddings depend on the picture's number alone) and the decoder is tiny and random.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from llm.backbones import VOCAB, Backbone, decoder_name
+
+from seesay.checkpoint import Checkpoint
+from seesay.config import VisionConfig
+from seesay.encoders.store import Lookup
+from seesay.engine_loop import EngineLoop
+from seesay.live_request import LiveRequest
+from seesay.llm.block_pool import BlockPool
+from seesay.llm.runner import ModelRunner
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.sequence import Sequence as TokenSequence
+from seesay.values import MediaItem, Modality, MultimodalInput, OutputDelta, StepPlan
+
+HIDDEN = 60
+SESSION_LEN = 96
+NUM_PICTURES = 6
+BEGINNINGS = (0, 0, 4, 4, 4, 9, 17)
+"""Lengths of the texts with which prompts begin."""
+TIMEOUT_S = 60
+
+
+RATES: Mapping[str, float] = {
+    "before launch": 0.02,
+    "in launch": 0.02,
+    "after launch": 0.02,
+    "before collect": 0.03,
+    "after collect": 0.03,
+    "before copy": 0.02,
+    "after copy": 0.02,
+    "encode": 0.1,
+    "slow tower": 0.3,
+    "late message": 0.3,
+}
+
+
+class Injected(RuntimeError):
+    """A fault that the test made."""
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt of one of `BEGINNINGS`, pictures and a text, with sampling options. Equal questions have equal answers."""
+
+    beginning: int
+    pictures: tuple[int, ...]
+    tail: int
+    params: SamplingParams
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt and the longest answer."""
+        num_media_tokens = sum(2 + number for number in self.pictures)
+        return BEGINNINGS[self.beginning] + num_media_tokens + 1 + self.tail % 6 + self.params.max_new_tokens
+
+    def make_prompt(self) -> MultimodalInput:
+        token_ids = make_text(self.beginning, BEGINNINGS[self.beginning])
+        items = []
+        for number in self.pictures:
+            start, rows = len(token_ids) + 1, 1 + number
+            token_ids += [3] + [0] * rows
+            items.append(make_item(number, start, rows))
+        token_ids += make_text(100 + self.tail, 1 + self.tail % 6)
+        return MultimodalInput(
+            token_ids=np.array(token_ids),
+            positions=np.arange(len(token_ids)),
+            next_position=len(token_ids),
+            items=tuple(items),
+        )
+
+
+def make_text(seed: int, length: int) -> list[int]:
+    token_ids: list[int] = np.random.default_rng(seed).integers(3, VOCAB, length).tolist()
+    return token_ids
+
+
+def make_item(number: int, start: int, rows: int) -> MediaItem:
+    return MediaItem(
+        modality=Modality.IMAGE,
+        span=(start, start + rows),
+        slots=np.arange(start, start + rows),
+        hash=number.to_bytes(32, "little"),
+        features={"number": number, "rows": rows},
+        num_units=rows,
+    )
+
+
+def make_question(rng: random.Random) -> Question:
+    """Few beginnings, pictures and tails, so that much is shared."""
+    if rng.random() < 0.3:  # a few tokens, so that the smallest cache takes them
+        params = SamplingParams(max_new_tokens=rng.choice((1, 2, 3)), eos_token_ids=tuple(range(3, 43)))
+        return Question(rng.randrange(5), (), rng.choice((0, 1, 2, 6, 7, 8, 12, 13, 14)), params)
+    pictures = tuple(rng.randrange(NUM_PICTURES) for _ in range(rng.choice((0, 0, 0, 1, 1, 2))))
+    options: dict[str, Any] = {
+        "max_new_tokens": rng.choice((1, 3, 6, 12)),
+        "eos_token_ids": tuple(range(3, 15)),
+        "ignore_eos": rng.random() < 0.5,
+    }
+    kind = rng.choice(("greedy", "greedy", "greedy", "drawn", "penalized", "scored"))
+    if kind == "drawn":
+        options |= {"greedy": False, "temperature": 2.0, "top_p": 0.95, "seed": rng.randrange(3)}
+    elif kind == "penalized":
+        options |= {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "min_new_tokens": 2}
+    elif kind == "scored":
+        options |= {"prompt_logprobs": True, "logprobs": 2}
+    return Question(rng.randrange(len(BEGINNINGS)), pictures, rng.randrange(12), SamplingParams(**options))
+
+
+class NoText:
+    """Stands in for the detokenizer: no tokenizer, no text."""
+
+    stop = None
+    stops_at_words = False
+
+    def push(self, token_ids: Sequence[int]) -> Any:
+        return SimpleNamespace(text="")
+
+    def flush(self) -> str:
+        return ""
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Faults:
+    """What goes wrong, and how often: probabilities by name.
+
+    Those may end with an error that were alone in a step that failed (`blamed`), or waited for a picture when the tower
+    failed on it alone (`failed_pictures`: which, and when); nobody else may.
+    """
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    blamed: set[int] = field(default_factory=set)
+    failed_pictures: list[tuple[int, float]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+
+    def strike(self, name: str, plan: StepPlan | None = None) -> None:
+        """Raise now and then. A step of one row is spared mostly: it fails for good."""
+        rate = self.rates.get(name, 0.0)
+        is_alone = plan is not None and len(plan.rows) == 1
+        if self._rng.random() >= rate * (0.02 if is_alone else 1.0):
+            return
+        if is_alone:
+            self.blamed.add(plan.rows[0].seq_id)
+        self.counts[name] = self.counts.get(name, 0) + 1
+        raise Injected(name)
+
+    def linger(self, name: str) -> None:
+        """Work takes a moment here, or the thread is suspended."""
+        if self._rng.random() < self.rates.get(name, 0.0):
+            time.sleep(self._rng.random() * 0.004)
+
+    def explains(self, error: Exception | None, request_id: int, asked: Asked) -> bool:
+        """Whether a request may have ended with this error."""
+        if Injected.__name__ not in str(error):
+            return False
+        return request_id in self.blamed or any(
+            number in asked.question.pictures and asked.asked_at < failed_at < asked.ended_at
+            for number, failed_at in self.failed_pictures
+        )
+
+
+class FaultyStep:
+    """A launched step whose `collect` fails now and then, with the step done or not."""
+
+    def __init__(self, launched: Any, plan: StepPlan, faults: Faults) -> None:
+        self._launched, self._plan, self._faults = launched, plan, faults
+
+    def collect(self) -> Any:
+        self._faults.strike("before collect", self._plan)
+        result = self._launched.collect()
+        self._faults.strike("after collect", self._plan)
+        return result
+
+
+def inject_into(loop: EngineLoop, faults: Faults) -> None:
+    """Let steps, copies and the worker's messages of `loop` fail or be late."""
+    runner: Any = loop._runner
+    launch, forward = runner.launch, runner.decoder.forward
+    current: list[StepPlan] = []
+
+    def faulty_launch(plan: StepPlan, *others: Any) -> FaultyStep:
+        current[:] = [plan]
+        faults.strike("before launch", plan)
+        launched = launch(plan, *others)
+        faults.strike("after launch", plan)
+        return FaultyStep(launched, plan, faults)
+
+    def faulty_forward(*inputs: Any) -> Any:
+        hidden = forward(*inputs)
+        faults.strike("in launch", current[0])
+        return hidden
+
+    runner.launch, runner.decoder.forward = faulty_launch, faulty_forward
+    if runner._host_cache is not None:
+        copy = runner._host_cache.copy
+
+        def faulty_copy(saves: Any, loads: Any) -> None:
+            if saves or loads:
+                faults.strike("before copy")
+            copy(saves, loads)
+            if saves or loads:
+                faults.strike("after copy")
+
+        runner._host_cache.copy = faulty_copy
+    worker: Any = loop.worker
+    worker._on_ready, worker._on_failed = delay(worker._on_ready, faults), delay(worker._on_failed, faults)
+
+
+def delay(report: Callable[..., None], faults: Faults) -> Callable[..., None]:
+    def late(*message: Any) -> None:
+        faults.linger("late message")
+        report(*message)
+
+    return late
+
+
+class FakeTower:
+    """Embeds picture n in random rows of its own."""
+
+    def __init__(self, device: torch.device, faults: Faults) -> None:
+        self.device = device
+        self._faults = faults
+
+    def disable_graphs(self) -> None:
+        pass
+
+    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+        self._faults.linger("slow tower")
+        try:
+            self._faults.strike("encode")
+        except Injected:
+            if len(features) == 1:
+                self._faults.failed_pictures.append((features[0]["number"], time.monotonic()))
+            raise
+        packed = torch.cat([make_embedding(f["number"], f["rows"]) for f in features]).to(self.device)
+        return list(packed.split([f["rows"] for f in features]))
+
+
+@cache
+def make_embedding(number: int, rows: int) -> torch.Tensor:
+    return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(number))
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How a loop is configured. max_live: requests in it at the same time. share_left: of the requests, those for whose
+    answer nobody waits to the end. few_pictures: all have pictures, of which there are two. rates: of faults."""
+
+    device: str = "cpu"
+    is_ahead: bool = False
+    num_blocks: int = 400
+    num_host_slots: int = 0
+    block_size: int = 4
+    chunk: int = 64
+    caching: bool = True
+    embedding_bytes: int = 1 << 20
+    max_live: int = 8
+    share_left: float = 0.25
+    few_pictures: bool = False
+    rates: Mapping[str, float] = field(default_factory=lambda: RATES)
+
+    def takes(self, question: Question) -> bool:
+        fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
+        return fits and (not self.few_pictures or bool(question.pictures) and max(question.pictures) < 2)
+
+
+@dataclass
+class Asked:
+    """A request on its way. `leaves_after`: tokens after which nobody waits for it any more, if ever."""
+
+    question: Question
+    leaves_after: int | None
+    asked_at: float = field(default_factory=time.monotonic)
+    ended_at: float = 0.0
+    token_ids: list[int] = field(default_factory=list)
+    final: OutputDelta | None = None
+
+
+class World:
+    """A loop with everything behind it."""
+
+    def __init__(self, backbone: Backbone, setup: Setup, faults: Faults) -> None:
+        self.setup, self.faults = setup, faults
+        checkpoint = Checkpoint.load(backbone.path)
+        config = checkpoint.hf_config()
+        device = torch.device(setup.device)
+        self.runner = ModelRunner.load(
+            checkpoint,
+            config.get_text_config(),
+            decoder_name=decoder_name,
+            tied_embeddings=bool(config.tie_word_embeddings),
+            device=device,
+            dtype=torch.float32,
+            block_size=setup.block_size,
+            session_len=SESSION_LEN,
+        )
+        sizes = {"max_batch_size": setup.max_live}
+        self.runner.allocate_cache(
+            num_blocks=setup.num_blocks,
+            share=0.5,
+            session_len=SESSION_LEN,
+            num_host_slots=setup.num_host_slots,
+            **sizes,
+        )
+        if device.type == "cuda":
+            self.runner.warm_up(max_tokens=setup.chunk, **sizes)
+            self.runner.record_graphs(session_len=SESSION_LEN, **sizes)
+        pool = BlockPool(setup.num_blocks, setup.block_size, setup.caching, setup.num_host_slots)
+        limits = SchedulerConfig(max_prefill_token_num=setup.chunk, session_len=SESSION_LEN, **sizes)
+        self.scheduler = Scheduler(limits, pool)
+        self.loop = EngineLoop(
+            scheduler=self.scheduler,
+            runner=self.runner,
+            encoder=FakeTower(device, faults),
+            vision_config=VisionConfig(max_batch_size=3, embedding_cache_bytes=setup.embedding_bytes),
+            is_ahead=setup.is_ahead,
+        )
+        inject_into(self.loop, faults)
+        self._arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+        self._num_asked = 0
+
+    def ask(self, questions: Sequence[tuple[Question, int | None]], rng: random.Random) -> dict[int, Asked]:
+        """Ask (question, when to leave) pairs, up to `max_live` at a time, until each has its final delta."""
+        asked: dict[int, Asked] = {}
+        live: dict[int, Asked] = {}
+        left = list(reversed(questions))
+        while left or live:
+            while left and len(live) < self.setup.max_live:
+                self._num_asked += 1
+                asked[self._num_asked] = live[self._num_asked] = Asked(*left.pop())
+                self._submit(self._num_asked, live[self._num_asked], rng)
+            delta = self._arrived.get(timeout=TIMEOUT_S)
+            one = live[delta.request_id]
+            one.token_ids += delta.token_ids
+            if delta.finish_reason is not None:
+                one.final, one.ended_at = delta, time.monotonic()
+                del live[delta.request_id]
+            elif one.leaves_after is not None and len(one.token_ids) >= one.leaves_after:
+                self.loop.abort(delta.request_id)
+        assert self._arrived.empty(), "output after the final delta"
+        return asked
+
+    def _submit(self, request_id: int, asked: Asked, rng: random.Random) -> None:
+        question = asked.question
+        streams = asked.leaves_after is not None or rng.random() < 0.5
+        request = LiveRequest(
+            sequence=TokenSequence(request_id, question.make_prompt(), question.params, is_streamed=streams),
+            detokenizer=NoText(),  # type: ignore[arg-type]
+            on_output=self._arrived.put,
+            streams=streams,
+            include_stop=True,
+            received_at=time.perf_counter(),
+        )
+        self.loop.submit(request)
+        if asked.leaves_after == 0:
+            if rng.random() < 0.5:
+                time.sleep(rng.random() * 0.003)
+                self.loop.abort(request_id)
+            else:
+                self._leave_while_encoding(request_id, request.sequence.items)
+
+    def _leave_while_encoding(self, request_id: int, items: Sequence[MediaItem]) -> None:
+        """Abort a request while its first picture is encoded, and come back when that is over: those who ask for the
+        same picture now do so while the worker's message is on its way."""
+
+        def wait_while(state: Lookup) -> None:
+            deadline = time.monotonic() + 0.01
+            while items and self.loop.store.find(items[0].hash) is state and time.monotonic() < deadline:
+                time.sleep(0.0001)
+
+        wait_while(Lookup.MISSING)
+        self.loop.abort(request_id)
+        wait_while(Lookup.IN_FLIGHT)
+
+    def check_idle(self) -> None:
+        """Everything was given back, and all invariants hold."""
+        done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def check() -> None:
+            try:
+                self.scheduler.check_integrity()
+                self.loop.store.check_integrity()
+                stats = self.scheduler.stats()
+                assert (stats.num_running, stats.num_waiting, stats.num_used_blocks) == (0, 0, 0), stats
+                assert self.loop.store.stats().pinned_bytes == 0
+                done.put(None)
+            except BaseException as error:
+                done.put(error)
+
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.loop._in_flight is not None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self.loop._inbox.put(check)
+        if (error := done.get(timeout=TIMEOUT_S)) is not None:
+            raise error
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+def check_answers(asked: Mapping[int, Asked], alone: Mapping[Question, Asked], faults: Faults) -> None:
+    """Each answer is that of the question alone; one that was left or is to blame for a fault may be cut short."""
+    for request_id, one in asked.items():
+        expected = alone[one.question]
+        assert one.final is not None and expected.final is not None
+        where = f"request {request_id}, {one.question}: {one.final.finish_reason}, {one.final.error}"
+        if one.final.finish_reason == "error":
+            assert faults.explains(one.final.error, request_id, one), where
+        if one.final.finish_reason in ("error", "abort"):
+            assert one.leaves_after is not None or one.final.finish_reason == "error", where
+            assert one.token_ids == expected.token_ids[: len(one.token_ids)], where
+            continue
+        assert one.token_ids == expected.token_ids, where
+        assert one.final.finish_reason == expected.final.finish_reason, where
+        if one.question.params.prompt_logprobs:
+            ours, theirs = one.final.prompt_logprobs, expected.final.prompt_logprobs
+            np.testing.assert_allclose(ours or (), theirs or (), atol=1e-3, err_msg=where)

@@ -1,0 +1,104 @@
+"""Random requests through the real loop, beside each other, aborted and with faults: each answer is that of the request
+alone. A short run by default; `pytest tests/test_differential.py --requests 20000` is a long one."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from differential import RATES, Asked, Faults, Question, Setup, World, check_answers, make_question
+from llm.backbones import Backbone, make_backbone
+
+DEFAULT_REQUESTS = 1500
+NUM_QUESTIONS = 120
+SETUPS = {
+    "sync": Setup(num_blocks=30),
+    "sync, host": Setup(num_blocks=24, num_host_slots=40, chunk=16),
+    "ahead, host, tiny": Setup(is_ahead=True, num_blocks=2, num_host_slots=8, chunk=4, max_live=1),
+    "ahead": Setup(is_ahead=True, num_blocks=30, chunk=24, embedding_bytes=0),
+    "ahead, host": Setup(is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000),
+    "ahead, pictures": Setup(
+        is_ahead=True,
+        caching=False,
+        embedding_bytes=0,
+        share_left=0.7,
+        few_pictures=True,
+        max_live=2,
+        rates={**RATES, "encode": 0.4, "slow tower": 1.0, "late message": 1.0},
+    ),
+}
+cuda = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+)
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    return make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Question]:
+    rng = random.Random(7)
+    return [make_question(rng) for _ in range(NUM_QUESTIONS)]
+
+
+@pytest.fixture(scope="module", params=["cpu", cuda])
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def alone(backbone: Backbone, questions: list[Question], device: str) -> dict[Question, Asked]:
+    """Each question's answer when nothing else is there, nothing is cached and nothing fails."""
+    world = World(backbone, Setup(device=device, caching=False, max_live=1), Faults())
+    try:
+        asked = world.ask([(question, None) for question in questions], random.Random(0))
+        world.check_idle()
+    finally:
+        world.close()
+    return {one.question: one for one in asked.values()}
+
+
+@pytest.fixture
+def quick_threads() -> Iterator[None]:
+    """Threads take turns as quickly as beside a GPU."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.usefixtures("quick_threads")
+def test_answers_equal_those_of_the_request_alone(
+    name: str,
+    device: str,
+    backbone: Backbone,
+    questions: list[Question],
+    alone: dict[Question, Asked],
+    pytestconfig: pytest.Config,
+) -> None:
+    num_requests = (pytestconfig.getoption("requests") or DEFAULT_REQUESTS) // len(SETUPS)
+    seed = list(SETUPS).index(name)
+    rng = random.Random(seed)
+    faults = Faults(rates=SETUPS[name].rates, seed=seed)
+    world = World(backbone, Setup(**{**vars(SETUPS[name]), "device": device}), faults)
+    possible = [question for question in questions if world.setup.takes(question)]
+    chosen = [
+        (rng.choice(possible), rng.choice((0, 0, 1, 4)) if rng.random() < world.setup.share_left else None)
+        for _ in range(num_requests)
+    ]
+    try:
+        asked = world.ask(chosen, rng)
+        world.check_idle()
+    finally:
+        world.close()
+    print(f"{name}: {len(asked)} requests, faults {faults.counts}, {world.scheduler.stats()}")
+    check_answers(asked, alone, faults)
+    assert len(asked) == num_requests and faults.counts
