@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import queue
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from faults import RATES, Faults, Injected, inject_into
 from llm.backbones import VOCAB, Backbone, decoder_name
 
 from seesay.checkpoint import Checkpoint
@@ -29,7 +31,7 @@ from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.sequence import Sequence as TokenSequence
-from seesay.values import MediaItem, Modality, MultimodalInput, OutputDelta, StepPlan
+from seesay.values import MediaItem, Modality, MultimodalInput, OutputDelta
 
 HIDDEN = 60
 SESSION_LEN = 96
@@ -39,30 +41,12 @@ BEGINNINGS = (0, 0, 4, 4, 4, 9, 17)
 TIMEOUT_S = 60
 
 
-RATES: Mapping[str, float] = {
-    "before launch": 0.02,
-    "in launch": 0.02,
-    "after launch": 0.02,
-    "before collect": 0.03,
-    "after collect": 0.03,
-    "before copy": 0.02,
-    "after copy": 0.02,
-    "encode": 0.1,
-    "slow tower": 0.3,
-    "late message": 0.3,
-}
-
-
-class Injected(RuntimeError):
-    """A fault that the test made."""
-
-
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt of one of `BEGINNINGS`, pictures and a text, with sampling options. Equal questions have equal answers."""
+    """A prompt of one of `BEGINNINGS`, pictures and a text, with sampling options. Equal ones have equal answers."""
 
     beginning: int
     pictures: tuple[int, ...]
@@ -141,105 +125,7 @@ class NoText:
         return ""
 
 
-# --- faults -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Faults:
-    """What goes wrong, and how often: probabilities by name.
-
-    Those may end with an error that were alone in a step that failed (`blamed`), or waited for a picture when the tower
-    failed on it alone (`failed_pictures`: which, and when); nobody else may.
-    """
-
-    rates: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 0
-    blamed: set[int] = field(default_factory=set)
-    failed_pictures: list[tuple[int, float]] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._rng = random.Random(self.seed)
-
-    def strike(self, name: str, plan: StepPlan | None = None) -> None:
-        """Raise now and then. A step of one row is spared mostly: it fails for good."""
-        rate = self.rates.get(name, 0.0)
-        is_alone = plan is not None and len(plan.rows) == 1
-        if self._rng.random() >= rate * (0.02 if is_alone else 1.0):
-            return
-        if is_alone:
-            self.blamed.add(plan.rows[0].seq_id)
-        self.counts[name] = self.counts.get(name, 0) + 1
-        raise Injected(name)
-
-    def linger(self, name: str) -> None:
-        """Work takes a moment here, or the thread is suspended."""
-        if self._rng.random() < self.rates.get(name, 0.0):
-            time.sleep(self._rng.random() * 0.004)
-
-    def explains(self, error: Exception | None, request_id: int, asked: Asked) -> bool:
-        """Whether a request may have ended with this error."""
-        if Injected.__name__ not in str(error):
-            return False
-        return request_id in self.blamed or any(
-            number in asked.question.pictures and asked.asked_at < failed_at < asked.ended_at
-            for number, failed_at in self.failed_pictures
-        )
-
-
-class FaultyStep:
-    """A launched step whose `collect` fails now and then, with the step done or not."""
-
-    def __init__(self, launched: Any, plan: StepPlan, faults: Faults) -> None:
-        self._launched, self._plan, self._faults = launched, plan, faults
-
-    def collect(self) -> Any:
-        self._faults.strike("before collect", self._plan)
-        result = self._launched.collect()
-        self._faults.strike("after collect", self._plan)
-        return result
-
-
-def inject_into(loop: EngineLoop, faults: Faults) -> None:
-    """Let steps, copies and the worker's messages of `loop` fail or be late."""
-    runner: Any = loop._runner
-    launch, forward = runner.launch, runner.decoder.forward
-    current: list[StepPlan] = []
-
-    def faulty_launch(plan: StepPlan, *others: Any) -> FaultyStep:
-        current[:] = [plan]
-        faults.strike("before launch", plan)
-        launched = launch(plan, *others)
-        faults.strike("after launch", plan)
-        return FaultyStep(launched, plan, faults)
-
-    def faulty_forward(*inputs: Any) -> Any:
-        hidden = forward(*inputs)
-        faults.strike("in launch", current[0])
-        return hidden
-
-    runner.launch, runner.decoder.forward = faulty_launch, faulty_forward
-    if runner._host_cache is not None:
-        copy = runner._host_cache.copy
-
-        def faulty_copy(saves: Any, loads: Any) -> None:
-            if saves or loads:
-                faults.strike("before copy")
-            copy(saves, loads)
-            if saves or loads:
-                faults.strike("after copy")
-
-        runner._host_cache.copy = faulty_copy
-    worker: Any = loop.worker
-    worker._on_ready, worker._on_failed = delay(worker._on_ready, faults), delay(worker._on_failed, faults)
-
-
-def delay(report: Callable[..., None], faults: Faults) -> Callable[..., None]:
-    def late(*message: Any) -> None:
-        faults.linger("late message")
-        report(*message)
-
-    return late
+# --- the loop ---------------------------------------------------------------------------------------------------------
 
 
 class FakeTower:
@@ -269,9 +155,6 @@ def make_embedding(number: int, rows: int) -> torch.Tensor:
     return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(number))
 
 
-# --- the loop ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """How a loop is configured. max_live: requests in it at the same time. share_left: of the requests, those for whose
@@ -292,7 +175,7 @@ class Setup:
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
-        return fits and (not self.few_pictures or bool(question.pictures) and max(question.pictures) < 2)
+        return fits and (not self.few_pictures or (bool(question.pictures) and max(question.pictures) < 2))
 
 
 @dataclass
@@ -357,9 +240,12 @@ class World:
         left = list(reversed(questions))
         while left or live:
             while left and len(live) < self.setup.max_live:
-                self._num_asked += 1
-                asked[self._num_asked] = live[self._num_asked] = Asked(*left.pop())
-                self._submit(self._num_asked, live[self._num_asked], rng)
+                one = Asked(*left.pop())
+                streams = one.leaves_after is not None or rng.random() < 0.5
+                request_id = self.submit(one.question, streams=streams)
+                asked[request_id] = live[request_id] = one
+                if one.leaves_after == 0:
+                    self._leave(request_id, one.question, rng)
             delta = self._arrived.get(timeout=TIMEOUT_S)
             one = live[delta.request_id]
             one.token_ids += delta.token_ids
@@ -371,9 +257,10 @@ class World:
         assert self._arrived.empty(), "output after the final delta"
         return asked
 
-    def _submit(self, request_id: int, asked: Asked, rng: random.Random) -> None:
-        question = asked.question
-        streams = asked.leaves_after is not None or rng.random() < 0.5
+    def submit(self, question: Question, *, streams: bool = False) -> int:
+        """Ask one question. Returns the id of its deltas."""
+        self._num_asked += 1
+        request_id = self._num_asked
         request = LiveRequest(
             sequence=TokenSequence(request_id, question.make_prompt(), question.params, is_streamed=streams),
             detokenizer=NoText(),  # type: ignore[arg-type]
@@ -383,29 +270,44 @@ class World:
             received_at=time.perf_counter(),
         )
         self.loop.submit(request)
-        if asked.leaves_after == 0:
-            if rng.random() < 0.5:
-                time.sleep(rng.random() * 0.003)
-                self.loop.abort(request_id)
-            else:
-                self._leave_while_encoding(request_id, request.sequence.items)
+        return request_id
 
-    def _leave_while_encoding(self, request_id: int, items: Sequence[MediaItem]) -> None:
-        """Abort a request while its first picture is encoded, and come back when that is over: those who ask for the
-        same picture now do so while the worker's message is on its way."""
+    def take_final(self, request_id: int) -> OutputDelta:
+        """The final delta of the one request that is live."""
+        while True:
+            delta = self._arrived.get(timeout=TIMEOUT_S)
+            assert delta.request_id == request_id, delta
+            if delta.finish_reason is not None:
+                return delta
+
+    def _leave(self, request_id: int, question: Question, rng: random.Random) -> None:
+        """Abort a request soon; or while its first picture is encoded, and come back when that is over: those who ask
+        for the same picture now do so while the worker's message is on its way."""
 
         def wait_while(state: Lookup) -> None:
             deadline = time.monotonic() + 0.01
-            while items and self.loop.store.find(items[0].hash) is state and time.monotonic() < deadline:
+            while self.loop.store.find(item.hash) is state and time.monotonic() < deadline:
                 time.sleep(0.0001)
 
+        if not question.pictures or rng.random() < 0.5:
+            time.sleep(rng.random() * 0.003)
+            self.loop.abort(request_id)
+            return
+        item = question.make_prompt().items[0]
         wait_while(Lookup.MISSING)
         self.loop.abort(request_id)
         wait_while(Lookup.IN_FLIGHT)
 
+    def settle(self) -> None:
+        """Wait until the loop has taken all that was sent to it, and most likely made a step."""
+        for _ in range(5):
+            is_taken = threading.Event()
+            self.loop._inbox.put(is_taken.set)
+            assert is_taken.wait(TIMEOUT_S)
+
     def check_idle(self) -> None:
         """Everything was given back, and all invariants hold."""
-        done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        problems: list[BaseException] = []
 
         def check() -> None:
             try:
@@ -414,16 +316,16 @@ class World:
                 stats = self.scheduler.stats()
                 assert (stats.num_running, stats.num_waiting, stats.num_used_blocks) == (0, 0, 0), stats
                 assert self.loop.store.stats().pinned_bytes == 0
-                done.put(None)
             except BaseException as error:
-                done.put(error)
+                problems.append(error)
 
         deadline = time.monotonic() + TIMEOUT_S
         while self.loop._in_flight is not None and time.monotonic() < deadline:
             time.sleep(0.001)
         self.loop._inbox.put(check)
-        if (error := done.get(timeout=TIMEOUT_S)) is not None:
-            raise error
+        self.settle()
+        if problems:
+            raise problems[0]
 
     def close(self) -> None:
         self.loop.close()

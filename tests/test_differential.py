@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-from differential import RATES, Asked, Faults, Question, Setup, World, check_answers, make_question
+from differential import Asked, Question, Setup, World, check_answers, make_question
+from faults import RATES, Faults
 from llm.backbones import Backbone, make_backbone
 
 DEFAULT_REQUESTS = 1500
@@ -101,4 +101,4 @@ def test_answers_equal_those_of_the_request_alone(
         world.close()
     print(f"{name}: {len(asked)} requests, faults {faults.counts}, {world.scheduler.stats()}")
     check_answers(asked, alone, faults)
-    assert len(asked) == num_requests and faults.counts
+    assert len(asked) == num_requests and (faults.counts or num_requests < 100)

@@ -7,17 +7,21 @@ Transformers itself makes in bfloat16.
 
 from __future__ import annotations
 
+import queue
+import random
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from asking import BACKBONES, FAMILIES, ask, make_conversations, parse, run_transformers
+from asking import BACKBONES, FAMILIES, ask, make_conversations, make_picture, parse, run_transformers
 
-from seesay.config import EngineConfig
+from seesay.config import EngineConfig, VisionConfig
 from seesay.engine import AsyncEngine
-from seesay.values import GenerationRequest
+from seesay.values import GenerationRequest, OutputDelta
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
@@ -74,6 +78,43 @@ def test_bfloat16_logits_are_as_good_as_transformers(name: str, tiny_checkpoint:
         ours = output.logits[: len(expected)]
         error, their_error = (float((x - expected).norm() / expected.norm()) for x in (ours, theirs[index].logits))
         assert error < BF16_TOLERANCE and error < BF16_RATIO * their_error + 1e-3, (name, index, error, their_error)
+
+
+@pytest.mark.timeout(7200)
+def test_who_asks_for_a_picture_that_another_gave_up_gets_an_answer(
+    tiny_checkpoint: Callable[[str], Path], pytestconfig: pytest.Config
+) -> None:
+    """For `--stress-s` seconds: requests are aborted while their picture is encoded, nothing is kept of it, and others
+    ask for the same picture. All who wait get the answer of the picture alone."""
+    config = EngineConfig(device_type="cuda", dtype="float32", num_gpu_blocks=400, enable_prefix_caching=False)
+    pictures = [make_picture(28 * (2 + n), 56, n) for n in range(3)]
+    requests = parse([("what is it?", picture) for picture in pictures], max_new_tokens=4, ignore_eos=True)
+    rng, deadline = random.Random(0), time.monotonic() + pytestconfig.getoption("stress_s")
+    counts: Counter[str] = Counter()
+    path = str(tiny_checkpoint("qwen2_5_vl"))
+    with AsyncEngine(path, backend_config=config, vision_config=VisionConfig(embedding_cache_bytes=0)) as engine:
+        expected = [ask(engine, [request])[0].token_ids for request in requests]
+        arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+        waiting: dict[int, tuple[int, list[int]]] = {}
+        while time.monotonic() < deadline or waiting:
+            while len(waiting) < 6 and time.monotonic() < deadline:
+                number = rng.randrange(len(requests))
+                request_id = engine.submit(requests[number], arrived.put)
+                waiting[request_id] = number, []
+                if rng.random() < 0.7:
+                    time.sleep(rng.random() * 0.004)
+                    engine.abort(request_id)
+            delta = arrived.get(timeout=60)
+            number, token_ids = waiting[delta.request_id]
+            token_ids += delta.token_ids
+            if delta.finish_reason is not None:
+                assert delta.error is None, delta.error
+                counts[delta.finish_reason] += 1
+                assert token_ids == list(expected[number])[: len(token_ids)]
+                assert delta.finish_reason == "abort" or len(token_ids) == 4
+                del waiting[delta.request_id]
+    print(dict(counts))
+    assert counts["abort"] and counts["length"]
 
 
 def test_cache_is_sized_by_what_is_free(tiny_checkpoint: Callable[[str], Path]) -> None:

@@ -99,6 +99,8 @@ class GraphedTower(Generic[K]):
             oldest = next(iter(self._graphs))
             if num_before < self._counts[oldest]:
                 return None
+            # Its last replay may still be queued. CUDA frees a graph in flight once it has run (`cuGraphExecDestroy`),
+            # and the memory of its tensors goes to later work of this one stream.
             del self._graphs[oldest]
         assert self._recorder is not None
         compute, place = self._plan(shape, num_before=num_before), x.to(dtype, copy=True)

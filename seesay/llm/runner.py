@@ -299,8 +299,8 @@ class ModelRunner:
             self._host_cache.copy(plan.saves, plan.loads)
 
     def launch(self, plan: StepPlan, sequences: Mapping[int, Sequence], embeddings: Embeddings) -> LaunchedStep:
-        """Begin to compute the plan's rows, whose copies `copy_blocks` has made; on a GPU it goes on while the host does
-        other things. Rows may begin at a token that the step launched before samples.
+        """Begin to compute the plan's rows, whose copies `copy_blocks` has made; on a GPU that goes on while the host
+        does other things. Rows may begin at a token that the step launched before samples.
 
         `sequences` has those of the plan, `embeddings` [R_i, hidden] by media hash those that the rows need. A row
         whose embedding is missing or has other than `len(item.slots)` rows becomes an error and is not computed.

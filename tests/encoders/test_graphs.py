@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from encoders.test_qwen_vit import make_config, make_tower
 from torch import Tensor
 
 from seesay.encoders import graphs
@@ -87,6 +89,31 @@ def test_the_graphs_kept_are_those_used_last(stream: torch.cuda.Stream, monkeypa
     assert call(1, 1) and call(2, 1) and call(1, 1)
     assert call(3, often) and graphed.num_graphs == 2
     assert call(1, 1) and not call(2, 1)
+
+
+@pytest.mark.gpu
+def test_graphs_are_replaced_while_their_replays_are_queued(stream: torch.cuda.Stream) -> None:
+    """Twenty shapes of pictures come again and again, more than there are graphs; nobody waits for the GPU, which is
+    kept behind. Worth running under compute-sanitizer, too."""
+    config = make_config(hidden_size=64)
+    tower = make_tower(config).cuda()
+    graphed = GraphedTower(tower.plan)
+    shapes = [((1, 2 * (1 + n % 5), 2 * (2 + n // 5)),) for n in range(20)]
+    generator = torch.Generator("cuda").manual_seed(0)
+    inputs = [torch.randn(t * h * w, config.patch_dim, device="cuda", generator=generator) for [(t, h, w)] in shapes]
+    expected = [tower(x, shape) for x, shape in zip(inputs, shapes, strict=True)]
+    recorded: list[object] = []
+    rng, results = random.Random(0), []
+    for call in range(600):
+        if call % 50 == 0:
+            torch.cuda._sleep(20_000_000)
+        number = rng.randrange(20)
+        before = set(graphed._graphs)
+        results.append((number, graphed(inputs[number], shapes[number], torch.float32)))
+        recorded += set(graphed._graphs) - before
+    assert len(recorded) > graphs.MAX_GRAPHS + 4 and graphed.num_graphs == graphs.MAX_GRAPHS
+    for number, result in results:
+        torch.testing.assert_close(result, expected[number], atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.gpu

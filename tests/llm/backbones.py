@@ -138,7 +138,9 @@ def decoder_name(name: str) -> str | None:
     return name.removeprefix("model.").removeprefix("language_model.")
 
 
-def load_runner(backbone: Backbone, *, block_size: int = 4, num_blocks: int = 400, device: str = "cpu") -> ModelRunner:
+def load_runner(
+    backbone: Backbone, *, block_size: int = 4, num_blocks: int = 400, num_host_slots: int = 0, device: str = "cpu"
+) -> ModelRunner:
     checkpoint = Checkpoint.load(backbone.path)
     config = checkpoint.hf_config()
     runner = ModelRunner.load(
@@ -151,7 +153,9 @@ def load_runner(backbone: Backbone, *, block_size: int = 4, num_blocks: int = 40
         block_size=block_size,
         session_len=256,
     )
-    runner.allocate_cache(num_blocks=num_blocks, share=0.5, max_batch_size=4, session_len=256)
+    runner.allocate_cache(
+        num_blocks=num_blocks, share=0.5, max_batch_size=4, session_len=256, num_host_slots=num_host_slots
+    )
     return runner
 
 

@@ -34,6 +34,12 @@ class World:
             cache[blocks] = torch.randn(len(blocks), BLOCK, 2, KV_HEADS, DIM)
         self.rows.append({"length": length, "blocks": blocks})
 
+    def load(self, index: int) -> None:
+        """A row's first block is written to by something other than a step, as when it is loaded from the host."""
+        for cache in self.caches:
+            cache[self.rows[index]["blocks"][0]] = torch.randn(BLOCK, 2, KV_HEADS, DIM)
+        self.ops.forget_blocks()
+
     def leave(self, index: int) -> None:
         self.free += reversed(self.rows.pop(index)["blocks"])
 
@@ -79,6 +85,7 @@ ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("join"), st.integers(1, 9)),
         st.tuples(st.just("leave"), st.integers(0, 3)),
+        st.tuples(st.just("load"), st.integers(0, 3)),
         st.tuples(st.just("steps"), st.integers(1, 6)),
         st.tuples(st.just("fail"), st.just(0)),
         st.tuples(st.just("swap"), st.just(0)),
@@ -100,6 +107,8 @@ def test_copies_never_differ_from_the_cache(actions, soft_cap):
             world.join(number)
         elif name == "leave" and number < len(world.rows):
             world.leave(number)
+        elif name == "load" and number < len(world.rows):
+            world.load(number)
         elif name == "steps":
             for _ in range(number):
                 if sum(row["length"] for row in world.rows) < 90:

@@ -15,7 +15,7 @@ from seesay.llm.kv_cache import bytes_per_block, plan_num_blocks
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
-from seesay.values import MediaItem, Modality, MultimodalInput, Row, StepPlan
+from seesay.values import BlockCopy, MediaItem, Modality, MultimodalInput, Row, StepPlan
 
 HIDDEN = 60
 
@@ -128,6 +128,31 @@ def test_a_nan_stays_with_its_sequence_even_when_its_blocks_are_reused(backbone,
         [(token,)] = runner.run(StepPlan(rows=(row,)), {3: again}, {}).token_ids.values()
         again.append(token)
     assert again.generated_ids.tolist() == alone
+
+
+def test_blocks_loaded_from_the_host_are_read_and_not_what_was_there(backbone):
+    """A row has the blocks of the row before it and is one token longer, but a load has filled the first block anew."""
+    kept = []
+    for is_loaded in (False, True):
+        runner = backbones.load_runner(backbone, num_host_slots=2)
+        first, other, second = (
+            Sequence(n, backbones.make_prompt(backbone, 6, seed=n), SamplingParams(output_logits="all"))
+            for n in (1, 2, 1)
+        )
+        sequences = {1: first, 2: other, 3: second}
+
+        def row(seq_id, start, stop, blocks):
+            return Row(seq_id=seq_id, start=start, num_tokens=stop - start, block_ids=blocks, samples=False)
+
+        runner.run(StepPlan(rows=(row(1, 0, 4, (0,)),)), sequences, {})
+        if is_loaded:
+            runner.run(StepPlan(rows=(row(2, 0, 3, (5,)),), saves=(BlockCopy(0, 0),)), sequences, {})
+            runner.run(StepPlan(rows=(row(2, 0, 3, (0,)),)), sequences, {})
+            runner.run(StepPlan(rows=(row(2, 3, 4, (0,)),)), sequences, {})
+        loads = (BlockCopy(0, 0),) if is_loaded else ()
+        result = runner.run(StepPlan(rows=(row(3, 4, 5, (0, 1)),), loads=loads), sequences, {})
+        kept.append(result.rows[0].logits.values)
+    torch.testing.assert_close(kept[0], kept[1], atol=1e-4, rtol=0)
 
 
 def test_logits_and_hidden_states_come_for_the_positions_asked(backbone, runner):

@@ -1,0 +1,169 @@
+"""The engine loop when messages are late, copies and steps fail: one sequence of events each, in a fixed order."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from differential import Asked, FakeTower, Question, Setup, World
+from faults import Faults
+from llm.backbones import Backbone, make_backbone
+
+from seesay.llm.sampling_params import SamplingParams
+
+PICTURE = Question(0, (1,), 3, SamplingParams(max_new_tokens=4))
+Make = Callable[..., World]
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    return make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture
+def make_world(backbone: Backbone) -> Iterator[Make]:
+    made: list[World] = []
+
+    def make(**options: Any) -> World:
+        made.append(World(backbone, Setup(**options), Faults()))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+def ask(world: World, *questions: Question) -> list[Asked]:
+    asked = list(world.ask([(question, None) for question in questions], random.Random(0)).values())
+    assert all(one.final is not None and one.final.error is None for one in asked), [one.final for one in asked]
+    return asked
+
+
+class Gate:
+    """Holds calls until they are let through, one by one."""
+
+    def __init__(self) -> None:
+        self.arrived, self._passes = threading.Semaphore(0), threading.Semaphore(0)
+
+    def wait(self) -> None:
+        self.arrived.release()
+        assert self._passes.acquire(timeout=30)
+
+    def open(self) -> None:
+        assert self.arrived.acquire(timeout=30)
+        self._passes.release()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_late_message_about_a_picture_is_not_about_those_who_ask_again(
+    make_world: Make, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The first request is aborted while its picture is encoded, and nothing is kept of that. The message that the
+    encoding is over comes when it is encoded again, for the second request."""
+    world = make_world(embedding_bytes=0, caching=False)
+    [expected] = ask(world, PICTURE)
+    gate, encode, calls = Gate(), FakeTower.encode, []
+
+    def hold(tower: FakeTower, features: Any) -> Any:
+        calls.append(features)
+        gate.wait()
+        if fails and len(calls) == 1:
+            raise ValueError("a bad moment")
+        return encode(tower, features)
+
+    monkeypatch.setattr(FakeTower, "encode", hold)
+    worker: Any = world.loop.worker
+    reports = worker._on_ready, worker._on_failed
+    late, is_over = [], threading.Event()
+
+    def keep(report: Callable[..., None]) -> Callable[..., None]:
+        def take(*message: Any) -> None:
+            worker._on_ready, worker._on_failed = reports
+            late.append((report, message))
+            is_over.set()
+
+        return take
+
+    worker._on_ready, worker._on_failed = map(keep, reports)
+    first = world.submit(PICTURE)
+    gate.arrived.acquire()
+    world.loop.abort(first)
+    assert world.take_final(first).finish_reason == "abort"
+    gate.arrived.release()
+    gate.open()
+    assert is_over.wait(30)
+    second = world.submit(PICTURE)
+    gate.arrived.acquire()  # the picture is being encoded again
+    [(report, message)] = late
+    report(*message)
+    world.settle()
+    gate.arrived.release()
+    gate.open()
+    final = world.take_final(second)
+    assert final.error is None and list(final.token_ids) == expected.token_ids
+
+
+def test_a_failed_copy_costs_a_computation_and_no_answer(make_world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether blocks could not be saved or not be loaded: what they were to hold is found nowhere afterwards."""
+    questions = [Question(n % 5, (), n, SamplingParams(max_new_tokens=6)) for n in range(10)]
+    alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), *questions)]
+    world = make_world(num_blocks=8, num_host_slots=40, max_live=1)
+    cache: Any = world.runner._host_cache
+    copy, failed = cache.copy, []
+
+    def fail(saves: Any, loads: Any) -> None:
+        if loads or len(saves) % 2:
+            failed.append((saves, loads))
+            raise OSError("not now")
+        copy(saves, loads)
+
+    for _ in range(3):
+        monkeypatch.setattr(cache, "copy", fail)
+        assert [one.token_ids for one in ask(world, *questions)] == alone
+        monkeypatch.setattr(cache, "copy", copy)
+        assert [one.token_ids for one in ask(world, *questions)] == alone
+    assert any(saves for saves, _ in failed) and any(loads for _, loads in failed)
+    assert world.scheduler.stats().total_host_loads > len(failed)
+    world.check_idle()
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_step_whose_results_are_lost_changes_no_answer(
+    make_world: Make, monkeypatch: pytest.MonkeyPatch, when: str, is_ahead: bool
+) -> None:
+    """`collect` fails while the next step is being computed with the tokens of the failed one."""
+    questions = [Question(n % 7, (), n, SamplingParams(max_new_tokens=9)) for n in range(6)]
+    drawn = SamplingParams(max_new_tokens=9, greedy=False, temperature=2.0, seed=3, repetition_penalty=1.2)
+    questions += [Question(n, (), n, drawn) for n in range(3)]
+    alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), *questions)]
+    world = make_world(is_ahead=is_ahead, max_live=9)
+    runner: Any = world.runner
+    launch, failed = runner.launch, []
+
+    class Lossy:
+        def __init__(self, launched: Any, is_lost: bool) -> None:
+            self._launched, self._is_lost = launched, is_lost
+
+        def collect(self) -> Any:
+            if self._is_lost and when == "before":
+                failed.append(self)
+                raise RuntimeError("lost")
+            result = self._launched.collect()
+            if self._is_lost:
+                failed.append(self)
+                raise RuntimeError("lost")
+            return result
+
+    steps = iter(range(10**6))
+    monkeypatch.setattr(
+        runner,
+        "launch",
+        lambda plan, *others: Lossy(launch(plan, *others), len(plan.rows) > 1 and next(steps) % 2 == 0),
+    )
+    assert [one.token_ids for one in ask(world, *questions)] == alone
+    assert len(failed) >= 3
+    world.check_idle()
