@@ -469,7 +469,8 @@ class Scheduler:
                 continue
             seq = self._sequences[row.seq_id]  # admitted by this plan: it has no other row in flight
             seq.num_pending -= row.samples
-            self._preempt(seq)
+            seq.num_scheduled = seq.num_computed
+            self._restart(seq)
         return replace(plan, rows=tuple(kept), saves=(), loads=())
 
     # --- committing ---------------------------------------------------------------------------------------------------
