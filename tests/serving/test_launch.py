@@ -110,7 +110,7 @@ def test_keys_are_in_no_list_of_processes(client: ServerProcess):
         openai.OpenAI(base_url=f"{client.api_server_url}/v1", api_key="other", max_retries=0).models.list()
 
 
-@pytest.mark.parametrize(("language", "count"), [("python", 3), ("bash", 2)])
+@pytest.mark.parametrize(("language", "count"), [("python", 3), ("bash", 5)])
 def test_the_examples_of_the_guide_run(
     client: ServerProcess,
     scene: Example,
