@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from seesay.errors import RequestError
+from seesay.errors import ErrorCode, RequestError
 from seesay.values import GenerationRequest, OutputDelta
 
 
@@ -36,6 +37,7 @@ class Batch:
         self._requests = requests
         self._streams = streams
         self._running: dict[int, int] = {}  # request id → index
+        self._process_id = os.getpid()
 
     def _start(self, on_output: Callable[[OutputDelta], None]) -> None:
         good = [(i, request) for i, request in enumerate(self._requests) if isinstance(request, GenerationRequest)]
@@ -49,6 +51,16 @@ class Batch:
             if isinstance(request, RequestError):
                 yield index, OutputDelta(request_id=-1, finish_reason="error", error=request)
 
+    def _check_process(self) -> None:
+        """Raise `RequestError` in a forked child: the answers come to the process that asked, and to no other."""
+        if self._process_id != os.getpid():
+            self._running.clear()
+            raise RequestError(
+                ErrorCode.CLOSED,
+                f"this stream belongs to process {self._process_id}, which asked for it: read it there, or make an "
+                "engine in each process",
+            )
+
     def _take(self, delta: OutputDelta) -> tuple[int, OutputDelta]:
         index = self._running[delta.request_id]
         if delta.finish_reason is not None:
@@ -57,6 +69,8 @@ class Batch:
 
     def abort(self, index: int | None = None) -> None:
         """Abort the request of this index, or all that are running. Their final deltas still come."""
+        if self._process_id != os.getpid():
+            return
         for request_id, running_index in list(self._running.items()):
             if index is None or index == running_index:
                 self._engine.abort(request_id)
@@ -68,6 +82,7 @@ class Batch:
             self._start(outputs.put)
             yield from self._refused()
             while self._running:
+                self._check_process()
                 yield self._take(outputs.get())
         finally:
             self.abort()
@@ -87,6 +102,7 @@ class Batch:
             for refused in self._refused():
                 yield refused
             while self._running:
+                self._check_process()
                 yield self._take(await outputs.get())
         finally:
             self.abort()

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +32,7 @@ from seesay.config import (
 from seesay.device import measure_peak, pick_device
 from seesay.engine_loop import EngineLoop, explain
 from seesay.errors import ErrorCode, RequestError
-from seesay.host_memory import MemoryReturn
+from seesay.host_memory import MemoryReturn, return_memory
 from seesay.live_request import OutputSink
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
@@ -41,6 +41,7 @@ from seesay.preparer import RequestPreparer, has_media, has_media_at_hand
 from seesay.processors.tokenizer import Tokenizer
 from seesay.response import AnswerBuilder, Response
 from seesay.templates import ChatTemplate, as_template, pick_template
+from seesay.thread_pool import ThreadPool
 from seesay.values import EngineStats, FinishReason, GenerationRequest, OutputDelta
 from seesay.vl.media import MediaBatch
 from seesay.vl.messages import parse_prompts
@@ -114,8 +115,17 @@ def _close_engines() -> None:
         engine.close()
 
 
+def _stop(process_id: int, loop: EngineLoop) -> None:
+    """End the loop of an engine that nobody refers to any more. Garbage collection may call this in any thread, so it
+    waits for nothing; the loop's thread frees what the engine held."""
+    if process_id == os.getpid():
+        loop.stop()
+
+
 class AsyncEngine:
     """One loaded model. All methods may be called from any thread.
+
+    `close` frees the weights, the caches and the threads, and so does the end of the last reference to the engine.
 
     `tokenizer` and `chat_template` may be changed or replaced; the next request uses what is there then.
     Loading raises `CheckpointError` or `ConfigError`.
@@ -150,6 +160,14 @@ class AsyncEngine:
         self.resolved = resolve(self.config, self.checkpoint, backbone.text_config)
         encoder = self._build_encoder()
         runner, scheduler = self._build_runner(backbone, encoder)
+        is_ahead = self.config.async_scheduling
+        self.loop = loop = EngineLoop(
+            scheduler=scheduler,
+            runner=runner,
+            encoder=encoder,
+            vision_config=vision_config,
+            is_ahead=self.resolved.device.type == "cuda" if is_ahead is None else is_ahead,
+        )
         self._preparer = RequestPreparer(
             checkpoint=self.checkpoint,
             family=self.family,
@@ -160,11 +178,11 @@ class AsyncEngine:
             takes_media=encoder is not None,
             vision_config=vision_config,
             media_limits=self.media_limits,
-            is_encoded=lambda item_hash: item_hash in self.loop.store,
+            is_encoded=lambda item_hash: item_hash in loop.store,
         )
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
-        self._threads = ThreadPoolExecutor(_TEXT_REQUESTS, thread_name_prefix="seesay-prepare")
-        self._media_threads = ThreadPoolExecutor(_MEDIA_REQUESTS, thread_name_prefix="seesay-prepare-media")
+        self._threads = ThreadPool(_TEXT_REQUESTS, name="seesay-prepare")
+        self._media_threads = ThreadPool(_MEDIA_REQUESTS, name="seesay-prepare-media")
         self._memory_return = MemoryReturn()
         self._ids = itertools.count(1)
         self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
@@ -172,14 +190,7 @@ class AsyncEngine:
         self._sessions: dict[int, Batch] = {}
         self._is_closed = False
         self._process_id = os.getpid()
-        is_ahead = self.config.async_scheduling
-        self.loop = EngineLoop(
-            scheduler=scheduler,
-            runner=runner,
-            encoder=encoder,
-            vision_config=vision_config,
-            is_ahead=self.resolved.device.type == "cuda" if is_ahead is None else is_ahead,
-        )
+        weakref.finalize(self, _stop, self._process_id, loop).atexit = False
         _open_engines.add(self)
 
     @property
@@ -303,21 +314,36 @@ class AsyncEngine:
 
         `on_output` gets every request's `OutputDelta`s, from threads of the engine: it must be quick. Whatever is wrong
         with a request comes as its one final delta, with `finish_reason` 'error'. Raises `RequestError` only when the
-        engine is closed.
+        engine is closed, `RuntimeError` when the system starts no thread; then none of the requests is answered.
         """
         received_at = time.perf_counter()
         ids = [next(self._ids) for _ in requests]
         self._check_process()
-        with self._lock:
-            if self._is_closed:
-                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-            self._preparing.update(dict.fromkeys(ids, False))
-            self.loop.expect_media(sum(has_media_at_hand(request) for request in requests))
-            batch = MediaBatch()
-            for request_id, request in zip(ids, requests):
-                threads = self._media_threads if has_media(request) else self._threads
-                threads.submit(self._prepare_and_submit, request_id, request, on_output, received_at, batch)
+        batch = MediaBatch()
+        try:
+            with self._lock:
+                if self._is_closed:
+                    raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+                self._preparing.update(dict.fromkeys(ids, False))
+                self.loop.expect_media(
+                    [request_id for request_id, request in zip(ids, requests) if has_media_at_hand(request)]
+                )
+                for request_id, request in zip(ids, requests):
+                    threads = self._media_threads if has_media(request) else self._threads
+                    threads.submit(self._prepare_and_submit, request_id, request, on_output, received_at, batch)
+        except BaseException:  # no thread could be started, or Ctrl-C
+            self._withdraw(ids)
+            raise
         return ids
+
+    def _withdraw(self, ids: Sequence[int]) -> None:
+        """Forget requests whose ids nobody got. Those that are being prepared end silently, others are aborted."""
+        with self._lock:
+            for request_id in ids:
+                self._preparing.pop(request_id, None)
+        self.loop.forget_media(ids)
+        for request_id in ids:
+            self.loop.abort(request_id)
 
     def tokenize(self, request: GenerationRequest) -> Future[npt.NDArray[np.int64]]:
         """Token ids int64 [T] of the prompt that `request` stands for, media included; nothing is computed with them.
@@ -400,7 +426,6 @@ class AsyncEngine:
         self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float, batch: MediaBatch
     ) -> None:
         """Turn a request into a sequence and hand it to the loop. A request that cannot be, ends here."""
-        expects_media = has_media_at_hand(request)
         self.loop.give_way()
         try:
             live = self._preparer.prepare(request_id, request, on_output, received_at, batch)
@@ -408,21 +433,23 @@ class AsyncEngine:
         except BaseException as failure:
             live, error = None, explain(failure)
         with self._lock:
-            is_aborted = self._preparing.pop(request_id)
+            is_aborted = self._preparing.pop(request_id, None)
+            if is_aborted is None:  # withdrawn: nobody knows of it
+                return
             if self._is_closed or is_aborted:
                 live = None
                 error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
             if live is not None:
-                self.loop.submit(live, was_expected=expects_media)
+                self.loop.submit(live)
         if live is None:
-            self.loop.expect_media(-expects_media)
+            self.loop.forget_media([request_id])
             reason: FinishReason = "abort" if is_aborted else "error"
             on_output(OutputDelta(request_id=request_id, finish_reason=reason, error=None if is_aborted else error))
         if has_media(request):
             self._memory_return.return_if_due()
 
     def close(self) -> None:
-        """End what is running with an error, and free the threads."""
+        """End what is running with an error; free the weights, the caches and the threads."""
         if self._process_id != os.getpid():
             return  # a forked child has none of the threads
         with self._lock:
@@ -430,10 +457,11 @@ class AsyncEngine:
                 return
             self._is_closed = True
         _open_engines.discard(self)
-        self._threads.shutdown(wait=True)
-        self._media_threads.shutdown(wait=True)
+        self._threads.close()
+        self._media_threads.close()
         self._preparer.close()
         self.loop.close()
+        return_memory()
 
     def __enter__(self) -> Self:
         return self

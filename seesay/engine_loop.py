@@ -40,8 +40,8 @@ logger = logging.getLogger("seesay")
 
 
 class EngineLoop:
-    """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media`, `give_way` and `close`
-    are thread-safe."""
+    """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media`, `forget_media`,
+    `give_way`, `stop` and `close` are thread-safe."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class EngineLoop:
         self._live: dict[int, LiveRequest] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closed = False
-        self._expected_media = 0
-        self._arrived_media = 0
+        self._expected_media: set[int] = set()  # ids of requests whose media are to be encoded soon
+        self._arrived_media: list[int] = []  # those of them that were admitted
         self._step_sizes: dict[int, int] = {}  # rows of a step → number of steps
         self._total_step_tokens = 0
         self._stats_lock = threading.Lock()
@@ -76,7 +76,7 @@ class EngineLoop:
                 vision_config,
                 on_ready=lambda key, timing: self._inbox.put(lambda: self._on_encoded(key, timing)),
                 on_failed=lambda key, error: self._inbox.put(lambda: self._on_encode_failed(key, error)),
-                is_more_coming=lambda: self._expected_media > 0,
+                is_more_coming=lambda: bool(self._expected_media),
                 turns=self._turns,
             )
         self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
@@ -84,30 +84,37 @@ class EngineLoop:
 
     # --- called from other threads --------------------------------------------------------------------------------
 
-    def expect_media(self, num_requests: int) -> None:
-        """Say that requests with media are being prepared (or, if negative, failed to be), so that the encoder may
-        wait a moment to batch them. `submit` takes its own request off the count."""
+    def expect_media(self, request_ids: Iterable[int]) -> None:
+        """Say that these requests are being prepared and have media, so that the encoder may wait a moment to batch
+        them. Whoever does not submit one must forget it."""
         with self._expected_lock:
-            self._expected_media += num_requests
+            self._expected_media.update(request_ids)
+
+    def forget_media(self, request_ids: Iterable[int]) -> None:
+        """Expect no media of these requests any more."""
+        with self._expected_lock:
+            self._expected_media.difference_update(request_ids)
 
     def give_way(self) -> None:
         """Wait while work is launched for a GPU, but not long: for threads that are going to run much Python."""
         self._turns.launching.give_way()
 
-    def submit(self, request: LiveRequest, *, was_expected: bool = False) -> None:
+    def submit(self, request: LiveRequest) -> None:
         """Answer a request. Its output comes from the loop's thread."""
-        self._inbox.put(lambda: self._admit(request, was_expected))
+        self._inbox.put(lambda: self._admit(request))
 
     def abort(self, request_id: int) -> None:
         """End a request that nobody waits for; nothing happens when it is over already."""
         self._inbox.put(lambda: self._end(request_id, "abort"))
 
-    def close(self) -> None:
-        """End all requests with an error, and the threads."""
+    def stop(self) -> None:
+        """End all requests with an error, then the threads, and free the weights and caches. Waits for nothing."""
         self._inbox.put(self._stop)
+
+    def close(self) -> None:
+        """`stop`, and wait until all of that is done."""
+        self.stop()
         self._thread.join()
-        if self.worker is not None:
-            self.worker.close()
 
     def stats(self) -> SchedulerStats:
         """Counts of the scheduler, as of its last step."""
@@ -148,6 +155,12 @@ class EngineLoop:
     def _run(self) -> None:
         with quick_switches if self._runner.stream is not None else nullcontext():
             self._answer_until_closed()
+        if self.worker is not None:
+            self.worker.close()
+        self.store.clear()
+        device = self._runner.device
+        del self._runner  # with the weights and the KV cache
+        release_cached_memory(device)
 
     def _answer_until_closed(self) -> None:
         has_more = False
@@ -359,8 +372,8 @@ class EngineLoop:
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def _admit(self, request: LiveRequest, was_expected: bool) -> None:
-        self._arrived_media += was_expected
+    def _admit(self, request: LiveRequest) -> None:
+        self._arrived_media.append(request.request_id)
         self._live[request.request_id] = request
         try:
             self._scheduler.add(request.sequence)
@@ -374,8 +387,8 @@ class EngineLoop:
             self.store.pin(item.hash, (job.seq_id, job.item_index))
             self.worker.submit(item)
         if self._arrived_media:
-            self.expect_media(-self._arrived_media)
-            self._arrived_media = 0
+            self.forget_media(self._arrived_media)
+            self._arrived_media.clear()
 
     # The worker's messages are read some time after they were sent. Those for whom an item was encoded may be gone, its
     # embedding evicted, and others wait for the same item to be encoded again. So a message says only that something

@@ -26,6 +26,14 @@ def _find_trim() -> Callable[[int], int] | None:
     return trim
 
 
+def return_memory() -> bool:
+    """Give free memory back to the system now; returns whether the C library can."""
+    trim = _find_trim()
+    if trim is not None:
+        trim(0)
+    return trim is not None
+
+
 class MemoryReturn:
     """Gives free memory back from time to time. Thread-safe."""
 
@@ -36,11 +44,9 @@ class MemoryReturn:
 
     def return_if_due(self) -> bool:
         """Give memory back unless that was done a moment ago; returns whether it was done."""
-        trim = _find_trim()
         now_s = time.monotonic()
         with self._lock:
-            if trim is None or now_s - self._last_s < self._interval_s:
+            if now_s - self._last_s < self._interval_s:
                 return False
             self._last_s = now_s
-        trim(0)
-        return True
+        return return_memory()

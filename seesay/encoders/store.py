@@ -135,6 +135,13 @@ class EmbeddingStore:
                 self._unpinned_bytes += self._entries[key].nbytes
                 self._evict()
 
+    def clear(self) -> None:
+        """Drop all embeddings that nobody pins."""
+        with self._lock:
+            for key in self._unpinned:
+                self._unpinned_bytes -= self._entries.pop(key).nbytes
+            self._unpinned.clear()
+
     def stats(self) -> StoreStats:
         with self._lock:
             return StoreStats(

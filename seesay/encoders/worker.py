@@ -82,7 +82,7 @@ class EncoderWorker:
         max_wait_s: float = 0.2,
         turns: Turns | None = None,
     ) -> None:
-        self._encoder = encoder
+        self._encoder: Encoder | None = encoder  # None: closed, its weights are free
         self._store = store
         self._stream = make_stream(encoder.device, is_urgent=False)
         is_gpu = self._stream is not None
@@ -130,7 +130,7 @@ class EncoderWorker:
             self._on_ready(item.hash, EncodeTiming())
 
     def close(self) -> None:
-        """Finish the batch in hand, fail what is queued, end the thread. Further items fail."""
+        """Finish the batch in hand, fail what is queued, end the thread, let go of the encoder. Further items fail."""
         with self._changed:
             self._is_closing = True
             queued = list(self._queue)
@@ -141,6 +141,7 @@ class EncoderWorker:
             self._fail(entry, RequestError(ErrorCode.CLOSED, "the engine was closed before the media was encoded"))
         if thread is not threading.current_thread():
             thread.join()
+            self._encoder = None
 
     def __enter__(self) -> Self:
         return self
@@ -274,6 +275,7 @@ class EncoderWorker:
         with self._changed:
             self.num_calls += 1
             self._sizes[len(items)] = self._sizes.get(len(items), 0) + 1
+        assert self._encoder is not None, "a closed worker was asked to encode"
         device = self._encoder.device
         with self._turns.call(self._stream), torch.inference_mode(), traced(f"encode {len(items)}", device):
             embeddings = self._encoder.encode([item.features for item in items])

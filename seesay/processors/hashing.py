@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
+
+from seesay.thread_pool import ThreadPool
 
 DIGEST_BYTES = 32
 LARGE_BYTES = 1 << 20
@@ -36,14 +37,15 @@ def _pick_hash() -> _Hash:
 def _hash_pieces(part: memoryview) -> bytes:
     """SHA-256 of the SHA-256 hashes of pieces of `LARGE_BYTES`."""
     pieces = (part[start : start + LARGE_BYTES] for start in range(0, part.nbytes, LARGE_BYTES))
-    hashes = _threads(os.getpid()).map(lambda piece: hashlib.sha256(piece).digest(), pieces)
-    return hashlib.sha256(b"".join(hashes)).digest()
+    threads = _threads(os.getpid())
+    hashes = [threads.submit(lambda piece: hashlib.sha256(piece).digest(), piece) for piece in pieces]
+    return hashlib.sha256(b"".join(future.result() for future in hashes)).digest()
 
 
 @cache
-def _threads(_process_id: int) -> ThreadPoolExecutor:
+def _threads(_process_id: int) -> ThreadPool:
     """Of this process: those of the one it was forked from do not run in it."""
-    return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="seesay-hash")
+    return ThreadPool(min(4, os.cpu_count() or 1), name="seesay-hash")
 
 
 _hash = _pick_hash()

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.processors.allowance import Allowance
 from seesay.processors.decode import DECODE_OPTIONS, OpenedMedia, decode_media, open_media
 from seesay.processors.hashing import digest
+from seesay.thread_pool import ThreadPool
 from seesay.values import MediaPart, MediaSize, Modality
 from seesay.vl.family import Family, Features
 from seesay.vl.seen import FeaturesOnDemand, SeenContents, SeenMedia
@@ -123,6 +124,12 @@ class FeatureCache:
                 _, (_, freed) = self._entries.popitem(last=False)
                 self._used_bytes -= freed
 
+    def clear(self) -> None:
+        """Forget all features; the counts since the start stay."""
+        with self._lock:
+            self._entries.clear()
+            self._used_bytes = 0
+
 
 class PixelGate:
     """Lets threads decode at the same time as long as their pixels fit into `capacity` together, in the order they
@@ -193,8 +200,8 @@ class MediaFront:
         self._seen = SeenContents(_MAX_SEEN)
         self._cache = FeatureCache(config.feature_cache_bytes)
         self._gate = PixelGate(_PIXELS_AT_ONCE)
-        self._decoders = ThreadPoolExecutor(config.thread_num, thread_name_prefix="seesay-media")
-        self._fetchers = ThreadPoolExecutor(_FETCH_THREADS, thread_name_prefix="seesay-fetch")
+        self._decoders = ThreadPool(config.thread_num, name="seesay-media")
+        self._fetchers = ThreadPool(_FETCH_THREADS, name="seesay-fetch")
 
     def open(self, media: Sequence[MediaPart]) -> OpenRequest:
         """Read or fetch `media` and count their tokens, in order. Decodes nothing. Raises the first `RequestError`
@@ -222,8 +229,10 @@ class MediaFront:
         return self._cache.stats()
 
     def close(self) -> None:
-        self._fetchers.shutdown(wait=True, cancel_futures=True)
-        self._decoders.shutdown(wait=True, cancel_futures=True)
+        """End the threads and forget the features."""
+        self._fetchers.close()
+        self._decoders.close()
+        self._cache.clear()
 
     def _open_one(self, part: MediaPart, allowance: Allowance) -> OpenItem:
         if part.modality not in self._family.modalities:
