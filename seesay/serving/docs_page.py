@@ -1,4 +1,4 @@
-"""The page at `/` that documents the API: Swagger UI, whose files come with the package, so that it needs no network."""
+"""The page at `/` that documents the API: Swagger UI, whose files come with the package. It needs no network."""
 
 from __future__ import annotations
 

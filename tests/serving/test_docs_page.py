@@ -49,7 +49,9 @@ def test_it_needs_no_network(engine: AsyncEngine) -> None:
         page.click("#operations-operations-version_version_get .opblock-summary-control")
         page.click("#operations-operations-version_version_get .try-out__btn")
         page.click("#operations-operations-version_version_get .execute")
-        page.wait_for_selector("#operations-operations-version_version_get .live-responses-table .response", timeout=20_000)
+        page.wait_for_selector(
+            "#operations-operations-version_version_get .live-responses-table .response", timeout=20_000
+        )
         assert "200" in page.inner_text("#operations-operations-version_version_get .live-responses-table")
         browser.close()
         assert all(url.startswith((server.url, "data:")) for url in asked), asked

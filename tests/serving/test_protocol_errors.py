@@ -78,4 +78,4 @@ def test_head_is_get_without_a_body(engine: AsyncEngine) -> None:
                 for name in ("content-type", "allow", "www-authenticate"):
                     assert head.headers.get(name) == got.headers.get(name)
         text = http.get("/metrics", headers={"x-api-key": "k"}).text
-        assert 'endpoint="/version"' in text and 'seesay_http_requests_total{endpoint="/version",status="200"} 4.0' in text
+        assert 'seesay_http_requests_total{endpoint="/version",status="200"} 4.0' in text
