@@ -3,24 +3,36 @@ server is doing. Knows nothing of Gradio."""
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
-from seesay.serving.client import APIClient
 from seesay.ui.conversation import Seen
 
 _MIN_INTERVAL_S = 0.05
 _END = object()
 
 
+class Answerer(Protocol):
+    """What the WebUI asks: an `APIClient`, or what stands in for one."""
+
+    @property
+    def available_models(self) -> list[str]: ...
+
+    def chat_completions_v1(self, *args: Any, **request: Any) -> Generator[dict[str, Any], None, None]:
+        """With `stream=True` the chunks of an answer. Closing the generator stops the answer."""
+        ...
+
+
 class Answering:
     """An answer to a chat request. `pieces` starts it; `stop` may be called from any thread, any number of times."""
 
-    def __init__(self, client: APIClient, request: Mapping[str, Any]) -> None:
+    def __init__(self, client: Answerer, request: Mapping[str, Any]) -> None:
         self._client = client
         self._request = request
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -34,7 +46,9 @@ class Answering:
     def pieces(self) -> Iterator[str]:
         """New text, joined to about twenty pieces a second. Raises `APIError` when there is no answer."""
         self._started = time.monotonic()
-        threading.Thread(target=self._read, name="seesay-ui-answer", daemon=True).start()
+        # The visitor's request is in the context: ZeroGPU asks for it.
+        read = partial(contextvars.copy_context().run, self._read)
+        threading.Thread(target=read, name="seesay-ui-answer", daemon=True).start()
         try:
             is_over = False
             while not is_over:

@@ -23,6 +23,7 @@ except MissingExtraError:  # of the server's packages, which come with those of 
 
 if TYPE_CHECKING:
     from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig, VisionConfig
+    from seesay.ui.answering import Answerer
 
 MAX_FILE_BYTES = 40 << 20
 """Largest upload: as base64 it fits into what a server takes by default."""
@@ -78,7 +79,7 @@ def run_webui(
         source = _own_server(model_or_url, log_level=log_level, **options)
     with source as client, launch(client, server_name, port) as url:
         print(f"seesay: the WebUI is at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
-        _wait_for_signal()
+        wait_for_signal()
 
 
 def run_local(
@@ -111,14 +112,14 @@ def run_local(
 
 
 @contextlib.contextmanager
-def launch(client: APIClient, server_name: str, server_port: int) -> Iterator[str]:
+def launch(client: Answerer, server_name: str, server_port: int) -> Iterator[str]:
     """The page, served in a thread for the time of the block; gives its address."""
     models = client.available_models
     with _own_upload_folder():
         yield from _serve_page(client, models, server_name, server_port)
 
 
-def _serve_page(client: APIClient, models: Sequence[str], server_name: str, server_port: int) -> Iterator[str]:
+def _serve_page(client: Answerer, models: Sequence[str], server_name: str, server_port: int) -> Iterator[str]:
     # Before Gradio is imported, which reads it: it never calls home, not even to look for updates.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -209,7 +210,7 @@ def _check_port(host: str, port: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_for_signal() -> None:
+def wait_for_signal() -> None:
     """Until SIGTERM or SIGINT, where this is the main thread, which alone hears of them; elsewhere for ever."""
     over = threading.Event()
     if threading.current_thread() is not threading.main_thread():

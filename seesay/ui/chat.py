@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seesay.serving.client import APIClient
-from seesay.ui.answering import Answering
+from seesay.ui.answering import Answerer, Answering
 from seesay.ui.conversation import STOPPED, Turn, files_of, make_messages
 from seesay.ui.details import make_details
 from seesay.ui.sentences import explain
@@ -86,7 +85,7 @@ class Conversation:
         self.turns = self.turns[: max(index, 0)]
         return taken
 
-    def ask(self, client: APIClient, settings: Settings, *, text: str, files: Sequence[str]) -> Iterator[None]:
+    def ask(self, client: Answerer, settings: Settings, *, text: str, files: Sequence[str]) -> Iterator[None]:
         """Add a turn and have it answered. Yields whenever there is something new to show; the last time when it is
         done. Errors become the turn's."""
         if self._running is not None:

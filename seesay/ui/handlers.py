@@ -14,7 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from seesay.serving.client import APIClient
+from seesay.ui.answering import Answerer
 from seesay.ui.chat import Conversation, Settings
 from seesay.ui.escaping import unescape
 from seesay.ui.history import make_upload_folders, record_of
@@ -34,7 +34,7 @@ class Handlers:
 
     def __init__(
         self,
-        client: APIClient,
+        client: Answerer,
         read_settings: Callable[[Sequence[Any]], Settings],
         *,
         examples: Sequence[Example],

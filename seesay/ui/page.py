@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from seesay.serving.client import APIClient
+from seesay.ui.answering import Answerer
 from seesay.ui.chat import Conversation, Settings
 from seesay.ui.handlers import Handlers
 from seesay.ui.history import build_history
@@ -49,7 +49,7 @@ def make_theme() -> Any:
     )
 
 
-def build_page(client: APIClient, models: Sequence[str]) -> gr.Blocks:
+def build_page(client: Answerer, models: Sequence[str]) -> gr.Blocks:
     """The page for a server with `models` (names, at least one)."""
     page: gr.Blocks
     with gr.Blocks(

@@ -138,15 +138,20 @@ def demo_url(browser: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def run_space() -> Callable[[], contextlib.AbstractContextManager[str]]:
-    """Runs the example of a Hugging Face Space."""
+def run_space() -> Callable[..., contextlib.AbstractContextManager[str]]:
+    """Runs the example of a Hugging Face Space, or code beside it, in which `PORT` is the port."""
     if not importlib.util.find_spec("gradio"):
         pytest.skip("not installed: the extra 'ui' (gradio)")
     root = Path(__file__).parents[2]
-    port = find_port()
-    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
-    app = root / "examples" / "huggingface_space" / "app.py"
-    return lambda: run_webui(str(app), port=port, PORT=str(port), PYTHONPATH=path)
+    folder = root / "examples" / "huggingface_space"
+
+    def run(code: str | None = None) -> contextlib.AbstractContextManager[str]:
+        port = find_port()
+        path = os.pathsep.join(filter(None, (str(folder), str(root), os.environ.get("PYTHONPATH"))))
+        program = [str(folder / "app.py")] if code is None else ["-c", code.replace("PORT", str(port))]
+        return run_webui(*program, port=port, PORT=str(port), PYTHONPATH=path)
+
+    return run
 
 
 # --- a server that plays by a script --------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_settings_reach_the_server(scripted: Any, scripted_url: str, open_page: 
     request = scripted.requests[-1]
     assert request["messages"][0] == {"role": "system", "content": "Be brief."}
     assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0.3, 0.9, 77)
-    assert "top_k" not in request and request["stream"] is True
+    assert request["top_k"] == 0 and request["stream"] is True, "0 is off, whatever the server takes by default"
 
 
 class _Listener(ThreadingHTTPServer):
