@@ -11,14 +11,17 @@ import json
 import math
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seesay.errors import CheckpointError
+from seesay.config_numbers import check_numbers
+from seesay.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +33,11 @@ SINGLE_FILE = "model.safetensors"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 HUB_PATTERNS = ("*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
-_MAX_HEADER_BYTES = 100 << 20
+_MAX_TEXT_BYTES = 16 << 20
+"""Largest file of JSON or text that is read: the index of 100,000 tensors has half of it."""
+_MAX_TOKENIZER_BYTES = 64 << 20
+"""Largest file of a tokenizer: those of 250,000 tokens have half of it."""
+_MAX_HEADER_BYTES = 25 << 20
 _SAMPLE_BYTES = 4096
 _DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
@@ -190,6 +197,7 @@ class Checkpoint:
     @cached_property
     def _hf_config(self) -> PretrainedConfig:
         config_class = self._config_class
+        check_numbers(self.path / "config.json", self.config)
         try:
             return config_class.from_dict(_with_known_names(json.loads(json.dumps(self.config))))
         except Exception as error:
@@ -199,6 +207,28 @@ class Checkpoint:
     def hf_config(self) -> PretrainedConfig:
         """The Transformers config, overrides applied. Never runs code of the checkpoint."""
         return self._hf_config
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Raise `CheckpointError` in place of whatever goes wrong inside, while the model is built of what this folder
+        says; its own errors and those of options stay as they are."""
+        try:
+            yield
+        except (CheckpointError, ConfigError):
+            raise
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            MemoryError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise CheckpointError(
+                f"{self.path}: the model cannot be built as its files describe it: {reason}"
+            ) from error
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """The JSON object in file `name` of the folder, or None when there is no such file."""
@@ -303,9 +333,41 @@ def _refuse_quantized(file: Path, config: Mapping[str, Any]) -> None:
             )
 
 
+def read_text(file: Path) -> str:
+    """The content of a file of a model folder. Raises `CheckpointError` for what is no regular file (reading a pipe or
+    a device may never end) or too large, OSError or UnicodeDecodeError for what cannot be read."""
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise CheckpointError(f"{file}: not a regular file")
+        data = stream.read(_MAX_TEXT_BYTES + 1)
+    if len(data) > _MAX_TEXT_BYTES:
+        raise _too_large(file, _MAX_TEXT_BYTES)
+    return data.decode()
+
+
+def check_tokenizer_files(folder: Path, names: Iterable[str]) -> None:
+    """Raise `CheckpointError` for those of the files `names` that are there and that `read_text` would refuse, but for
+    the size that tokenizers may have: for files that others read."""
+    for file in (folder / name for name in names):
+        try:
+            found = file.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CheckpointError(f"{file}: cannot be read: {error}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{file}: not a regular file")
+        if found.st_size > _MAX_TOKENIZER_BYTES:
+            raise _too_large(file, _MAX_TOKENIZER_BYTES)
+
+
+def _too_large(file: Path, most: int) -> CheckpointError:
+    return CheckpointError(f"{file}: has more than {most} bytes, which no file of this kind needs")
+
+
 def _read_object(file: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_text(file))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

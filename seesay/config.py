@@ -19,6 +19,9 @@ from seesay import foreign_options
 from seesay.errors import ConfigError
 from seesay.option_checks import accept_defaults, check_types
 
+_MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
+"""More than any text has tokens, and more than any step has rows: options beyond are typing errors."""
+
 DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
 Transparency = Literal["white", "drop"]
 
@@ -86,9 +89,9 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("session_len", "max_batch_size"):
+        for name, most in (("session_len", _MOST_TOKENS), ("max_batch_size", _MOST_ROWS)):
             value = getattr(self, name)
-            _require(value is None or value >= 1, name, value, "must be at least 1, or None")
+            _require(value is None or 1 <= value <= most, name, value, f"must be in [1, {most}], or None")
         _require(
             0 < self.cache_max_entry_count <= 1,
             "cache_max_entry_count",
@@ -104,9 +107,8 @@ class EngineConfig:
             self.num_cpu_blocks,
             "must be 0 without enable_prefix_caching, which alone can find blocks again",
         )
-        _require(
-            self.max_prefill_token_num >= 1, "max_prefill_token_num", self.max_prefill_token_num, "must be at least 1"
-        )
+        budget = self.max_prefill_token_num
+        _require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
         _refuse_unsupported(
             self,
             {
@@ -202,8 +204,8 @@ class VisionConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("max_batch_size", "max_batch_tokens", "thread_num"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        for name, most in (("max_batch_size", _MOST_ROWS), ("max_batch_tokens", 1 << 62), ("thread_num", 1024)):
+            _require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"must be in [1, {most}]")
         for name in ("embedding_cache_bytes", "feature_cache_bytes"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0")
 

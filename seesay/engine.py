@@ -153,13 +153,14 @@ class AsyncEngine:
         self.checkpoint = Checkpoint.load(folder, self.config.hf_overrides)
         family_type = find_family(self.checkpoint.architecture)
         tokenizer = Tokenizer.load(folder, trust_remote_code=self.config.trust_remote_code)
-        self.family: Family = family_type(self.checkpoint, tokenizer)
         chat_template = pick_template(self.model_path, tokenizer, chat_template_config, folder=folder)
-        backbone = self.family.backbone()
-        self.vocab_size = backbone.text_config.vocab_size
-        self.resolved = resolve(self.config, self.checkpoint, backbone.text_config)
-        encoder = self._build_encoder()
-        runner, scheduler = self._build_runner(backbone, encoder)
+        with self.checkpoint.blamed():
+            self.family: Family = family_type(self.checkpoint, tokenizer)
+            backbone = self.family.backbone()
+            self.vocab_size: int = backbone.text_config.vocab_size
+            self.resolved = resolve(self.config, self.checkpoint, backbone.text_config)
+            encoder = self._build_encoder()
+            runner, scheduler = self._build_runner(backbone, encoder)
         is_ahead = self.config.async_scheduling
         self.loop = loop = EngineLoop(
             scheduler=scheduler,

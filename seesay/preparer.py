@@ -72,7 +72,7 @@ class RequestPreparer:
         self._vocab_size = vocab_size
         self._session_len = session_len
         self._takes_media = takes_media
-        self._eos_token_ids = _find_eos(checkpoint, tokenizer)
+        self._eos_token_ids = _find_eos(checkpoint, tokenizer, vocab_size)
         self._media = MediaFront(
             family,
             vision_config,
@@ -277,11 +277,12 @@ class RequestPreparer:
         return found
 
 
-def _find_eos(checkpoint: Checkpoint, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens that end an answer: of generation_config.json, else of config.json, and of the tokenizer."""
+def _find_eos(checkpoint: Checkpoint, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
+    """The tokens that end an answer: of generation_config.json, else of config.json, and of the tokenizer. What is no
+    token id is left out."""
     found = checkpoint.generation_config.get("eos_token_id", checkpoint.config.get("eos_token_id"))
-    ids = found if isinstance(found, list) else [found]
-    return tuple(dict.fromkeys(i for i in (*ids, tokenizer.eos_token_id) if isinstance(i, int)))
+    ids = (*(found if isinstance(found, list) else [found]), tokenizer.eos_token_id)
+    return tuple(dict.fromkeys(i for i in ids if type(i) is int and 0 <= i < vocab_size))
 
 
 def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:

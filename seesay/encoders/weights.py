@@ -4,6 +4,7 @@ its layers get the fastest kernels of their device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -30,7 +31,6 @@ def load_weights(
     tensor that is missing, unexpected or misshapen.
     """
     stored = {own: name for name in checkpoint.tensor_names() if (own := name_of(name)) is not None}
-    module.to(dtype=dtype).to_empty(device=device).requires_grad_(False).eval()
     parameters = dict(module.named_parameters())
     if missing := sorted(parameters.keys() - stored.keys()):
         raise CheckpointError(
@@ -39,17 +39,21 @@ def load_weights(
     if unexpected := sorted(stored.keys() - parameters.keys()):
         raise CheckpointError(f"{checkpoint.path}: tensor {stored[unexpected[0]]!r} has no place in the vision tower")
     owner = {name: own for own, name in stored.items()}
+    for name, own in sorted(owner.items()):  # before any memory is taken
+        expected, found = tuple(parameters[own].shape), checkpoint.shape(name)
+        if len(expected) == 2 and len(found) > 2:
+            found = (found[0], math.prod(found[1:]))
+        if found != expected:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor {name!r} has shape {list(checkpoint.shape(name))}; "
+                f"config.json asks for {list(expected)}"
+            )
+    module.to(dtype=dtype).to_empty(device=device).requires_grad_(False).eval()
+    parameters = dict(module.named_parameters())
     with torch.no_grad():
         for name, tensor in checkpoint.tensors(owner, device):
             parameter = parameters[owner[name]]
-            if parameter.dim() == 2 and tensor.dim() > 2:
-                tensor = tensor.flatten(1)
-            if tensor.shape != parameter.shape:
-                raise CheckpointError(
-                    f"{checkpoint.path}: tensor {name!r} has shape {list(tensor.shape)}; "
-                    f"config.json asks for {list(parameter.shape)}"
-                )
-            parameter.copy_(tensor)
+            parameter.copy_(tensor.view(parameter.shape))
     use_fast_kernels(module)
 
 

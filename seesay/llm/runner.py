@@ -26,7 +26,7 @@ from seesay.device import (
     synchronize,
     traced,
 )
-from seesay.errors import RequestError
+from seesay.errors import ConfigError, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.host_cache import HostCache, staging_bytes
 from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
@@ -241,6 +241,11 @@ class ModelRunner:
                 block_bytes=block_bytes,
                 num_blocks_of_full_batch=max_batch_size * -(-session_len // self.block_size),
                 is_cpu=device.type == "cpu",
+            )
+        elif (num_blocks + 1) * block_bytes > (free := measure_memory(device).free_bytes):
+            raise ConfigError(
+                f"num_gpu_blocks={num_blocks}: blocks of {block_bytes} bytes take "
+                f"{num_blocks * block_bytes / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free"
             )
         self._cache = self._make_cache(num_blocks + 1)  # the last one is scratch, for what steps are filled up with
         self._num_blocks = num_blocks

@@ -17,12 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from seesay.checkpoint import check_tokenizer_files
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.literals import LiteralTokenizer
 from seesay.processors.long_text import decode_ids, encode_text, has_more_tokens
 from seesay.values import RenderedPrompt
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+_READ_BY_TRANSFORMERS = (
+    *_TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja",
+    "chat_template.json", "config.json", "processor_config.json",
+)  # fmt: skip
 _TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -79,16 +84,20 @@ class Tokenizer:
 
         if not any((path / name).is_file() for name in _TOKENIZER_FILES):
             raise CheckpointError(f"{path}: no tokenizer: neither tokenizer.json nor another tokenizer file is there")
+        extra_templates = [f"additional_chat_templates/{p.name}" for p in path.glob("additional_chat_templates/*")]
+        check_tokenizer_files(path, (*_READ_BY_TRANSFORMERS, *extra_templates))
         try:
             if (path / "tokenizer.json").is_file():
                 # The classes of single models take the vocabulary out of the file and cut texts by rules of their own.
                 hf = PreTrainedTokenizerFast.from_pretrained(str(path))
             else:
                 hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
-        except Exception as error:  # from_pretrained raises whatever its readers raise
+            return cls(hf)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, CheckpointError):
+            raise
+        except BaseException as error:  # readers raise anything; a panic of tokenizers is no Exception
             hint = "" if trust_remote_code else " (trust_remote_code is off)"
             raise CheckpointError(f"cannot load the tokenizer of {path}{hint}: {error}") from error
-        return cls(hf)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.hf(*args, **kwargs)

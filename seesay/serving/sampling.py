@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from seesay.serving.settings import ServerSettings
 
 if TYPE_CHECKING:
     from seesay.engine import AsyncEngine
+
+logger = logging.getLogger("seesay")
 
 # Below this there is one likely token left, and logits divided by it may overflow: such requests are greedy.
 _OPENAI: Mapping[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -31,7 +34,7 @@ class SamplingDefaults:
             recommended = engine.checkpoint.generation_config
             for name in _OPENAI:
                 value = recommended.get(name)
-                if isinstance(value, int | float) and not isinstance(value, bool):
+                if isinstance(value, int | float) and not isinstance(value, bool) and _is_taken(name, value):
                     self.values[name] = value
             if recommended.get("do_sample") is False:
                 self.values["temperature"] = 0.0
@@ -52,3 +55,13 @@ class SamplingDefaults:
         except ConfigError as error:
             name = str(error).partition("=")[0]
             raise bad_request(str(error), (param_names or {}).get(name, name)) from error
+
+
+def _is_taken(name: str, value: float) -> bool:
+    """Whether requests may have this value; of top_k, negative ones turn it off."""
+    try:
+        GenerationConfig(**{name: max(0, int(value)) if name == "top_k" else value})
+    except (ArithmeticError, ValueError) as error:  # a ConfigError is a ValueError
+        logger.warning("generation_config.json: %s", error)
+        return False
+    return True

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from seesay.checkpoint import read_text
 from seesay.config import ChatTemplateConfig
 from seesay.errors import CheckpointError, ConfigError
 from seesay.templates import builtin
@@ -102,15 +103,15 @@ def _read_jinja(path: Path) -> str | None:
     """The template in a file or in a checkpoint's folder."""
     try:
         if path.is_file():
-            return path.read_text(encoding="utf-8")
+            return read_text(path)
         if (path / "chat_template.jinja").is_file():
-            return (path / "chat_template.jinja").read_text(encoding="utf-8")
+            return read_text(path / "chat_template.jinja")
         for name in ("chat_template.json", "tokenizer_config.json"):
             if (path / name).is_file():
-                template = json.loads((path / name).read_text(encoding="utf-8")).get("chat_template")
+                template = json.loads(read_text(path / name)).get("chat_template")
                 if isinstance(template, str):
                     return template
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"cannot read the chat template of {str(path)!r}: {error}") from None
     return None
 

@@ -1,0 +1,96 @@
+"""Checks the numbers in a checkpoint's config.json before anything is built of them, Transformers' own object included.
+
+Knows the fields' names and what is plausible, no model: whether the numbers fit the tensors is found when these are
+read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seesay.errors import CheckpointError
+
+_MOST_LAYERS, _MOST_HEADS, _MOST_SIZE, _MOST_POSITIONS = 1 << 10, 1 << 12, 1 << 20, 1 << 30
+
+_COUNTS: Mapping[str, int] = {
+    **dict.fromkeys(("num_hidden_layers", "depth"), _MOST_LAYERS),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads", "head_dim"), _MOST_HEADS),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "out_hidden_size"), _MOST_SIZE),
+    **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), _MOST_POSITIONS),
+    "vocab_size": 1 << 24,
+    "sliding_window": _MOST_POSITIONS,
+    "window_size": 1 << 16,
+    "image_size": 1 << 14,
+    **dict.fromkeys(("patch_size", "spatial_patch_size"), 1 << 12),
+    **dict.fromkeys(("temporal_patch_size", "spatial_merge_size", "in_channels", "in_chans", "num_channels"), 1 << 8),
+}
+"""Fields that hold a whole number from 1 on, or two of them (height and width), and the largest that is plausible."""
+
+_POSITIVE: Mapping[str, float] = {
+    "rope_theta": 1e18,
+    "factor": 1e6,
+    "attention_factor": 1e6,
+    "partial_rotary_factor": 1.0,
+    "short_factor": 1e9,
+    "long_factor": 1e9,
+    "mlp_ratio": 1e3,
+    "downsample_ratio": 1.0,
+    "attn_logit_softcapping": 1e6,
+    "final_logit_softcapping": 1e6,
+}
+"""Fields that hold a number above 0, or a list of them, and the largest that is plausible."""
+
+_FROM_ZERO: Mapping[str, float] = {"rms_norm_eps": 1.0, "layer_norm_eps": 1.0, "tokens_per_second": 1e6}
+
+_MAX_DEPTH = 4
+"""How deep configurations are nested: text_config, rope_parameters, a layer type."""
+
+
+def check_numbers(file: Path, config: Mapping[str, Any], *, at: str = "", depth: int = 0) -> None:
+    """Raise `CheckpointError` naming the first field of `config`, or of one inside it, that holds no plausible number.
+
+    null is not looked at: it stands for Transformers' own default.
+    """
+    for name, value in config.items():
+        place = f"{at}{name}"
+        if isinstance(value, Mapping):
+            if depth < _MAX_DEPTH:
+                check_numbers(file, value, at=f"{place}.", depth=depth + 1)
+        elif value is None:
+            continue
+        elif name in _COUNTS:
+            most = _COUNTS[name]
+            if not all(_is_whole(item) and 1 <= item <= most for item in _items(value)):
+                raise CheckpointError(f"{file}: {place} must be a whole number from 1 to {most}, got {_show(value)}")
+        elif name in _POSITIVE:
+            if not all(_is_finite(item) and 0 < item <= _POSITIVE[name] for item in _items(value)):
+                raise CheckpointError(
+                    f"{file}: {place} must be a number above 0, at most {_POSITIVE[name]:g}, got {_show(value)}"
+                )
+        elif name in _FROM_ZERO and (not _is_finite(value) or not 0 <= value <= _FROM_ZERO[name]):
+            raise CheckpointError(
+                f"{file}: {place} must be a number from 0 to {_FROM_ZERO[name]:g}, got {_show(value)}"
+            )
+
+
+def _items(value: Any) -> list[Any]:
+    """The numbers that `value` holds; an empty list holds one that is none."""
+    if not isinstance(value, list):
+        return [value]
+    return value or [None]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,248 @@
+"""Checkpoints and options that are nonsense: each ends in one error that names what is wrong, within seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seesay.config import EngineConfig, VisionConfig
+from seesay.engine import AsyncEngine
+from seesay.errors import CheckpointError, ConfigError
+
+CPU = EngineConfig(device_type="cpu", block_size=16)
+NUMBERS: list[Any] = [0, -1, 10**9, 10**12, 10**30, 1.5, float("nan"), float("inf"), "x", True, [], [0], {"a": 1}]
+FIELDS = {
+    "llama": (
+        "hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "intermediate_size",
+        "vocab_size", "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_parameters.rope_theta",
+        "rope_parameters.rope_type", "rope_parameters", "layer_types", "hidden_act", "tie_word_embeddings",
+        "architectures", "model_type", "dtype", "attention_bias", "mlp_bias",
+    ),
+    "mistral": ("sliding_window",),
+    "phi3_longrope": (
+        "rope_parameters.short_factor", "rope_parameters.long_factor", "original_max_position_embeddings",
+        "rope_parameters.original_max_position_embeddings", "rope_parameters.factor",
+        "rope_parameters.partial_rotary_factor",
+    ),
+    "qwen2_5_vl": (
+        "vision_config.depth", "vision_config.hidden_size", "vision_config.num_heads", "vision_config.patch_size",
+        "vision_config.temporal_patch_size", "vision_config.spatial_merge_size", "vision_config.window_size",
+        "vision_config.fullatt_block_indexes", "vision_config.tokens_per_second", "vision_config.out_hidden_size",
+        "vision_config.in_channels", "vision_config", "text_config", "text_config.hidden_size",
+        "text_config.rope_parameters.mrope_section", "image_token_id", "vision_start_token_id",
+    ),
+    "qwen2_vl": ("vision_config.embed_dim", "vision_config.mlp_ratio"),
+    "llava": (
+        "vision_config.image_size", "vision_config.patch_size", "vision_config.num_hidden_layers",
+        "vision_feature_layer", "vision_config.num_attention_heads", "vision_config.layer_norm_eps",
+        "image_token_index", "image_token_id", "vision_feature_select_strategy", "projector_hidden_act",
+    ),
+    "internvl": (
+        "downsample_ratio", "vision_config.image_size", "vision_config.patch_size", "vision_config.hidden_size",
+        "vision_config.norm_type", "vision_feature_layer", "image_token_id",
+    ),
+}  # fmt: skip
+PROCESSOR_FIELDS = {
+    "llava": ("size", "crop_size", "image_mean", "image_std", "resample", "rescale_factor", "do_resize"),
+    "qwen2_5_vl": ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels", "size", "image_std"),
+    "internvl": ("size", "min_patches", "max_patches", "image_mean"),
+}
+
+
+@pytest.fixture(autouse=True)
+def within_seconds() -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < 60
+
+
+def put(data: dict[str, Any], field: str, value: Any) -> None:
+    *path, last = field.split(".")
+    for name in path:
+        data = data[name]
+    data[last] = value
+
+
+def copy_folder(source: Path, target: Path) -> Path:
+    """The same files under other names, so that they are not written again."""
+    target.mkdir()
+    for file in source.iterdir():
+        os.link(file, target / file.name)
+    return target
+
+
+def replace(folder: Path, name: str, edit: Callable[[dict[str, Any]], None]) -> None:
+    data = json.loads((folder / name).read_text())
+    edit(data)
+    (folder / name).unlink()
+    (folder / name).write_text(json.dumps(data))
+
+
+def load(folder: Path, config: EngineConfig = CPU) -> str | None:
+    """What is wrong with a checkpoint; None when an engine could be made of it."""
+    try:
+        AsyncEngine(str(folder), backend_config=config).close()
+    except (CheckpointError, ConfigError) as error:
+        assert str(error)
+        return str(error)
+    return None
+
+
+CASES = [(name, field) for name, fields in FIELDS.items() for field in fields]
+
+
+@pytest.mark.parametrize(("name", "field"), CASES)
+def test_nonsense_in_config_json(name: str, field: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Every value either loads or is refused as the checkpoint's fault: nothing else is raised, and nothing hangs."""
+    for index, value in enumerate([*NUMBERS, None]):
+        folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
+        replace(folder, "config.json", lambda data, value=value: put(data, field, value))
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "values"),
+    [
+        ("llama", "hidden_size", (10**9, -1, 0, "x", 1.5, True)),
+        ("llama", "num_attention_heads", (0, -1, 10**9)),
+        ("llama", "num_hidden_layers", (10**6, 0, -1)),
+        ("llama", "vocab_size", (10**12, -5)),
+        ("llama", "rms_norm_eps", (-1.0, float("nan"))),
+        ("llama", "rope_parameters.rope_theta", (0, float("inf"))),
+        ("qwen2_5_vl", "vision_config.depth", (10**6, -1)),
+        ("llava", "vision_config.patch_size", (0, 10**9)),
+        ("internvl", "downsample_ratio", (0, -1)),
+    ],
+)
+def test_the_field_is_named(
+    name: str, field: str, values: tuple[Any, ...], tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for index, value in enumerate(values):
+        folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
+        replace(folder, "config.json", lambda data, value=value: put(data, field, value))
+        told = load(folder)
+        assert told is not None and field in told and "config.json" in told, (value, told)
+
+
+@pytest.mark.parametrize("field", ("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers"))
+def test_plausible_numbers_that_fit_no_tensor(
+    field: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """No memory is taken for what the files do not hold."""
+    folder = copy_folder(tiny_checkpoint("llama"), tmp_path / "large")
+    replace(folder, "config.json", lambda data: put(data, field, 1000 if field == "num_hidden_layers" else 1 << 20))
+    told = load(folder)
+    assert told is not None and "tensor '" in told
+
+
+CASES = [(name, field) for name, fields in PROCESSOR_FIELDS.items() for field in fields]
+
+
+@pytest.mark.parametrize(("name", "field"), CASES)
+def test_nonsense_in_processor_files(
+    name: str, field: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for index, value in enumerate(NUMBERS):
+        folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
+        replace(folder, "processor_config.json", lambda data, value=value: put(data, f"image_processor.{field}", value))
+        load(folder)
+
+
+@pytest.mark.parametrize("value", (*NUMBERS, [-5, 10**12], ["</s>"], None))
+@pytest.mark.parametrize("field", ("eos_token_id", "temperature", "top_k"))
+def test_nonsense_in_generation_config_json(
+    field: str, value: Any, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Ends of answers that are no tokens end nothing and ban nothing."""
+    folder = copy_folder(tiny_checkpoint("llama"), tmp_path / "own")
+    replace(folder, "generation_config.json", lambda data: put(data, field, value))
+    from asking import ask, parse
+
+    with AsyncEngine(str(folder), backend_config=CPU) as engine:
+        assert all(0 <= i < engine.vocab_size for i in engine._preparer._eos_token_ids)
+        for output in ask(engine, parse(["a", "b"], max_new_tokens=3, min_new_tokens=2)):
+            assert output.error is None
+
+
+JSON_FILES = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+    "model.safetensors.index.json", "processor_config.json", "special_tokens_map.json", "model.safetensors",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ("fifo", "zero", "folder", "huge", "empty", "binary", "deep", "loop"))
+@pytest.mark.parametrize("name", JSON_FILES)
+def test_files_that_are_none(name: str, kind: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copy_folder(tiny_checkpoint("qwen2_vl"), tmp_path / "own")
+    file = folder / name
+    file.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "zero":
+        file.symlink_to("/dev/zero")
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "loop":
+        file.symlink_to(file)
+    elif kind == "huge":
+        with file.open("wb") as stream:
+            stream.write(b'{"a": "')
+            stream.truncate(500 << 20)
+    else:
+        file.write_bytes({"empty": b"", "binary": bytes(range(128, 256)), "deep": b"[" * 100_000}[kind])
+    told = load(folder)
+    is_optional = name in ("chat_template.jinja", "special_tokens_map.json", "processor_config.json")
+    assert told is not None or is_optional or kind in ("folder", "loop"), told
+    if kind in ("fifo", "zero", "huge") and not (name == "model.safetensors" and kind != "huge"):
+        assert told is not None and name in told, told
+
+
+@pytest.mark.parametrize("value", (10**12, 10**30, -1, 1 << 40))
+@pytest.mark.parametrize(
+    "option",
+    ("num_gpu_blocks", "num_cpu_blocks", "session_len", "max_batch_size", "max_prefill_token_num", "block_size"),
+)
+def test_options_that_are_nonsense(option: str, value: int, tiny_checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match=option):
+        AsyncEngine(str(tiny_checkpoint("llama")), backend_config=EngineConfig(device_type="cpu", **{option: value}))
+
+
+@pytest.mark.parametrize("option", ("thread_num", "max_batch_size", "max_batch_tokens"))
+def test_options_of_the_encoder_that_are_nonsense(option: str) -> None:
+    for value in (0, -1, 10**30):
+        with pytest.raises(ConfigError, match=option):
+            VisionConfig(**{option: value})
+
+
+def test_overrides_that_are_nonsense(tiny_checkpoint: Callable[[str], Path]) -> None:
+    for overrides in (
+        {"hidden_size": 10**9},
+        {"num_hidden_layers": 10**9},
+        {"rope_parameters": 5},
+        {"vocab_size": "x"},
+    ):
+        config = EngineConfig(device_type="cpu", hf_overrides=overrides)
+        assert next(iter(overrides)) in (load(tiny_checkpoint("llama"), config) or "")
+
+
+def test_a_tokenizer_that_is_nonsense(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """What the reader makes of damaged files is one error, panics of its own language included."""
+    source = json.loads((tiny_checkpoint("llama") / "tokenizer.json").read_text())
+    for index, (part, value) in enumerate(
+        [("model", {}), ("model", {"type": "BPE", "vocab": {"a": -1}, "merges": []}), ("added_tokens", 5),
+         ("added_tokens", [{"id": 10**12, "content": "x"}]), ("post_processor", {"type": "none"}), ("decoder", []),
+         ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}),
+         ("model", {"type": "BPE", "vocab": {"a": 4294967295}, "merges": []})]
+    ):  # fmt: skip
+        folder = copy_folder(tiny_checkpoint("llama"), tmp_path / str(index))
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer.json").write_text(json.dumps(source | {part: value}))
+        load(folder)
+    shutil.rmtree(tmp_path)
