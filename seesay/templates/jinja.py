@@ -1,6 +1,6 @@
 """A checkpoint's own jinja chat template, rendered as Transformers' `apply_chat_template` does.
 
-The template is code from the internet: it runs in `sandbox.py`'s environment and sees plain JSON values only.
+The template is code from the internet: it runs in a process of its own (`sandbox.py`) and sees plain JSON values only.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-
-from seesay.errors import CheckpointError, RequestError
+from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.option_checks import check_value
 from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
-from seesay.templates.sandbox import BoundedTemplate, TemplateLimitError
+from seesay.templates.sandbox import BoundedTemplate, RenderError
 from seesay.templates.shield import Shield
 from seesay.values import MediaPart, Message, Modality, TextPart
 
@@ -46,8 +44,9 @@ class JinjaTemplate(ChatTemplate):
         """`variables` are bos_token and its like. Raises CheckpointError when `source` is not a jinja template."""
         try:
             template = BoundedTemplate(source)
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise CheckpointError(f"the chat template of {name!r} is not valid jinja: {error}") from None
+        except RenderError as error:
+            what = "is not valid jinja" if error.kind == "syntax" else "cannot be compiled"
+            raise CheckpointError(f"the chat template of {name!r} {what}: {error}") from None
         self.name = name
         self.stop_words = list(stop_words)
         self._template = template
@@ -132,15 +131,18 @@ class JinjaTemplate(ChatTemplate):
     def _run(self, **context: Any) -> str:
         try:
             return self._template.render(context)
-        except TemplateLimitError as error:
-            raise CheckpointError(f"the chat template of {self.name!r} was stopped: {error}") from None
-        except jinja2.exceptions.SecurityError as error:
-            raise CheckpointError(f"the chat template of {self.name!r} is not safe: {error}") from None
-        except jinja2.TemplateError as error:
-            # What a template raises on purpose: roles must alternate, no system message, ….
-            fail(f"the model's chat template refuses this conversation: {error}")
-        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
-            fail(f"the model's chat template failed on this conversation ({type(error).__name__}: {error})")
+        except RenderError as error:
+            if error.kind == "limit":
+                raise CheckpointError(f"the chat template of {self.name!r} was stopped: {error}") from None
+            if error.kind == "unsafe":
+                raise CheckpointError(f"the chat template of {self.name!r} is not safe: {error}") from None
+            if error.kind == "unavailable":
+                raise RequestError(ErrorCode.INTERNAL, str(error)) from None
+            if error.kind == "raised":  # on purpose: roles must alternate, no system message, …
+                fail(f"the model's chat template refuses this conversation: {error}")
+            fail(f"the model's chat template failed on this conversation ({error})")
+        except (RecursionError, ValueError) as error:  # values that are no JSON: nested too deep, too many digits
+            fail(f"the model's chat template cannot take this conversation ({type(error).__name__}: {error})")
 
     def _probe_content(self) -> tuple[bool, bool]:
         """Whether content may be a list of parts, and whether it may be a string."""

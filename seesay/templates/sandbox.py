@@ -1,175 +1,276 @@
-"""Runs a template that nobody vouches for: no attribute escapes, bounded output, bounded intermediate values and time.
+"""Renders templates that nobody vouches for in processes with limits (`render_worker.py`), of which a few serve all
+templates and threads of this process.
 
-Same syntax and helpers as Transformers gives to chat templates: trim_blocks, lstrip_blocks, loop controls, the
-`generation` tag, tojson, raise_exception, strftime_now.
+A process starts when it is needed (a tenth of a second), compiles each template once, and ends with this one, however
+that ends. A forked child starts its own.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import hashlib
 import json
+import multiprocessing.spawn
+import os
+import select
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
 
-import jinja2
-from jinja2 import filters, nodes
-from jinja2.compiler import CodeGenerator, Frame
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from seesay.templates.render_worker import FAILED, IS_LAST, LIMIT, RAISED, SYNTAX, TEXT, UNSAFE
 
 MAX_CHARS = 32 << 20
-MAX_SECONDS = 20.0
-# No chat template pads, repeats or counts beyond this.
-MAX_INTEGER = 1 << 20
+"""Most characters of an output."""
+MAX_CPU_S = 10.0
+"""Most processor time of one rendering."""
+MAX_WALL_S = 60.0
+"""Longest wait for one, on a machine that does other things."""
+MAX_MEMORY_BYTES = 1 << 30
+KEPT_MEMORY_BYTES = 256 << 20
+"""A process that has used more memory than this is not used again."""
+MAX_PROCESSES = 4
+_PATIENCE_S = 0.01
+"""After so long a wait for a process that is free, another one is started."""
+_MAX_TEMPLATES = 64
+"""Templates that one process has compiled before it is replaced."""
 
-_deadline: ContextVar[float] = ContextVar("template_deadline", default=float("inf"))
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "TZ", "LANG", "LC_ALL", "LC_TIME")
 
-
-class TemplateLimitError(Exception):
-    """A template wrote too much or ran too long. Not a TemplateError, so that no template can catch or imitate it."""
-
-
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}`, which marks answers for training: here its body, unchanged."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja's own protocol
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _BoundedCode(CodeGenerator):
-    """Sends `a ~ b` through the environment, as the sandbox does for arithmetic."""
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        self.write("environment.join_bounded((")
-        for argument in node.nodes:
-            self.visit(argument, frame)
-            self.write(", ")
-        self.write("))")
+RenderErrorKind = Literal["syntax", "raised", "unsafe", "limit", "failed", "unavailable"]
+_KINDS: Mapping[int, RenderErrorKind] = {
+    SYNTAX: "syntax",
+    RAISED: "raised",
+    UNSAFE: "unsafe",
+    LIMIT: "limit",
+    FAILED: "failed",
+}
 
 
-class _BoundedEnvironment(ImmutableSandboxedEnvironment):
-    code_generator_class = _BoundedCode
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+class RenderError(Exception):
+    """A template could not be rendered.
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        _check_time()
-        if operator == "*":
-            for sized, times in ((left, right), (right, left)):
-                if isinstance(sized, str | list | tuple | bytes) and isinstance(times, int):
-                    _check_size(len(sized) * times)
-        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            _check_size(abs(left).bit_length() * abs(right))  # in bits: long before memory, time is gone
-        elif operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-            _check_size(len(left) + len(right))
-        elif operator == "%" and isinstance(left, str):
-            raise SecurityError("a chat template may not format strings with %")
-        return super().call_binop(context, operator, left, right)
+    kind: 'syntax' (it is not a template), 'raised' (by itself, or an undefined value), 'unsafe' (the sandbox refused),
+    'limit' (time, memory or size), 'failed' (any other Python error), 'unavailable' (no process could be started).
+    """
 
-    def join_bounded(self, parts: tuple[Any, ...]) -> str:
-        _check_time()
-        texts = [str(part) for part in parts]
-        _check_size(sum(map(len, texts)))
-        return "".join(texts)
-
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        _check_time()
-        _check_integers(args, kwargs)
-        result = super().call(__context, __obj, *args, **kwargs)
-        if isinstance(result, str):
-            _check_size(len(result))
-        return result
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        _check_time()
-        return super().getattr(obj, attribute)
-
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        _check_time()
-        return super().getitem(obj, argument)
-
-
-def _check_time() -> None:
-    if time.monotonic() > _deadline.get():
-        raise TemplateLimitError(f"it ran longer than {MAX_SECONDS:g} s")
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_CHARS:
-        raise TemplateLimitError(f"it wrote more than {MAX_CHARS} characters")
-
-
-def _check_integers(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    if any(isinstance(value, int) and abs(value) > MAX_INTEGER for value in (*args, *kwargs.values())):
-        raise TemplateLimitError(f"it counts beyond {MAX_INTEGER}")
-
-
-def _bounded_filter(function: Callable[..., Any]) -> Callable[..., Any]:
-    def bounded(*args: Any, **kwargs: Any) -> Any:
-        _check_time()
-        _check_integers(args, kwargs)
-        return function(*args, **kwargs)
-
-    return bounded
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # jinja's own filter escapes HTML characters, which no model was trained on.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
-
-
-def _make_environment() -> _BoundedEnvironment:
-    environment = _BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    # These two build padding of any asked width.
-    environment.filters["center"] = _bounded_filter(filters.do_center)
-    environment.filters["indent"] = _bounded_filter(filters.do_indent)
-    environment.filters.pop("format")
-    environment.filters["tojson"] = _bounded_filter(_tojson)
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
+    def __init__(self, kind: RenderErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class BoundedTemplate:
-    """A compiled template. Raises `jinja2.TemplateError` when `source` is not valid."""
+    """A template, compiled when it is made. Raises RenderError when `source` is not one. Safe to use from threads."""
 
-    __slots__ = ("_template",)
+    __slots__ = ("_key", "_source")
 
     def __init__(self, source: str) -> None:
-        self._template = _make_environment().from_string(source)
+        self._source = source
+        self._key = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        self._ask(None)
 
     def render(self, context: Mapping[str, Any]) -> str:
-        """The output. Raises TemplateLimitError, SecurityError, TemplateError, or whatever Python error it caused."""
-        token = _deadline.set(time.monotonic() + MAX_SECONDS)
+        """The output. `context` holds plain JSON values. Raises RenderError."""
+        return self._ask(context)
+
+    def _ask(self, context: Mapping[str, Any] | None) -> str:
+        message = {"key": self._key, "context": context}
+        worker = _pool.take()
+        is_fine = False
         try:
-            pieces: list[str] = []
-            size = 0
-            for piece in self._template.generate(context):
-                size += len(piece)
-                _check_size(size)
-                _check_time()
-                pieces.append(piece)
-            return "".join(pieces)
+            if self._key not in worker.known:
+                message["source"] = self._source
+            data = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            answer = worker.ask(data)
+            kind, is_fine = answer[0] & ~IS_LAST, not answer[0] & IS_LAST
+            if kind != SYNTAX:
+                worker.known.add(self._key)
         finally:
-            _deadline.reset(token)
+            _pool.give_back(worker, is_fine=is_fine and len(worker.known) < _MAX_TEMPLATES)
+        text = str(memoryview(answer)[1:], "utf-8", "surrogatepass")
+        if kind != TEXT:
+            raise RenderError(_KINDS[kind], text)
+        return text
+
+
+class _Worker:
+    """One process. Used by one thread at a time. `known` are the keys of templates that it has compiled."""
+
+    def __init__(self) -> None:
+        """Raises RenderError when no process can be started."""
+        self.known: set[str] = set()
+        settings = {
+            "sys_path": [str(Path(path).absolute()) for path in sys.path],
+            "memory_bytes": MAX_MEMORY_BYTES,
+            "kept_bytes": KEPT_MEMORY_BYTES,
+            "cpu_s": MAX_CPU_S,
+            "max_chars": MAX_CHARS,
+        }
+        program = str(Path(__file__).with_name("render_worker.py"))
+        executable = os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable)
+        try:
+            self._process = subprocess.Popen(
+                [executable, "-I", "-S", program, json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                cwd="/",
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            )
+        except (OSError, ValueError) as error:
+            reason = f"the process that renders chat templates cannot be started ({executable}): {error}"
+            raise RenderError("unavailable", reason) from error
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, data: bytes) -> bytearray:
+        """The answer to a request. Raises RenderError when there is none; the process must not be asked again then."""
+        deadline = time.monotonic() + MAX_WALL_S
+        self._send(len(data).to_bytes(8, "little"), data, deadline=deadline)
+        size = int.from_bytes(self._receive(8, deadline), "little")
+        if not 0 < size <= 1 + 4 * MAX_CHARS:
+            raise RenderError("limit", "its process gave no answer that makes sense")
+        return self._receive(size, deadline)
+
+    def _send(self, *parts: bytes, deadline: float) -> None:
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                try:
+                    view = view[os.write(self._to, view) :]
+                except BlockingIOError:
+                    self._wait(self._to, select.POLLOUT, deadline)
+                except BrokenPipeError:
+                    raise self._explain_end() from None
+
+    def _receive(self, size: int, deadline: float) -> bytearray:
+        data = bytearray(size)
+        view, done = memoryview(data), 0
+        while done < size:
+            try:
+                count = os.readv(self._from, [view[done:]])
+            except BlockingIOError:
+                self._wait(self._from, select.POLLIN, deadline)
+                continue
+            if not count:
+                raise self._explain_end()
+            done += count
+        return data
+
+    def _wait(self, descriptor: int, event: int, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(descriptor, event)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise RenderError("limit", f"it ran longer than {MAX_WALL_S:g} s")
+
+    def _explain_end(self) -> RenderError:
+        """Why the process is gone, which was in the middle of a request."""
+        import signal
+
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        status = self._process.returncode
+        if status == -signal.SIGPROF:
+            return RenderError("limit", f"it ran longer than {MAX_CPU_S:g} s")
+        if status is None or status <= 0:
+            return RenderError("limit", f"its process was ended (status {status})")
+        return RenderError(
+            "unavailable", f"the process that renders chat templates ended at once (status {status}): is jinja2 there?"
+        )
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self._close_pipes()
+
+    def forget(self) -> None:
+        """Let go of a process that belongs to another one, of which this is a fork."""
+        self._process.returncode = 0
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+class _Pool:
+    """The processes of this process: one, and more while it is busy, up to `MAX_PROCESSES`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._idle: list[_Worker] = []
+        self._workers: set[_Worker] = set()
+        self._num_starting = 0
+
+    def take(self) -> _Worker:
+        """A process for one request; `give_back` must follow. Raises RenderError when none can be started."""
+        with self._changed:
+            waits_for_s = _PATIENCE_S
+            while True:
+                while self._idle:
+                    worker = self._idle.pop()
+                    if worker.is_alive:
+                        return worker
+                    self._end(worker)
+                count = len(self._workers) + self._num_starting
+                if not count or (count < MAX_PROCESSES and waits_for_s <= 0):
+                    break
+                began = time.monotonic()
+                self._changed.wait(max(waits_for_s, 0.001) if count < MAX_PROCESSES else None)
+                waits_for_s -= time.monotonic() - began
+            self._num_starting += 1
+        try:
+            worker = _Worker()
+        except BaseException:
+            with self._changed:
+                self._num_starting -= 1
+                self._changed.notify()
+            raise
+        with self._changed:
+            self._num_starting -= 1
+            self._workers.add(worker)
+        return worker
+
+    def give_back(self, worker: _Worker, *, is_fine: bool) -> None:
+        with self._changed:
+            if is_fine:
+                self._idle.append(worker)
+            else:
+                self._end(worker)
+            self._changed.notify()
+
+    def _end(self, worker: _Worker) -> None:
+        self._workers.discard(worker)
+        worker.close()
+
+    def close(self) -> None:
+        """End all processes; another request starts a new one."""
+        with self._changed:
+            for worker in list(self._workers):
+                self._end(worker)
+            self._idle.clear()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's processes. Its locks may be held by threads that are not here."""
+        workers = self._workers
+        self.__init__()  # type: ignore[misc]
+        for worker in workers:
+            worker.forget()
+
+
+_pool = _Pool()
+os.register_at_fork(after_in_child=_pool.forget)
+atexit.register(_pool.close)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seesay.errors import RequestError
@@ -40,6 +40,7 @@ def specials_outside(rendered):
     return found
 
 
+@settings(deadline=None)  # the first rendering starts a process
 @given(st.lists(parts(), min_size=1, max_size=3))
 def test_only_the_templates_tokens_are_special(conversation):
     template = JinjaTemplate("test", TEMPLATE, special_tokens=SPECIAL)
