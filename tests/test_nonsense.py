@@ -246,3 +246,17 @@ def test_a_tokenizer_that_is_nonsense(tiny_checkpoint: Callable[[str], Path], tm
         (folder / "tokenizer.json").write_text(json.dumps(source | {part: value}))
         load(folder)
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), ((float("inf"), float("inf")), (-1, float("nan")), (True, "x")))
+def test_recommended_sampling_that_is_nonsense(temperature: Any, top_k: Any) -> None:
+    """A server goes on with OpenAI's defaults: no request is refused for what the checkpoint says."""
+    from types import SimpleNamespace
+
+    from seesay.serving.sampling import SamplingDefaults
+    from seesay.serving.settings import ServerSettings
+
+    recommended = {"temperature": temperature, "top_k": top_k, "top_p": 5, "min_p": -1, "repetition_penalty": 0}
+    engine: Any = SimpleNamespace(session_len=100, checkpoint=SimpleNamespace(generation_config=recommended))
+    config = SamplingDefaults(engine, ServerSettings()).make_config(max_new_tokens=None)
+    assert (config.temperature, config.top_k, config.top_p, config.min_p, config.repetition_penalty) == (1, 0, 1, 0, 1)

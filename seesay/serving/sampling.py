@@ -59,8 +59,9 @@ class SamplingDefaults:
 
 def _is_taken(name: str, value: float) -> bool:
     """Whether requests may have this value; of top_k, negative ones turn it off."""
+    option: dict[str, Any] = {name: max(0, int(value)) if name == "top_k" else value}
     try:
-        GenerationConfig(**{name: max(0, int(value)) if name == "top_k" else value})
+        GenerationConfig(**option)
     except (ArithmeticError, ValueError) as error:  # a ConfigError is a ValueError
         logger.warning("generation_config.json: %s", error)
         return False

@@ -30,8 +30,8 @@ _MAX_MESSAGE_CHARS = 2000
 
 
 def main(settings: Mapping[str, Any]) -> NoReturn:
-    """Answer requests. `settings`: sys_path, memory_bytes, cpu_s, max_chars, and kept_bytes, the memory with which the
-    process does not go on."""
+    """Answer requests. `settings`: sys_path, memory_bytes, cpu_s, max_chars, and kept_bytes: a process that holds more
+    memory does not go on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, whatever it is doing
     _end_with(os.getppid())
@@ -41,6 +41,7 @@ def main(settings: Mapping[str, Any]) -> NoReturn:
         os.dup2(nothing.fileno(), 1)
     sys.path += [path for path in settings["sys_path"] if path not in sys.path]
     renderer = _Renderer(settings["max_chars"])
+    statm = os.open("/proc/self/statm", os.O_RDONLY)  # not getrusage's maximum, which begins with the parent's
     _limit(resource.RLIMIT_AS, settings["memory_bytes"])
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
@@ -50,7 +51,8 @@ def main(settings: Mapping[str, Any]) -> NoReturn:
         kind, body = _answer(renderer, request)
         del request
         signal.setitimer(signal.ITIMER_PROF, 0)
-        is_last = kind == LIMIT or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > settings["kept_bytes"]
+        held = int(os.pread(statm, 256, 0).split()[1]) * resource.getpagesize()
+        is_last = kind == LIMIT or held > settings["kept_bytes"]
         _write(target, bytes([kind | IS_LAST * is_last]), body)
         del body
         if is_last:
