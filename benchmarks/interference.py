@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 IMAGES_PER_S = 20
 UNCOUNTED_TOKENS = 10
+# Gaps of each text that are counted before the first picture arrives, however slow the machine is.
+MIN_GAPS_BEFORE = 20
 
 
 @dataclass
@@ -54,7 +56,8 @@ def stream(pipe: Pipeline, request: Request, on_piece: Callable[[float], object]
 
 
 def stream_all(pipe: Pipeline, texts: Sequence[Request], images: Sequence[Request], lead_s: float) -> Marks:
-    """Stream the texts, after `lead_s` the pictures at their pace, each in a thread of its own; wait for all."""
+    """Stream the texts, after `lead_s` the pictures at their pace, each in a thread of its own; wait for all. On a slow
+    machine the pictures wait until each text has `MIN_GAPS_BEFORE`."""
     marks = Marks(texts=[[] for _ in texts])
 
     def stream_image(request: Request) -> None:
@@ -70,6 +73,9 @@ def stream_all(pipe: Pipeline, texts: Sequence[Request], images: Sequence[Reques
     for thread in threads:
         thread.start()
     time.sleep(lead_s)
+    for thread, arrived in zip(threads, marks.texts):
+        while thread.is_alive() and len(arrived) <= UNCOUNTED_TOKENS + MIN_GAPS_BEFORE:
+            time.sleep(0.001)
     marks.first_images_at = time.perf_counter()
     for index, request in enumerate(images):
         time.sleep(max(0.0, marks.first_images_at + index / IMAGES_PER_S - time.perf_counter()))
@@ -90,6 +96,8 @@ def summarize(marks: Marks) -> dict[str, Any]:
                 before.append(later - earlier)
             elif earlier < marks.images_done_at:
                 during.append(later - earlier)
+    if not before or not during:
+        raise RuntimeError("the texts ended before the pictures came: give them less time with --lead-s")
     return {
         "longest_gap_ms": round(1e3 * max(during), 1),
         "longest_gap_before_ms": round(1e3 * max(before), 1),

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,12 @@ def collect(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[
     """The deltas of each request, all of them submitted at once."""
     arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
     with held(engine):
-        deltas: dict[int, list[OutputDelta]] = {i: [] for i in engine.submit_batch(requests, arrived.put)}
+        ids = engine.submit_batch(requests, arrived.put)
+    return _read(ids, arrived)
+
+
+def _read(ids: Sequence[int], arrived: queue.SimpleQueue[OutputDelta]) -> list[list[OutputDelta]]:
+    deltas: dict[int, list[OutputDelta]] = {request_id: [] for request_id in ids}
     num_left = len(deltas)
     while num_left:
         delta = arrived.get(timeout=60)
@@ -78,14 +83,23 @@ def collect(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[
 
 @contextmanager
 def held(engine: AsyncEngine) -> Iterator[None]:
-    """What is submitted inside is computed only once all of it is prepared: its order does not depend on threads."""
+    """What is submitted inside is computed only once all of it is prepared, in the order in which that was done."""
     is_ready = threading.Event()
     engine.loop._inbox.put(lambda: None if is_ready.wait(60) else pytest.fail("held for 60 s"))
     yield
-    deadline = time.monotonic() + 60
-    while engine._preparing and time.monotonic() < deadline:
-        time.sleep(0.001)
+    _wait_until_prepared(engine)
     is_ready.set()
+
+
+def _wait_until_prepared(engine: AsyncEngine) -> None:
+    """Wait until the loop has all requests in its inbox: a request leaves `_preparing` and enters that under one lock."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with engine._lock:
+            if not engine._preparing:
+                return
+        time.sleep(0.001)
+    pytest.fail("requests were not prepared within 60 s")
 
 
 def join(deltas: Sequence[OutputDelta]) -> Response:
@@ -98,6 +112,21 @@ def join(deltas: Sequence[OutputDelta]) -> Response:
 def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Response]:
     """The whole answers, in the requests' order."""
     return [join(deltas) for deltas in collect(engine, requests)]
+
+
+def ask_in_order(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Response]:
+    """As `ask`, with steps that are the same in every run: the requests arrive in their order, and their pictures are
+    encoded before, for which each request is asked alone for one token."""
+    for request in requests:
+        [first] = ask(engine, [replace(request, gen_config=GenerationConfig(max_new_tokens=1))])
+        assert first.error is None, first.error
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    ids: list[int] = []
+    with held(engine):
+        for request in requests:
+            ids += engine.submit_batch([request], arrived.put)
+            _wait_until_prepared(engine)
+    return [join(deltas) for deltas in _read(ids, arrived)]
 
 
 @dataclass(frozen=True)

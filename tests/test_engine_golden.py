@@ -17,6 +17,7 @@ from asking import (
     FAMILIES,
     Expected,
     ask,
+    ask_in_order,
     make_conversations,
     make_message,
     make_picture,
@@ -113,7 +114,7 @@ def test_preempted_in_the_middle(case: Case) -> None:
     for caching in (True, False):
         options = {"num_gpu_blocks": num_blocks, "enable_prefix_caching": caching, "async_scheduling": not caching}
         with build(case, block_size=4, **options) as engine:
-            check(case, ask(engine, make_requests(case)))
+            check(case, ask_in_order(engine, make_requests(case)))
             assert engine.loop.stats().total_preemptions > 0, "the cache was meant to be too small"
 
 
@@ -125,7 +126,7 @@ def test_kept_on_the_host(case: Case, is_ahead: bool) -> None:
     options = {"num_gpu_blocks": -(-longest // 4) + 2, "num_cpu_blocks": 500, "async_scheduling": is_ahead}
     with build(case, block_size=4, **options) as engine:
         for is_known in (False, True):
-            outputs = ask(engine, make_requests(case))
+            outputs = ask_in_order(engine, make_requests(case))
             check(case, outputs)
             for output in outputs:
                 assert output.usage is not None

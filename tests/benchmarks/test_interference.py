@@ -6,17 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 import interference
+import pytest
 from interference import UNCOUNTED_TOKENS, Marks, summarize
 
 RunBenchmark = Callable[..., list[dict[str, Any]]]
 
 
 def test_the_figures_are_printed(run_benchmark: RunBenchmark) -> None:
-    options = ("--scale", "0.25", "--side-px", "56", "--lead-s", "0.3")
+    """Without a lead by the clock, as on a machine so slow that no text has begun by then: the pictures wait."""
+    options = ("--scale", "0.25", "--side-px", "56", "--lead-s", "0")
     [figures] = run_benchmark(interference, *options)
     assert figures["what"] == "interference" and figures["engine"] == "seesay"
     assert figures["longest_gap_ms"] > 0 and figures["longest_gap_before_ms"] > 0
     assert figures["pace_share"] > 0 and figures["image_ttft_ms_median"] > 0
+
+
+@pytest.mark.parametrize(("first_images_at", "images_done_at"), [(0.0, 5.0), (5.0, 6.0)])
+def test_texts_that_are_not_beside_the_pictures_say_so(first_images_at: float, images_done_at: float) -> None:
+    texts = [[0.1 * index for index in range(UNCOUNTED_TOKENS + 5)]]
+    marks = Marks(texts=texts, first_images_at=first_images_at, images_done_at=images_done_at, first_token_s=[0.1])
+    with pytest.raises(RuntimeError, match="--lead-s"):
+        summarize(marks)
 
 
 def test_gaps_count_before_and_beside_the_pictures() -> None:
