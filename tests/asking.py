@@ -92,7 +92,7 @@ def held(engine: AsyncEngine) -> Iterator[None]:
 
 
 def _wait_until_prepared(engine: AsyncEngine) -> None:
-    """Wait until the loop has all requests in its inbox: a request leaves `_preparing` and enters that under one lock."""
+    """Wait until all requests are in the loop's inbox: they leave `_preparing` and enter it under one lock."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with engine._lock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-import time
 
 import pytest
 from PIL import Image
@@ -20,15 +19,16 @@ from seesay.values import StageTimings, Usage
 
 def test_help_is_quick_and_loads_nothing_heavy():
     code = (
-        "import sys, seesay.cli\n"
+        "import sys, time, seesay.cli\n"
         "try: seesay.cli.main(['demo', '--help'])\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])\n"
+        "print(time.process_time())"
     )
-    started = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert time.perf_counter() - started < 2.0  # half a second, on a machine that does nothing else
-    assert done.stdout.endswith("[]\n")
+    heavy, processor_s = done.stdout.splitlines()[-2:]
+    assert heavy == "[]"
+    assert float(processor_s) < 1.0  # of the processor's time: others on the machine do not count
     assert "--seed N" in done.stdout
 
 

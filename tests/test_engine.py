@@ -684,11 +684,11 @@ def test_absurd_sizes_are_refused_by_arithmetic(name: str, tiny_checkpoint: Call
             wanted = [{"min_pixels": n, "max_pixels": n} for n in (10**9, 2**31, 10**12, 10**400)]
         for options in wanted:
             picture = {"type": "image_url", "image_url": {"url": make_picture(20, 20, 1), **options}}
-            started = time.perf_counter()
+            started = time.process_time()
             output = ask(engine, parse([[{"role": "user", "content": [picture]}]], max_new_tokens=2))[0]
             assert isinstance(output.error, RequestError), options
             assert output.error.code is not ErrorCode.INTERNAL, output.error
-            assert time.perf_counter() - started < 5, options
+            assert time.process_time() - started < 5, options
 
 
 # --- long texts ------------------------------------------------------------------------------------------------------

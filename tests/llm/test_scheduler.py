@@ -641,9 +641,9 @@ def test_planning_does_not_look_at_all_who_wait() -> None:
         scheduler.commit_step(scheduler.plan_step(), {n: [7] for n in range(8)})
         best = 1.0
         for _ in range(20):
-            started = time.perf_counter()
+            started = time.thread_time()
             plan = scheduler.plan_step()
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.thread_time() - started)
             assert len(plan.rows) == 8
             scheduler.commit_step(plan, {n: [7] for n in range(8)})
         return best

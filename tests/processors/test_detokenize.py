@@ -175,7 +175,7 @@ def test_constant_time_per_token(tokenizer_named):
         detokenizer = IncrementalDetokenizer(tokenizer, stop_words=["never", "the cat", "\n\n\n"])
         for token_id in ids[:50]:
             detokenizer.push([token_id])
-        started = time.perf_counter()
+        started = time.thread_time()
         for token_id in ids:
             detokenizer.push([token_id])
-        assert (time.perf_counter() - started) / len(ids) < 200e-6
+        assert (time.thread_time() - started) / len(ids) < 200e-6

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import numpy as np
@@ -160,27 +161,29 @@ def test_encodings_that_were_not_asked_for(site):
 
 @pytest.mark.parametrize("part", ["header", "body", "silence"])
 def test_slow_drip_ends_at_the_deadline(site, part):
+    """The server goes on for as long as the client listens: that it stops is the deadline's doing."""
+    is_over = threading.Event()
+
     def drip(handler):
         if part == "silence":
-            time.sleep(3)
-        line = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n" + (b"\r\n" if part == "body" else b"X: ")
+            is_over.wait()
+        line = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n" + (b"\r\n" if part == "body" else b"X: ")
         handler.wfile.write(line)
-        for _ in range(60):
+        while not is_over.wait(0.05):
             handler.wfile.write(b"x")
-            time.sleep(0.05)
 
     site.routes["/drip"] = drip
-    started = time.monotonic()
     error = refusal(site.url("/drip"), MediaLimits(allow_private_hosts=True, timeout_s=0.4))
     assert error.code is ErrorCode.MEDIA_UNREACHABLE and "within 0.4 s" in error.message
-    assert time.monotonic() - started < 1.5
+    is_over.set()
 
 
 def test_slow_name_server_ends_at_the_deadline(monkeypatch):
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(1) or [])
-    started = time.monotonic()
+    """It does not answer before the client has given up."""
+    is_over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: is_over.wait() and [])
     assert "within 0.2 s" in refusal("http://slow.example/", MediaLimits(timeout_s=0.2)).message
-    assert time.monotonic() - started < 0.8
+    is_over.set()
 
 
 def test_not_http(site):
@@ -278,9 +281,8 @@ def test_redirects_share_one_deadline(site):
         handler.end_headers()
 
     site.routes["/slow"] = slow_redirect
-    started = time.monotonic()
     error = refusal(site.url("/slow"), MediaLimits(allow_private_hosts=True, timeout_s=0.6, max_redirects=50))
-    assert "within 0.6 s" in error.message and time.monotonic() - started < 1.5
+    assert "within 0.6 s" in error.message and len(site.paths) <= 3
 
 
 def test_bodies_share_one_allowance(site):
