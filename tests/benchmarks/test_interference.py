@@ -43,6 +43,6 @@ def test_gaps_count_before_and_beside_the_pictures() -> None:
     assert summarize(marks) == {
         "longest_gap_ms": 1810.0,
         "longest_gap_before_ms": 20.0,
-        "pace_share": round(0.015 / ((0.04 + 0.02 + 0.1 + 1.81) / 4), 2),
+        "pace_share": round(0.015 / ((0.04 + 0.02 + 0.1 + 1.81) / 4), 4),
         "image_ttft_ms_median": 200.0,
     }
