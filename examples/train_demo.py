@@ -39,12 +39,11 @@ from demo_training.network import (  # noqa: E402
     make_config,
 )
 from demo_training.optimizer import Average, Optimizer, learning_rate  # noqa: E402
-from demo_training.reference import largest_logit_error  # noqa: E402
+from demo_training.reference import check_logits  # noqa: E402
 
 PATCH_LOSS_SHARE = 0.5
 PATCH_LOSS_FLOOR = 0.05
 """Share of the auxiliary loss at the start; it falls to the floor with the learning rate."""
-LOGIT_TOLERANCE = 1e-4
 PATCH_HEADS = "patch_heads.safetensors"
 
 
@@ -193,7 +192,7 @@ def train(options: Options) -> dict[str, float]:
     init_weights(model, options.seed)
     if options.start_from:
         load_weights(model, options.start_from, options.work)
-    _check_logits(model, tokenizer)
+    check_logits(model, tokenizer)
     model.to(device)
     if device.type == "cuda":
         model.compute_dtype = torch.bfloat16
@@ -202,15 +201,9 @@ def train(options: Options) -> dict[str, float]:
     figures = _loop(options, model, tokenizer, feeder, validation)
     model.to("cpu")
     model.compute_dtype = torch.float32
-    _check_logits(model, tokenizer)
+    check_logits(model, tokenizer)
     stream.close()
     return figures
-
-
-def _check_logits(model: PackedModel, tokenizer: Tokenizer) -> None:
-    error = largest_logit_error(model, tokenizer)
-    if not error < LOGIT_TOLERANCE:
-        raise RuntimeError(f"logits differ from Transformers' by {error:.2e} of the largest")
 
 
 def _loop(

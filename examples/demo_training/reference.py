@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
+from packaging.version import Version
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -15,26 +18,66 @@ from demo_training.network import Batch, PackedModel
 from seesay.demo.scenes import TRAINING_TASKS, make_example
 from seesay.demo.talks import TALK_TASKS, make_talk
 
+LOGIT_TOLERANCE = 1e-4
+FRACTIONAL_STEPS_SINCE = "5.18"
+"""The first Transformers version that keeps the fraction of a clip's seconds per step in M-RoPE positions.
+
+Older ones truncate `second_per_grid_ts` before they multiply (https://github.com/huggingface/transformers/pull/48669).
+"""
+
+
+def check_logits(model: PackedModel, tokenizer: Tokenizer) -> None:
+    """Raise RuntimeError naming the conversations whose packed logits differ from the installed Transformers'.
+
+    Clips that an old Transformers version places wrongly are left out, with a warning.
+    """
+    conversations = sample_conversations(tokenizer)
+    if Version(transformers.__version__) < Version(FRACTIONAL_STEPS_SINCE):
+        skipped = [name for name, conversation in conversations.items() if has_fractional_steps(conversation)]
+        warnings.warn(
+            f"Transformers {transformers.__version__} truncates the seconds between a clip's steps: "
+            f"{', '.join(skipped)} not compared; needs Transformers {FRACTIONAL_STEPS_SINCE} or newer",
+            stacklevel=2,
+        )
+        conversations = {name: conversation for name, conversation in conversations.items() if name not in skipped}
+    errors = logit_errors(model, conversations)
+    differing = [f"{name} by {error:.2e}" for name, error in errors.items() if not error < LOGIT_TOLERANCE]
+    if differing:
+        raise RuntimeError(
+            f"logits differ from those of Transformers {transformers.__version__}, as a share of the largest logit: "
+            f"{', '.join(differing)}; the limit is {LOGIT_TOLERANCE:.0e}"
+        )
+
+
+def sample_conversations(tokenizer: Tokenizer) -> dict[str, pk.Conversation]:
+    """Return one conversation per task of either maker, by the call that makes it."""
+    encoder, rng = pk.Encoder(tokenizer), random.Random(0)
+    examples = {f"make_example({task!r}, 0)": make_example(task, 0) for task in TRAINING_TASKS}
+    examples |= {f"make_talk({task!r}, 0)": make_talk(task, 0) for task in TALK_TASKS}
+    return {name: encoder.encode(example, rng) for name, example in examples.items()}
+
+
+def has_fractional_steps(conversation: pk.Conversation) -> bool:
+    """Return whether a clip's steps are not whole seconds apart."""
+    return any(vision.seconds_per_step % 1 != 0 for vision in conversation.visions)
+
 
 @torch.no_grad()
-def largest_logit_error(model: PackedModel, tokenizer: Tokenizer) -> float:
-    """Greatest difference between both passes' logits, as a share of the largest logit; fp32 on the CPU."""
-    encoder, rng = pk.Encoder(tokenizer), random.Random(0)
-    conversations = [encoder.encode(make_example(task, 0), rng) for task in TRAINING_TASKS]
-    conversations += [encoder.encode(make_talk(task, 0), rng) for task in TALK_TASKS]
+def logit_errors(model: PackedModel, conversations: dict[str, pk.Conversation]) -> dict[str, float]:
+    """Return the greatest logit difference of each conversation, as a share of its largest; fp32 on the CPU."""
     memory = torch.empty(1, pk.PACK_BYTES, dtype=torch.uint8)
     views = pk.pack_views(memory[0].numpy())
-    if pk.write_pack(views, ((conversation, "") for conversation in conversations)) < len(conversations):
+    if pk.write_pack(views, ((conversation, "") for conversation in conversations.values())) < len(conversations):
         raise ValueError("the conversations to compare do not fit into one pack")
     batch = Batch(memory)
     logits = model.read(batch, model.see(batch))
-    start, worst = 0, 0.0
-    for conversation in conversations:
+    start, errors = 0, {}
+    for name, conversation in conversations.items():
         end = start + len(conversation.token_ids)
         expected = model.model(**reference_inputs(model, conversation)).logits[0]
-        worst = max(worst, float((logits[start:end] - expected).abs().max() / expected.abs().max()))
+        errors[name] = float((logits[start:end] - expected).abs().max() / expected.abs().max())
         start = end
-    return worst
+    return errors
 
 
 def reference_inputs(model: PackedModel, conversation: pk.Conversation) -> dict[str, Any]:

@@ -40,6 +40,67 @@ def test_a_smoke_run_writes_a_loadable_checkpoint(tmp_path: Path) -> None:
     assert model.config.image_token_id == processor.image_token_id
 
 
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from demo_training import reference
+
+    return reference
+
+
+@pytest.fixture
+def minute_model(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """An untrained model, and its tokenizer."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from demo_training import files, network
+    from tokenizers import Tokenizer
+
+    from seesay.demo import CHECKPOINT
+
+    tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+    config = network.make_config(network.MINUTE, vocab_size=files.VOCABULARY, special_ids=files.special_ids(tokenizer))
+    model = network.PackedModel(config)
+    network.init_weights(model, 0)
+    return model, tokenizer
+
+
+@pytest.fixture
+def truncated_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers places clips as its versions before 5.18 did."""
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
+
+    sound = Qwen2_5_VLModel.get_rope_index
+
+    def truncating(*arguments: Any, second_per_grid_ts: Any = None, **options: Any) -> Any:
+        whole = None if second_per_grid_ts is None else second_per_grid_ts.int()
+        return sound(*arguments, second_per_grid_ts=whole, **options)
+
+    monkeypatch.setattr(Qwen2_5_VLModel, "get_rope_index", truncating)
+
+
+def test_logits_are_those_of_transformers(reference: Any, minute_model: tuple[Any, Any]) -> None:
+    reference.check_logits(*minute_model)
+
+
+@pytest.mark.usefixtures("truncated_steps")
+def test_conversations_whose_logits_differ_are_named(reference: Any, minute_model: tuple[Any, Any]) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        reference.check_logits(*minute_model)
+    message = str(caught.value)
+    assert "make_talk('motion', 0) by " in message and "'chart'" not in message
+
+
+@pytest.mark.usefixtures("truncated_steps")
+def test_clips_that_an_old_transformers_misplaces_are_left_out_aloud(
+    reference: Any, minute_model: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference.transformers, "__version__", "5.17.0")
+    with pytest.warns(UserWarning, match=r"5\.17\.0 truncates") as caught:
+        reference.check_logits(*minute_model)
+    message = str(caught[0].message)
+    assert "make_talk('motion', 0) not compared" in message and "needs Transformers 5.18 or newer" in message
+
+
 def test_packs_follow_from_their_index(packing: Any) -> None:
     from tokenizers import Tokenizer
 
