@@ -265,7 +265,7 @@ def parse_options(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--work", type=Path, required=True, help="folder for the log and what only training needs")
     parser.add_argument("--steps", type=int, default=27000)
     parser.add_argument("--minutes", type=float, default=1e6, help="end the schedule early, after so much wall time")
-    parser.add_argument("--packs-per-step", type=int, default=8, help="packs of about 35 conversations")
+    parser.add_argument("--packs-per-step", type=int, default=8, help="packs of about 25 conversations")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="drawing processes")
     parser.add_argument("--seed", type=int, default=0, help="of the first weights")
     parser.add_argument("--first-pack", type=int, default=0, help="where in the endless row of packs to begin")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import random
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,10 @@ from safetensors import safe_open
 from seesay.demo import CHECKPOINT
 from seesay.demo.checking import is_right
 from seesay.demo.evaluate import Answerer, evaluate, main, messages_for, transformers_answerer
-from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, make_example, sample_scene
+from seesay.demo.photo_stand_ins import make_stand_in
+from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example, sample_scene
+from seesay.demo.talks import TALK_TASKS, make_talk
+from seesay.demo.talks.conversation import PHOTO_SEEN_ANSWER
 
 SCENES = 4
 
@@ -29,6 +35,44 @@ def test_unseen_scenes_are_answered_rightly(task: str, answer: Answerer) -> None
     examples = [make_example(task, FIRST_EVALUATION_SEED + i) for i in range(SCENES)]
     answers = answer(examples)
     assert sum(map(is_right, examples, answers)) >= SCENES - 1, answers
+
+
+@pytest.mark.parametrize("task", TALK_TASKS)
+def test_wordings_that_training_never_saw_are_understood(task: str, answer: Answerer) -> None:
+    examples = [make_talk(task, FIRST_EVALUATION_SEED + i, held_out=True) for i in range(10)]
+    judged = [
+        (example.turns[example.asked], text, is_right(example, text, example.asked))
+        for example, text in zip(examples, answer(examples), strict=True)
+    ]
+    assert sum(right for _, _, right in judged) >= 8, [(*turn, text) for turn, text, right in judged if not right]
+
+
+@pytest.mark.parametrize("question", ["describe this image", "How many circles are there?", "What does it say?"])
+def test_a_picture_that_no_scene_draws_is_called_so(question: str, answer: Answerer) -> None:
+    pictures = [make_stand_in(random.Random(seed), (280, 224)) for seed in range(4)]
+    examples = [Example(task="photo", turns=((question, PHOTO_SEEN_ANSWER),), pictures=(p,)) for p in pictures]
+    assert answer(examples) == [PHOTO_SEEN_ANSWER] * 4
+
+
+def test_drawn_scenes_are_never_taken_for_photos(answer: Answerer) -> None:
+    examples = [make_talk(task, FIRST_EVALUATION_SEED + i) for task in ("describe", "read", "chart") for i in range(4)]
+    assert PHOTO_SEEN_ANSWER not in answer(examples)
+
+
+@pytest.mark.parametrize(
+    ("task", "question", "pattern"),
+    [
+        ("describe", "Which shape is the largest?", r"The largest shape is the "),
+        ("chart", "Describe the chart, please.", r"The picture shows a bar chart: "),
+        ("motion", "describe this clip", r"An? \w+ \w+ (moves|stays still)"),
+        ("arithmetic", "what is seven plus five?", r"7 \+ 5 = 12\."),
+    ],
+)
+def test_every_kind_of_question_may_come_first(task: str, question: str, pattern: str, answer: Answerer) -> None:
+    scenes = [make_example(task, FIRST_EVALUATION_SEED + i) for i in range(4)]
+    asked = [dataclasses.replace(scene, turns=((question, pattern),)) for scene in scenes]
+    answers = answer(asked)
+    assert all(re.match(pattern, text) for text in answers), answers
 
 
 def test_our_own_engine_answers_too(capsys: pytest.CaptureFixture[str]) -> None:
