@@ -1,6 +1,7 @@
 """Large and odd request bodies against a live server: how long each delays somebody else's stream, and its memory.
 
     python benchmarks/hostile_bodies.py [MODEL] [--size-mb 0.05 0.25 0.5 2 20] [--repeats 3] [--only TEXT]
+        [--plot FILE.png]
 
 Starts `seesay serve api_server` in a process of its own, on a free port of loopback. While a neighbour reads one
 stream, another client sends one body after another: for every route of the server's OpenAPI document that takes JSON,
@@ -30,16 +31,18 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 from hostile_shapes import Case, find_cases, picture_cases
+from plotting import Panel, add_plot_option, make_bars, save_plot
 from serve_load import resident_bytes, running_server
 
 MAX_MEMORY_RATIO = 4.0
+NUM_PLOTTED = 12
 SMALL_GROWTH_BYTES = 32 << 20
 QUIET_S = 0.15
 """The neighbour's usual longest gap is measured over this time before each body."""
@@ -201,7 +204,22 @@ def run_cases(url: str, pid: int, args: argparse.Namespace) -> bool:
         "over_the_limits": len(bad),
     }
     print(json.dumps(summary))
+    if args.plot is not None:
+        save_plot(args.plot, f"seesay, {args.model}: {len(figures)} hostile bodies", make_panels(figures))
     return not bad
+
+
+def make_panels(figures: Sequence[Mapping[str, Any]]) -> list[Panel]:
+    """The bodies that stalled a stream for longest, and those that took most memory."""
+
+    def worst(key: str) -> list[dict[str, Any]]:
+        ordered = sorted(figures, key=lambda figure: float(figure[key]), reverse=True)[:NUM_PLOTTED]
+        return [{**figure, "body": f"{figure['path']} {figure['field']} {figure['shape']}"} for figure in ordered]
+
+    return [
+        make_bars("longest stalls of another's stream, ms", worst("stall_ms"), "body", {"stall_ms": "stall"}),
+        make_bars("most memory, MB", worst("memory_mb"), "body", {"memory_mb": "memory"}),
+    ]
 
 
 def main() -> int:
@@ -212,6 +230,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="bodies whose 'path field shape' contains this")
     parser.add_argument("--max-stall-ms", type=float, default=50.0)
     parser.add_argument("--server-options", default="", help="further options of `seesay serve api_server`")
+    add_plot_option(parser)
     args = parser.parse_args()
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)  # or else the server grows into memory that it freed before
     with running_server(args.model, args.server_options.split()) as (url, pid):

@@ -87,6 +87,8 @@ def draw_bars(axis: Any, panel: Bars, colors: Sequence[str] = COLORS) -> None:
         axis.bar_label(bars, labels=[format_value(value) for _, value in rows], padding=3, fontsize=8)
     axis.set_yticks(range(len(panel.values)), list(panel.values), fontsize=8)
     axis.invert_yaxis()
+    if not any(value for own in panel.values.values() for value in own.values()):
+        axis.set_xlim(0, 1)
     axis.margins(x=0.12)
     if len(series) > 1:
         axis.legend(fontsize=8, frameon=False)

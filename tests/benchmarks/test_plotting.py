@@ -13,8 +13,8 @@ from plotting import Bars, Lines, add_plot_option, draw_bars, format_value, make
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PLOTTED = (
-    "cpu", "floor", "h200", "interference", "ops", "policy", "same_answers", "sampling", "serve_load", "soak", "start",
-    "step_times", "tower",
+    "cpu", "floor", "h200", "hostile_bodies", "interference", "ops", "policy", "same_answers", "sampling",
+    "serve_load", "soak", "start", "step_times", "tower",
 )  # fmt: skip
 RECORDS = [
     {"what": "single", "ttft_ms": 51.4, "tpot_ms": 3.97},
@@ -51,6 +51,12 @@ def test_bars_are_as_long_as_their_values():
     assert [bar.get_width() for bar in axis.patches] == [1.0, 3.0, 2.0]
     assert [text.get_text() for text in axis.texts] == ["1", "3", "2"]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["a", "b"]
+
+
+def test_an_axis_begins_at_zero_even_without_any_value():
+    axis = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    draw_bars(axis, Bars(title="", values={"a": {"one": 0.0}}))
+    assert axis.get_xlim()[0] == 0
 
 
 def test_values_have_three_digits():
