@@ -64,6 +64,7 @@ class LiveRequest:
     preprocess_s: float = 0.0
     encode_queue_s: float = 0.0
     encode_s: float = 0.0
+    encoded_until_s: float = 0.0
     computing_at: float | None = None
     first_token_at: float | None = None
     num_output_tokens: int = 0
@@ -88,7 +89,10 @@ class LiveRequest:
         if waiting and timing.encode_s > 0:
             self.encoded_items.update(waiting)
             self.encode_queue_s = max(self.encode_queue_s, timing.queue_s)
-            self.encode_s += timing.encode_s
+            # Media of one batch share its time, and batches of a GPU overlap: no second counts twice.
+            ended_s = timing.started_s + timing.encode_s
+            self.encode_s += max(0.0, ended_s - max(timing.started_s, self.encoded_until_s))
+            self.encoded_until_s = max(ended_s, self.encoded_until_s)
 
     def make_media(self) -> tuple[MediaReport, ...]:
         """How each media item was seen, and whether a tower ran for it."""

@@ -243,7 +243,7 @@ class Usage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimings:
     """Seconds a request spent in each stage. Stages that did not happen are 0. Those of several media are added up,
-    though they may have run at the same time."""
+    though they may have run at the same time; but a second in which several were encoded counts once."""
 
     fetch_s: float = 0.0
     decode_media_s: float = 0.0

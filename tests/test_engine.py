@@ -142,6 +142,13 @@ def test_one_final_delta_with_usage_and_timings(vision_engine: AsyncEngine) -> N
     assert min(timings.preprocess_s, timings.encode_s, timings.prefill_s, timings.decode_s) > 0
 
 
+def test_the_time_of_a_batch_counts_once_for_its_pictures(vision_engine: AsyncEngine) -> None:
+    pictures = [make_picture(56, 56, 700 + k) for k in range(6)]
+    final = ask(vision_engine, parse([("what?", pictures)], max_new_tokens=2, ignore_eos=True))[0]
+    assert final.timings is not None
+    assert 0 < final.timings.encode_s < final.timings.time_to_first_token_s
+
+
 def test_stop_words_cross_tokens(text_engine: AsyncEngine) -> None:
     config = {"max_new_tokens": 60, "ignore_eos": True}
     free = ask(text_engine, parse(["tell me"], **config))[0]

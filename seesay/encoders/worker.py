@@ -36,10 +36,13 @@ would only keep the first picture waiting for the last."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeTiming:
-    """Seconds an item waited for its batch, and seconds its batch took. Both 0 for an embedding that was there."""
+    """Seconds an item waited for its batch, and seconds its batch took. Both 0 for an embedding that was there.
+
+    started_s: when its batch began, a `time.perf_counter()` reading."""
 
     queue_s: float = 0.0
     encode_s: float = 0.0
+    started_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +256,7 @@ class EncoderWorker:
         for entry, embedding in zip(launched.batch, launched.embeddings, strict=True):
             self._store.put(entry.item.hash, embedding)
             queue_s = launched.started_s - entry.since_s
-            self._on_ready(entry.item.hash, EncodeTiming(queue_s=queue_s, encode_s=encode_s))
+            self._on_ready(entry.item.hash, EncodeTiming(queue_s=queue_s, encode_s=encode_s, started_s=launched.started_s))
             self._in_hand.remove(entry)
 
     def _encode_smaller(self, batch: Sequence[_Queued], error: Exception) -> None:
