@@ -355,6 +355,11 @@ class Pipeline:
                     losses[index] = -math.fsum(delta.prompt_logprobs) / len(delta.prompt_logprobs)
         return losses
 
+    def reset_caches(self) -> None:
+        """Forget preprocessed media, embeddings and the prefix cache: the next answers are computed from nothing that
+        was kept. What is being answered goes on."""
+        self._engine.reset_caches()
+
     def close(self) -> None:
         """Abort what is running and free the model. Closing twice is allowed."""
         self._engine.close()

@@ -367,6 +367,16 @@ class AsyncEngine:
         their headers, so call it from a thread that may wait. Raises `RequestError`."""
         return self._preparer.count_tokens(request)
 
+    def reset_caches(self) -> None:
+        """Forget preprocessed media, embeddings and the content of KV blocks. Requests that are being answered go on;
+        what they use is forgotten when they end. Raises `RequestError` when the engine is closed."""
+        self._check_process()
+        with self._lock:
+            if self._is_closed:
+                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+        self._preparer.reset_caches()
+        self.loop.reset_caches()
+
     def _check_process(self) -> None:
         if self._process_id != os.getpid():
             raise RequestError(

@@ -19,7 +19,7 @@ from seesay.config import VisionConfig
 from seesay.device import is_out_of_memory, release_cached_memory
 from seesay.encoders.store import EmbeddingStore, Lookup
 from seesay.encoders.worker import EncoderWorker, EncodeTiming
-from seesay.errors import ErrorCode, MissingExtraError, RequestError
+from seesay.errors import ErrorCode, MissingExtraError, RequestError, describe
 from seesay.interpreter import quick_switches
 from seesay.live_request import LiveRequest
 from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
@@ -40,8 +40,8 @@ logger = logging.getLogger("seesay")
 
 
 class EngineLoop:
-    """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media`, `forget_media`,
-    `give_way`, `stop` and `close` are thread-safe."""
+    """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media`, `forget_media`, `give_way`,
+    `reset_caches`, `stop` and `close` are thread-safe."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class EngineLoop:
         self._arrived_media: list[int] = []  # those of them that were admitted
         self._step_sizes: dict[int, int] = {}  # rows of a step → number of steps
         self._total_step_tokens = 0
+        self._total_not_finite = 0
         self._stats_lock = threading.Lock()
         self._expected_lock = threading.Lock()
         self.store = EmbeddingStore(vision_config.embedding_cache_bytes)
@@ -74,6 +75,7 @@ class EngineLoop:
                 encoder,
                 self.store,
                 vision_config,
+                embedding_size=runner.decoder.config.hidden_size,
                 on_ready=lambda key, timing: self._inbox.put(lambda: self._on_encoded(key, timing)),
                 on_failed=lambda key, error: self._inbox.put(lambda: self._on_encode_failed(key, error)),
                 is_more_coming=lambda: bool(self._expected_media),
@@ -116,6 +118,19 @@ class EngineLoop:
         self.stop()
         self._thread.join()
 
+    def reset_caches(self) -> None:
+        """Forget all embeddings and the content of all KV blocks. Live requests keep what they use until they end."""
+        is_done = threading.Event()
+
+        def reset() -> None:
+            self._scheduler.forget_prefixes()
+            self.store.clear()
+            is_done.set()
+
+        self._inbox.put(reset)
+        while threading.current_thread() is not self._thread and self._thread.is_alive() and not is_done.wait(0.5):
+            pass
+
     def stats(self) -> SchedulerStats:
         """Counts of the scheduler, as of its last step."""
         return self._scheduler.stats()
@@ -144,6 +159,7 @@ class EngineLoop:
             total_encoder_calls=0 if worker is None else worker.num_calls,
             total_encoder_items=0 if worker is None else worker.num_items,
             total_encoder_restarts=0 if worker is None else worker.num_restarts,
+            total_not_finite=self._total_not_finite + (0 if worker is None else worker.num_not_finite),
             num_embeddings=store.num_entries,
             embedding_bytes=store.pinned_bytes + store.unpinned_bytes,
             total_embedding_hits=store.total_hits,
@@ -282,6 +298,9 @@ class EngineLoop:
             self._step_sizes[len(plan.rows)] = self._step_sizes.get(len(plan.rows), 0) + 1
             self._total_step_tokens += plan.num_tokens
         for seq_id, error in result.errors.items():
+            if seq_id in result.not_finite and seq_id in self._live:
+                self._total_not_finite += 1
+                self._scheduler.forget_blocks(seq_id)
             self._fail(seq_id, error)
         for row in result.rows:
             request = self._live.get(row.seq_id)
@@ -424,4 +443,4 @@ def explain(error: BaseException) -> RequestError:
             ErrorCode.OUT_OF_MEMORY, "the device ran out of memory on this request: shorten it, or use smaller pictures"
         )
     logger.error("a request failed unexpectedly", exc_info=error)
-    return RequestError(ErrorCode.INTERNAL, f"this request failed inside the engine: {type(error).__name__}: {error}")
+    return RequestError(ErrorCode.INTERNAL, f"this request failed inside the engine: {describe(error)}")

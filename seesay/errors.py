@@ -70,3 +70,12 @@ class MissingExtraError(SeesayError, ImportError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), package=self.package, extra=self.extra), (self.feature,)
+
+
+def describe(error: BaseException) -> str:
+    """`Type: message`, cut to 500 characters. An error may come from anywhere: where its message cannot be made, the
+    type alone."""
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:
+        return type(error).__name__

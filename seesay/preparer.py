@@ -83,6 +83,10 @@ class RequestPreparer:
     def close(self) -> None:
         self._media.close()
 
+    def reset_caches(self) -> None:
+        """Forget the media that were prepared before."""
+        self._media.forget()
+
     def feature_stats(self) -> FeatureCacheStats:
         """Counts of the cache of preprocessed media."""
         return self._media.stats()

@@ -272,6 +272,9 @@ class World:
         self.loop.submit(request)
         return request_id
 
+    def take_delta(self) -> OutputDelta:
+        return self._arrived.get(timeout=TIMEOUT_S)
+
     def take_final(self, request_id: int) -> OutputDelta:
         """The final delta of the one request that is live."""
         while True:

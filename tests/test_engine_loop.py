@@ -167,3 +167,99 @@ def test_a_step_whose_results_are_lost_changes_no_answer(
     assert [one.token_ids for one in ask(world, *questions)] == alone
     assert len(failed) >= 3
     world.check_idle()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("host", [0, 60])
+def test_a_transient_nan_ends_one_request_and_is_kept_nowhere(
+    make_world: Make, monkeypatch: pytest.MonkeyPatch, value: float, is_ahead: bool, host: int
+) -> None:
+    """A value of one layer is spoiled once, in a chunk that does not sample. Those that began with the same text, and
+    those that begin with it later, are answered as if nothing had been."""
+    long = Question(6, (), 5, SamplingParams(max_new_tokens=4))  # a beginning of 17 tokens, in chunks of 8
+    others = [Question(6, (), n, SamplingParams(max_new_tokens=4)) for n in (2, 3)] + [Question(5, (), 1, long.params)]
+    alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), long, *others)]
+    world = make_world(is_ahead=is_ahead, chunk=8, num_blocks=40, num_host_slots=host)
+    layers: Any = world.runner.decoder._layers
+    layer, calls = layers[-1], []
+    qkv = layer._qkv
+
+    class Spoiled:
+        def __call__(self, x: Any) -> Any:
+            out = qkv(x)
+            if len(x) == 8 and not calls:
+                calls.append(len(x))
+                out.view(8, -1, layer._head_dim)[3, -1, 0] = value  # a value of the chunk's fourth token
+            return out
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(qkv, name)
+
+    monkeypatch.setattr(layer, "_qkv", Spoiled())
+    asked = list(world.ask([(long, None)], random.Random(0)).values())
+    assert calls and asked[0].final is not None
+    assert asked[0].final.finish_reason == "error" and "not finite" in str(asked[0].final.error)
+    assert world.loop.engine_stats().total_not_finite == 1
+    for _ in range(2):
+        assert [one.token_ids for one in ask(world, long, *others)] == alone
+    assert world.loop.engine_stats().total_not_finite == 1
+    world.check_idle()
+
+
+def test_what_a_faulty_answer_began_with_is_forgotten(make_world: Make) -> None:
+    """A block that holds something else than was computed costs one answer, wherever its content is found."""
+    question = Question(6, (), 5, SamplingParams(max_new_tokens=4))
+    world = make_world(num_blocks=40)
+    [first] = ask(world, question)
+    world.runner._cache._pool[:, :2] = float("nan")  # type: ignore[union-attr]
+    [spoiled] = world.ask([(question, None)], random.Random(0)).values()
+    assert spoiled.final is not None and spoiled.final.finish_reason == "error"
+    assert ask(world, question)[0].token_ids == first.token_ids
+    assert world.loop.engine_stats().total_not_finite == 1
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_reset_caches_forgets_everything_and_harms_no_answer(make_world: Make, is_ahead: bool) -> None:
+    questions = [Question(n % 7, (n % 6,) * (n % 2), n, SamplingParams(max_new_tokens=9)) for n in range(12)]
+    alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), *questions)]
+    world = make_world(is_ahead=is_ahead, num_blocks=24, num_host_slots=40)
+    is_over = threading.Event()
+
+    def reset_often() -> None:
+        while not is_over.wait(0.003):
+            world.loop.reset_caches()
+
+    resetting = threading.Thread(target=reset_often)
+    resetting.start()
+    try:
+        for _ in range(3):
+            assert [one.token_ids for one in ask(world, *questions)] == alone
+    finally:
+        is_over.set()
+        resetting.join()
+    world.loop.reset_caches()
+    stats = world.loop.engine_stats()
+    assert (stats.num_embeddings, stats.num_cached_kv_blocks, stats.num_used_host_kv_blocks) == (0, 0, 0)
+    [again] = ask(world, questions[6])
+    assert again.final is not None and again.final.usage is not None and again.final.usage.cached_tokens == 0
+    world.check_idle()
+
+
+def test_what_ran_when_the_caches_were_reset_is_found_by_nobody(make_world: Make) -> None:
+    """Its later blocks rest on the ones that were forgotten."""
+    long = Question(6, (), 5, SamplingParams(max_new_tokens=40))
+    world = make_world(num_blocks=60)
+    request_id = world.submit(long, streams=True)
+    world.take_delta()
+    world.loop.reset_caches()
+    world.take_final(request_id)
+    assert world.loop.engine_stats().num_cached_kv_blocks == 0
+    ask(world, long)
+    assert world.loop.engine_stats().num_cached_kv_blocks > 0
+
+
+def test_closed_loops_do_not_hang_who_resets(make_world: Make) -> None:
+    world = make_world()
+    world.close()
+    world.loop.reset_caches()

@@ -50,6 +50,7 @@ class EmbeddingStore:
         self._unpinned: OrderedDict[bytes, None] = OrderedDict()  # the least recently used first
         self._pins: dict[bytes, set[Hashable]] = {}
         self._in_flight: set[bytes] = set()
+        self._leaving: set[bytes] = set()  # pinned keys whose embedding is dropped with its last pin
         self._pinned_bytes = 0
         self._unpinned_bytes = 0
         self._total_hits = 0
@@ -119,6 +120,15 @@ class EmbeddingStore:
                 self._unpinned_bytes -= self._entries[key].nbytes
                 self._pinned_bytes += self._entries[key].nbytes
 
+    def clear(self) -> None:
+        """Drop all embeddings: those that somebody pins when nobody does any more."""
+        with self._lock:
+            self._leaving = set(self._pins)
+            for key in self._unpinned:
+                del self._entries[key]
+            self._unpinned.clear()
+            self._unpinned_bytes = 0
+
     def unpin(self, key: bytes, holder: Hashable) -> None:
         """`holder` needs the embedding no more. Unpinning what it does not hold does nothing."""
         with self._lock:
@@ -130,10 +140,14 @@ class EmbeddingStore:
                 return
             del self._pins[key]
             if key in self._entries:
-                self._unpinned[key] = None
                 self._pinned_bytes -= self._entries[key].nbytes
-                self._unpinned_bytes += self._entries[key].nbytes
-                self._evict()
+                if key in self._leaving:
+                    del self._entries[key]
+                else:
+                    self._unpinned[key] = None
+                    self._unpinned_bytes += self._entries[key].nbytes
+                    self._evict()
+            self._leaving.discard(key)
 
     def clear(self) -> None:
         """Drop all embeddings that nobody pins."""

@@ -6,6 +6,7 @@ Knows nothing about sequences: items come in, and for each hash exactly one answ
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -13,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from seesay.device import is_out_of_memory, make_stream, on_stream, record_done, synchronize, traced
+from seesay.device import HostCopy, is_out_of_memory, make_stream, on_stream, record_done, synchronize, traced
 from seesay.encoders.store import Lookup
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError, describe
 from seesay.turns import Turns
 
 if TYPE_CHECKING:
@@ -53,18 +54,19 @@ class _Queued:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Launched:
-    """A batch whose work is queued on a GPU; `wait` returns when it is done."""
+    """A batch whose work is queued on a GPU; `wait` returns when it is done. `sums` has the sum of each embedding."""
 
     batch: Sequence[_Queued]
     embeddings: Sequence[Tensor]
+    sums: HostCopy
     started_s: float
     wait: Callable[[], None]
 
 
 class EncoderWorker:
     """Feeds `encoder` in batches of at most `config.max_batch_size` items and `config.max_batch_tokens` units; a larger
-    item goes alone. On a GPU it has a stream of its own, which gives way to urgent ones; while one batch is computed
-    the next is launched behind it.
+    item goes alone. An embedding that is not finite, or has not `embedding_size` columns, is not kept. On a GPU it has
+    a stream of its own, which gives way to urgent ones; while one batch is computed the next is launched behind it.
 
     on_ready(hash, timing): the embedding was put into `store`. on_failed(hash, error): it could not be made; `error` is
     a `RequestError`. Both are called from the worker's thread, or from that of `submit`, and must be quick. Either may
@@ -79,6 +81,7 @@ class EncoderWorker:
         store: EmbeddingStore,
         config: VisionConfig,
         *,
+        embedding_size: int,
         on_ready: Callable[[bytes, EncodeTiming], None],
         on_failed: Callable[[bytes, RequestError], None],
         is_more_coming: Callable[[], bool] = lambda: False,
@@ -87,6 +90,7 @@ class EncoderWorker:
     ) -> None:
         self._encoder: Encoder | None = encoder  # None: closed, its weights are free
         self._store = store
+        self._embedding_size = embedding_size
         self._stream = make_stream(encoder.device, is_urgent=False)
         is_gpu = self._stream is not None
         self._max_batch_size = config.max_batch_size
@@ -104,6 +108,7 @@ class EncoderWorker:
         self.num_calls = 0
         self.num_items = 0
         self.num_restarts = 0
+        self.num_not_finite = 0
         self._sizes: dict[int, int] = {}  # of calls: number of items → number of calls
         synchronize(encoder.device)  # its weights may just have been loaded on another stream
         self._thread = self._start_thread()
@@ -184,7 +189,7 @@ class EncoderWorker:
                 self._in_hand = list(self._queue)
                 self._queue.clear()
         for entry in list(self._in_hand):
-            failure = RequestError(ErrorCode.INTERNAL, f"the vision encoder stopped unexpectedly: {_describe(error)}")
+            failure = RequestError(ErrorCode.INTERNAL, f"the vision encoder stopped unexpectedly: {describe(error)}")
             try:
                 self._fail(entry, failure)
             except Exception:
@@ -238,10 +243,11 @@ class EncoderWorker:
         started_s = time.perf_counter()
         try:
             embeddings = self._call_encoder([entry.item for entry in batch])
+            sums = _add_up(embeddings)
         except Exception as error:
             failure = error
         else:
-            launched = _Launched(batch, embeddings, started_s, record_done(self._stream))
+            launched = _Launched(batch, embeddings, sums, started_s, record_done(self._stream))
             if self._stream is None:
                 self._finish(launched)
             else:
@@ -253,7 +259,12 @@ class EncoderWorker:
         """Wait for a batch, and answer for its items."""
         launched.wait()
         encode_s = time.perf_counter() - launched.started_s
-        for entry, embedding in zip(launched.batch, launched.embeddings, strict=True):
+        [sums] = launched.sums.wait()
+        for entry, embedding, total in zip(launched.batch, launched.embeddings, sums.tolist(), strict=True):
+            if not math.isfinite(total):
+                self.num_not_finite += 1
+                self._fail(entry, _make_not_finite_error(entry.item))
+                continue
             self._store.put(entry.item.hash, embedding)
             queue_s = launched.started_s - entry.since_s
             self._on_ready(entry.item.hash, EncodeTiming(queue_s=queue_s, encode_s=encode_s, started_s=launched.started_s))
@@ -265,7 +276,7 @@ class EncoderWorker:
         if len(batch) == 1:
             self._fail(batch[0], _make_failure(batch[0].item, error, is_memory=is_memory))
             return
-        logger.warning("a batch of %d media failed (%s): retried in smaller ones", len(batch), _describe(error))
+        logger.warning("a batch of %d media failed (%s): retried in smaller ones", len(batch), describe(error))
         size = (len(batch) + 1) // 2 if is_memory else 1
         error.__traceback__ = None
         for start in range(0, len(batch), size):
@@ -285,14 +296,23 @@ class EncoderWorker:
             if len(embeddings) != len(items):
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")
             for item, embedding in zip(items, embeddings, strict=True):
-                if embedding.ndim != 2 or len(embedding) != len(item.slots):
-                    raise RuntimeError(
-                        f"the encoder made an embedding of shape {list(embedding.shape)} for a prompt with "
-                        f"{len(item.slots)} places for it"
-                    )
+                self._check_shape(item, embedding)
             owned = [_detach_memory(embedding) for embedding in embeddings]
         self.num_items += len(items)
         return owned
+
+    def _check_shape(self, item: MediaItem, embedding: Tensor) -> None:
+        expected = (len(item.slots), self._embedding_size)
+        if tuple(embedding.shape) != expected:
+            raise RuntimeError(
+                f"the encoder made an embedding of shape {list(embedding.shape)} for a prompt with {len(item.slots)} "
+                f"places for it: it takes {list(expected)}"
+            )
+        if embedding.device.type != self._encoder.device.type or not embedding.is_floating_point():
+            raise RuntimeError(
+                f"the encoder made an embedding of {embedding.dtype} on {embedding.device}; it takes floating point "
+                f"numbers on {self._encoder.device}"
+            )
 
     def _fail(self, entry: _Queued, error: RequestError) -> None:
         self._store.fail(entry.item.hash)
@@ -307,6 +327,22 @@ def _detach_memory(embedding: Tensor) -> Tensor:
     return embedding.clone() if is_view else embedding.contiguous()
 
 
+def _add_up(embeddings: Sequence[Tensor]) -> HostCopy:
+    """The sum of each embedding, float32 on its way to the host. That of finite numbers is finite: a tower's are far
+    from the limits of float32."""
+    import torch
+
+    return HostCopy(torch.stack([embedding.sum(dtype=torch.float32) for embedding in embeddings]))
+
+
+def _make_not_finite_error(item: MediaItem) -> RequestError:
+    return RequestError(
+        ErrorCode.INTERNAL,
+        f"the vision encoder made an embedding of this {item.modality} that is not finite. It is not kept; send the "
+        "request again, and if that does not help, look for damaged weights in the checkpoint",
+    )
+
+
 def _make_failure(item: MediaItem, error: Exception, *, is_memory: bool) -> RequestError:
     if isinstance(error, RequestError):
         return error
@@ -314,10 +350,6 @@ def _make_failure(item: MediaItem, error: Exception, *, is_memory: bool) -> Requ
         message = f"not enough memory to encode one {item.modality} of {item.num_units} patches: send it smaller"
         failure = RequestError(ErrorCode.OUT_OF_MEMORY, message, "messages")
     else:
-        failure = RequestError(ErrorCode.INTERNAL, f"the {item.modality} could not be encoded: {_describe(error)}")
+        failure = RequestError(ErrorCode.INTERNAL, f"the {item.modality} could not be encoded: {describe(error)}")
         failure.__cause__ = error
     return failure
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]

@@ -113,6 +113,7 @@ def rotate_and_write_kernel(
     slots_ptr,
     query_norm_ptr,
     key_norm_ptr,
+    faults_ptr,
     token_stride,
     eps,
     NUM_HEADS: tl.constexpr,
@@ -123,10 +124,12 @@ def rotate_and_write_kernel(
     BLOCK: tl.constexpr,
     BLOCK_REST: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    HAS_FAULTS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (t, p) takes heads p · HEADS … of token t: queries and keys are turned in place by tables of 2 · HALF
-    components, sin's first half negated; keys and values go to the token's slot of the cache, too."""
+    components, sin's first half negated; keys and values go to the token's slot of the cache, too. Where one of them is
+    not finite there, the token's fault becomes NaN: a store that no lane makes otherwise."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -171,12 +174,33 @@ def rotate_and_write_kernel(
     slot = tl.load(slots_ptr + token).to(tl.int64)
     targets = cache_ptr + slot * (2 * NUM_KV_HEADS * DIM) + (heads - NUM_HEADS)[:, None] * DIM
     is_kept = (heads >= NUM_HEADS)[:, None]
-    tl.store(targets + pairs[None, :], turned_first.to(cache_ptr.dtype.element_ty), mask=is_inside & is_kept)
-    tl.store(targets + HALF + pairs[None, :], turned_last.to(cache_ptr.dtype.element_ty), mask=is_inside & is_kept)
+    kept_first = turned_first.to(cache_ptr.dtype.element_ty)
+    kept_last = turned_last.to(cache_ptr.dtype.element_ty)
+    tl.store(targets + pairs[None, :], kept_first, mask=is_inside & is_kept)
+    tl.store(targets + HALF + pairs[None, :], kept_last, mask=is_inside & is_kept)
+    if HAS_FAULTS:
+        is_bad = _is_not_finite(kept_first) | _is_not_finite(kept_last)
+        _note_fault(faults_ptr + token, is_bad & is_inside & is_kept)
     if 2 * HALF < DIM:
         if HAS_NORM:
             tl.store(rest_places, rest.to(qkv_ptr.dtype.element_ty), mask=is_other & is_turned[:, None])
-        tl.store(targets + others[None, :], rest.to(cache_ptr.dtype.element_ty), mask=is_other & is_kept)
+        kept_rest = rest.to(cache_ptr.dtype.element_ty)
+        tl.store(targets + others[None, :], kept_rest, mask=is_other & is_kept)
+        if HAS_FAULTS:
+            _note_fault(faults_ptr + token, _is_not_finite(kept_rest) & is_other & is_kept)
+
+
+@triton.jit
+def _is_not_finite(x):
+    """Written so that a NaN, with which every comparison is false, counts."""
+    return (tl.abs(x.to(tl.float32)) < float("inf")) == 0
+
+
+@triton.jit
+def _note_fault(fault_ptr, is_bad):
+    """Write NaN to one place if any element is bad."""
+    nan = tl.full(is_bad.shape, float("nan"), tl.float32)
+    tl.store(fault_ptr + tl.zeros(is_bad.shape, tl.int32), nan, mask=is_bad)
 
 
 @triton.jit
@@ -316,6 +340,7 @@ def rotate_and_write(
     cache: torch.Tensor,
     slots: torch.Tensor,
     norms: tuple[torch.Tensor, torch.Tensor, float] | None,
+    faults: torch.Tensor | None = None,
 ) -> None:
     """See `Ops.rotate_and_write`."""
     num_tokens, num_all, dim = qkv.shape
@@ -323,7 +348,7 @@ def rotate_and_write(
     if not qkv.numel():
         return
     assert qkv.stride(1) == dim and qkv.stride(2) == 1 and cache.is_contiguous() and half
-    assert cos.is_contiguous() and sin.is_contiguous()
+    assert cos.is_contiguous() and sin.is_contiguous() and (faults is None or faults.is_contiguous())
     heads = min(HEADS_PER_PROGRAM, power_of_2_from(num_all))
     is_dependent = has_dependent_launch(qkv.get_device())
     rotate_and_write_kernel[(num_tokens, -(-num_all // heads))](
@@ -334,6 +359,7 @@ def rotate_and_write(
         slots,
         qkv if norms is None else norms[0],
         qkv if norms is None else norms[1],
+        qkv if faults is None else faults,
         qkv.stride(0),
         0.0 if norms is None else norms[2],
         NUM_HEADS=num_all - 2 * num_kv_heads,
@@ -344,6 +370,7 @@ def rotate_and_write(
         BLOCK=power_of_2_from(half),
         BLOCK_REST=power_of_2_from(max(1, dim - 2 * half)),
         HAS_NORM=norms is not None,
+        HAS_FAULTS=faults is not None,
         IS_DEPENDENT=is_dependent,
         launch_pdl=is_dependent,
     )

@@ -19,20 +19,22 @@ from seesay.llm.ops import DecodeRows
 from seesay.llm.step_input import StepRows, find_long
 from seesay.llm.step_sizes import fill_up, row_sizes
 
-_PREVIOUS, _IDS, _PLACES, _SLOTS, _LENS, _IS_LONG, _POSITIONS = range(7)
+_PREVIOUS, _IDS, _PLACES, _SLOTS, _LENS, _IS_LONG, _FAULTS, _POSITIONS = range(8)
 """Lines of the table of numbers, each with one per row: what the step before sampled; the tokens that the host knows,
-the places of the rows' own among both; KV slots; lengths (as int32); whether the long frequencies are used; positions.
+the places of the rows' own among both; KV slots; lengths (as int32); whether the long frequencies are used; faults,
+which the graph writes (as float32, see `ModelInput`); positions.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOutput:
-    """Logits [n, vocab], and the largest one of each row [n] with its token id int64 [n]. Overwritten by the next step
-    that a graph computes."""
+    """Logits [n, vocab], and the largest one of each row [n] with its token id int64 [n]; faults [n] (see
+    `ModelInput`), which are in `best`, too. Overwritten by the next step that a graph computes."""
 
     logits: torch.Tensor
     best: torch.Tensor
     token_ids: torch.Tensor
+    faults: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class DecodeGraphs:
     def _compute(self, size: int) -> DecodeOutput:
         rotary = self._decoder.config.rotary
         numbers = self._numbers[:, :size]
+        faults = self._numbers[_FAULTS].view(torch.float32)[:size]
         inputs = ModelInput(
             input_ids=self._numbers.view(-1).index_select(0, numbers[_PLACES]),
             positions=numbers[_POSITIONS:] if rotary.sections else numbers[_POSITIONS],
@@ -87,11 +90,13 @@ class DecodeGraphs:
                 kv_lens=self._numbers[_LENS].view(torch.int32)[:size],
                 block_table=self._table[:size],
             ),
+            faults=faults,
             is_long=None if rotary.long_inv_freq is None else numbers[_IS_LONG] > 0,
         )
         logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
         best, token_ids = logits.max(dim=-1)
-        return DecodeOutput(logits=logits, best=best, token_ids=token_ids)
+        best.add_(faults)  # so that what is collected anyway tells of them
+        return DecodeOutput(logits=logits, best=best, token_ids=token_ids, faults=faults)
 
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows."""
@@ -108,7 +113,12 @@ class DecodeGraphs:
         upload_into(self._numbers[1:], self._make_numbers(step))
         graph.replay()
         output = graph.output
-        return DecodeOutput(logits=output.logits[:count], best=output.best[:count], token_ids=output.token_ids[:count])
+        return DecodeOutput(
+            logits=output.logits[:count],
+            best=output.best[:count],
+            token_ids=output.token_ids[:count],
+            faults=output.faults[:count],
+        )
 
     def _make_scratch_numbers(self) -> npt.NDArray[np.int64]:
         """All lines but the first, int64 [lines - 1, max_batch_size], of rows that are padding."""
@@ -150,16 +160,16 @@ class DecodeGraphs:
 
     def _update_tables(self, step: StepRows, size: int) -> None:
         """Bring the block tables of the first `size` rows to the device if any is new."""
-        changed = False
-        tables = self._tables
+        changed: dict[int, tuple[int, ...]] = {}
         longest = 1
         for index in range(size):
             blocks = step.rows[index].block_ids if index < len(step.rows) else self._scratch
             longest = max(longest, len(blocks))
-            if blocks is not tables[index]:
-                tables[index] = blocks
+            if blocks is not self._tables[index]:
+                changed[index] = blocks
                 self._host_table[index, : len(blocks)] = blocks
-                changed = True
         if changed:
             [there] = upload([np.ascontiguousarray(self._host_table[:size, :longest])], self._decoder.device)
             self._table[:size, :longest].copy_(there)
+            for index, blocks in changed.items():  # not before: the upload may have failed
+                self._tables[index] = blocks

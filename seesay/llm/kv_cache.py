@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 
 from seesay.device import Memory
@@ -24,7 +27,7 @@ class KVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
-        self._pool = torch.zeros(shape, dtype=dtype, device=device)
+        self._pool = _make_zeros(shape, dtype, device)
         self.layers = self._pool.unbind(0)
         self.blocks = self._pool.transpose(0, 1)
 
@@ -33,6 +36,14 @@ class KVCache:
         token would get through any mask, because 0 · NaN is NaN."""
         ids = torch.tensor(block_ids, dtype=torch.int64, device=self._pool.device)
         self._pool.index_fill_(1, ids, 0)
+
+
+def _make_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros. On the CPU the system's own (`calloc`), whose pages take no memory before they are written to:
+    `torch.zeros` writes to all of them."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
 
 def bytes_per_block(config: DecoderConfig, *, block_size: int, dtype: torch.dtype) -> int:

@@ -57,7 +57,7 @@ class PrefixCache:
     def register(self, seq: Sequence) -> list[Sequence]:
         """Let others find the blocks of a sequence that are full and computed. Returns those who waited for them."""
         num_full = seq.num_computed // self._pool.block_size
-        if not self._pool.enable_prefix_caching or num_full == seq.num_registered_blocks:
+        if not (self._pool.enable_prefix_caching and seq.shares_blocks) or num_full == seq.num_registered_blocks:
             return []
         self._extend_keys(seq, num_full)
         first, seq.num_registered_blocks = seq.num_registered_blocks, num_full

@@ -26,13 +26,13 @@ from seesay.device import (
     synchronize,
     traced,
 )
-from seesay.errors import ConfigError, RequestError
+from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.host_cache import HostCache, staging_bytes
 from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.models.spec import DecoderConfig
-from seesay.llm.sampler import Draws, Sampler, SamplingRow
+from seesay.llm.sampler import Draws, Sampler, SamplingRow, make_not_finite_error
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
 from seesay.llm.step_input import (
@@ -90,46 +90,74 @@ class RowResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """token_ids: by sequence id, what was sampled: what `Scheduler.commit_step` takes. rows: what some rows gave beside
-    that. errors: by sequence id, of the rows that failed."""
+    that. errors: by sequence id, of the rows that failed. not_finite: those among them that computed something that is
+    not finite."""
 
     token_ids: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     rows: tuple[RowResult, ...] = ()
     errors: Mapping[int, RequestError] = field(default_factory=dict)
+    not_finite: frozenset[int] = frozenset()
 
 
 class LaunchedStep:
-    """A step that is being computed. `collect` waits for its end."""
+    """A step that is being computed. `collect` waits for its end. `faults` are those of its tokens, in the rows' order
+    (see `ModelInput`); None where the draws tell of them."""
 
     def __init__(
-        self, *, step: StepRows, draws: Draws | None, outputs: Mapping[int, RowResult], done: HostCopy | None
+        self,
+        *,
+        step: StepRows,
+        dtype: torch.dtype,
+        draws: Draws | None = None,
+        outputs: Mapping[int, RowResult] | None = None,
+        faults: HostCopy | None = None,
     ) -> None:
         self._step = step
+        self._dtype = dtype
         self._draws = draws
-        self._outputs = outputs
-        self._done = done
+        self._outputs = outputs or {}
+        self._faults = faults
 
     def collect(self) -> StepResult:
         """The results of all rows. Raises what went wrong on the device."""
-        if self._done is not None:
-            self._done.wait()
+        not_finite = self._find_faulty()
         choices = iter(() if self._draws is None else self._draws.collect())
         token_ids: dict[int, tuple[int, ...]] = {}
         outputs = dict(self._outputs)
         errors = dict(self._step.errors)
         for row in self._step.rows:
-            if not row.samples:
-                continue
-            token_id, logprobs, error = next(choices)
-            if error is not None or token_id is None:
-                assert error is not None
+            error: RequestError | None = None
+            if row.samples:
+                token_id, logprobs, error = next(choices)
+                if error is not None and error.code is ErrorCode.INTERNAL:
+                    not_finite.add(row.seq_id)
+            if row.seq_id in not_finite and error is None:
+                error = make_not_finite_error("keys and values", self._dtype)
+            if error is not None:
                 errors[row.seq_id] = error
                 outputs.pop(row.seq_id, None)
                 continue
+            if not row.samples:
+                continue
+            assert token_id is not None
             token_ids[row.seq_id] = (token_id,)
             if logprobs is not None:
                 result = outputs.get(row.seq_id) or RowResult(seq_id=row.seq_id, start=row.start)
                 outputs[row.seq_id] = replace(result, logprobs=logprobs)
-        return StepResult(token_ids=token_ids, rows=tuple(outputs.values()), errors=errors)
+        return StepResult(
+            token_ids=token_ids, rows=tuple(outputs.values()), errors=errors, not_finite=frozenset(not_finite)
+        )
+
+    def _find_faulty(self) -> set[int]:
+        """The sequences whose rows left something not finite in the KV cache."""
+        if self._faults is None:
+            return set()
+        [faults] = self._faults.wait()
+        is_faulty = np.isnan(faults.numpy())
+        if not is_faulty.any():
+            return set()
+        starts = np.cumsum([0, *(row.num_tokens for row in self._step.rows)])
+        return {row.seq_id for i, row in enumerate(self._step.rows) if is_faulty[starts[i] : starts[i + 1]].any()}
 
 
 class ModelRunner:
@@ -342,14 +370,18 @@ class ModelRunner:
             block_size=block_size,
         )
         if not step.rows:
-            return LaunchedStep(step=step, draws=None, outputs={}, done=None)
+            return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
         is_plain = all(map(_wants_token_only, step.members))
         if self._graphs is not None and is_plain and self._graphs.takes(step):
             output = self._graphs.run(step, self._previous)
             greedy = output.best, output.token_ids
-            return LaunchedStep(step=step, draws=self._draw(output.logits, step, greedy=greedy), outputs={}, done=None)
+            # Of rows whose logits are adjusted, `best` is found anew.
+            is_told = all(sequence.params.is_plain for sequence in step.members)
+            faults = None if is_told else HostCopy(output.faults)
+            draws = self._draw(output.logits, step, greedy=greedy)
+            return LaunchedStep(step=step, dtype=self.dtype, draws=draws, faults=faults)
         inputs, last_tokens = make_model_input(
             step,
             self._previous,
@@ -360,7 +392,7 @@ class ModelRunner:
         )
         wanted = last_tokens if is_plain and not step.samples_all else None
         hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
-        draws: Draws | None = None
+        draws = None
         logits: torch.Tensor | None = None
         num_sampled = sum(row.samples for row in step.rows)
         if num_sampled:
@@ -368,7 +400,7 @@ class ModelRunner:
             logits = self.decoder.logits(hidden.index_select(0, last_tokens) if is_whole else hidden)[:num_sampled]
             draws = self._draw(logits, step)
         outputs = {} if is_plain else self._collect_outputs(step, hidden, logits)
-        return LaunchedStep(step=step, draws=draws, outputs=outputs, done=None if draws else HostCopy(last_tokens))
+        return LaunchedStep(step=step, dtype=self.dtype, draws=draws, outputs=outputs, faults=HostCopy(inputs.faults))
 
     def _draw(
         self, logits: torch.Tensor, step: StepRows, *, greedy: tuple[torch.Tensor, torch.Tensor] | None = None

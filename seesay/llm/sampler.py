@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from seesay.device import HostCopy, upload
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError, describe
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.token_counts import TokenCounts
 
@@ -111,7 +111,7 @@ class Draws:
         errors = dict(self._errors)
         for index, value in enumerate(best):
             if not math.isfinite(value) and index not in errors:
-                errors[index] = _not_finite(self._rows[index], self._dtype)
+                errors[index] = _explain_best(self._rows[index], value, self._dtype)
         report = _report_logprobs(self._rows, token_ids, *logprobs) if logprobs else {}
         return [
             Sampled(token_id=None, error=errors[i]) if i in errors else Sampled(token_id=t, logprobs=report.get(i))
@@ -216,7 +216,7 @@ class Sampler:
                 try:
                     scores[index] = _process(scores[index], row)
                 except Exception as error:
-                    message = f"a logits processor failed: {type(error).__name__}: {error}"
+                    message = f"a logits processor failed: {describe(error)}"
                     errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
         return errors
 
@@ -444,18 +444,26 @@ def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
     return scores
 
 
-def _not_finite(row: SamplingRow, dtype: torch.dtype) -> RequestError:
-    if row.params.bad_token_ids or row.params.logits_processors or row.params.min_new_tokens:
+def _explain_best(row: SamplingRow, best: float, dtype: torch.dtype) -> RequestError:
+    """The error of a row whose greatest logit is not finite."""
+    params = row.params
+    if best == -math.inf and (params.bad_token_ids or params.logits_processors or params.min_new_tokens):
         return RequestError(
             ErrorCode.INVALID_REQUEST,
             "no token is left to choose: bad_token_ids, min_new_tokens or logits_processors forbid all of them",
             "bad_token_ids",
         )
-    cure = "its range is small: try dtype='float32' or 'bfloat16'"
-    if dtype is not torch.float16:
-        cure = "look for damaged weights in the checkpoint"
+    return make_not_finite_error("logits", dtype)
+
+
+def make_not_finite_error(what: str, dtype: torch.dtype) -> RequestError:
+    """The error of a request for which the model computed `what`, in `dtype`, with NaN or infinity in it."""
     name = str(dtype).removeprefix("torch.")
-    return RequestError(ErrorCode.INTERNAL, f"the model's logits, computed in {name}, are not finite: {cure}")
+    cure = "if it does so again, look for damaged weights in the checkpoint"
+    if dtype is torch.float16:
+        cure = "if it does so again, its range is too small: try dtype='float32' or 'bfloat16'"
+    message = f"the model's {what}, computed in {name}, are not finite. None of it is kept; send the request again, and"
+    return RequestError(ErrorCode.INTERNAL, f"{message} {cure}")
 
 
 def _compute_logprobs(

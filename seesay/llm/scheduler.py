@@ -185,6 +185,19 @@ class Scheduler:
         self._end(seq, reason, error)
         return True
 
+    def forget_blocks(self, seq_id: int) -> None:
+        """Let nobody find the blocks of a live sequence any more, those it shares included: something in them is wrong.
+        Between steps, when no copies are planned."""
+        self._pool.forget(self._sequences[seq_id].block_ids)
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
+        for seq in self._running:
+            self._readmit(self._followers, self._prefix.forget(seq))
+            seq.shares_blocks = False
+        self._pool.forget(range(self._pool.num_blocks))
+        self._pool.host.forget_slots(range(self._pool.host.num_slots))
+
     def abort(self, seq_id: int) -> bool:
         """End a sequence that nobody waits for. Returns whether it was alive."""
         return self.finish(seq_id, "abort")
@@ -389,6 +402,7 @@ class Scheduler:
         seq.block_ids = ()
         self._readmit(self._followers, self._prefix.forget(seq))
         seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
+        seq.shares_blocks = True
         if seq.is_long != self._is_long(seq):
             seq.is_long = self._is_long(seq)
             seq.block_keys.clear()

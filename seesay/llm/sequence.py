@@ -59,6 +59,7 @@ class Sequence:
     cache_salt: sequences of different salts share no KV block.
     is_long: whether its keys are rotated by the long frequencies, where the model has them; it shares no KV block with
     sequences that differ in this.
+    shares_blocks: whether others may find its blocks: not when the prefix cache was emptied while it ran.
     is_streamed: whether somebody reads the answer while it is made, so that its tokens should come evenly.
     """
 
@@ -89,6 +90,7 @@ class Sequence:
         "params",
         "ready_until",
         "seq_id",
+        "shares_blocks",
         "status",
         "was_admitted",
     )
@@ -129,6 +131,7 @@ class Sequence:
         self.block_ids: tuple[int, ...] = ()
         self.block_keys: list[BlockKey] = []
         self.num_registered_blocks = 0
+        self.shares_blocks = True
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.was_admitted = False

@@ -174,6 +174,7 @@ def make_model_input(
         "positions": positions,
         "slots": slots,
         "last_tokens": last_tokens,
+        "faults": np.zeros(num_tokens, dtype=np.float32),
     }
     is_long = find_long(step.members, config)
     if is_long is not None:
@@ -195,6 +196,7 @@ def make_model_input(
         positions=there["positions"],
         slot_mapping=there["slots"],
         layout=layout,
+        faults=there["faults"],
         is_long=there.get("is_long"),
         splice_rows=there.get("splice_rows"),
         splice_embeddings=_join_pieces(step.splices, device),
@@ -309,4 +311,10 @@ def _make_blank_input(
         block_size=block_size,
         num_decode=sum(count == 1 for count in num_new),
     )
-    return ModelInput(input_ids=zeros, positions=zeros, slot_mapping=zeros + block * block_size, layout=layout)
+    return ModelInput(
+        input_ids=zeros,
+        positions=zeros,
+        slot_mapping=zeros + block * block_size,
+        layout=layout,
+        faults=zeros.float(),
+    )

@@ -137,6 +137,7 @@ class _EngineCollector(Collector):
             ("prefix_hit_tokens", "prompt tokens found there", stats.total_prefix_hit_tokens),
             ("kv_host_loads", "KV blocks that came back from the host", stats.total_host_kv_loads),
             ("encoder_items", "pictures and clips encoded", stats.total_encoder_items),
+            ("nonfinite", "requests and pictures for which NaN or infinity was computed", stats.total_not_finite),
             ("encoder_restarts", "vision workers that died and were started again", stats.total_encoder_restarts),
         ):
             yield CounterMetricFamily(f"seesay_{name}", text, value=value)

@@ -1,6 +1,8 @@
-"""`/health`, `/version` and `/metrics`: for those who run the server."""
+"""`/health`, `/version`, `/metrics` and `/reset_caches`: for those who run the server."""
 
 from __future__ import annotations
+
+import asyncio
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -37,6 +39,12 @@ def make_router(state: ServerState) -> APIRouter:
     async def version() -> Version:
         """The version of seesay."""
         return Version()
+
+    @router.post("/reset_caches")
+    async def reset_caches() -> Health:
+        """Forget preprocessed media, embeddings and the prefix cache. Requests that are being answered go on."""
+        await asyncio.to_thread(state.engine.reset_caches)
+        return Health()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:

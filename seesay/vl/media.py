@@ -111,6 +111,11 @@ class FeatureCache:
             self._entries.move_to_end(key)
             return entry[0]
 
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._used_bytes = 0
+
     def put(self, key: bytes, features: Mapping[str, Any]) -> None:
         size = sum(getattr(value, "nbytes", 64) for value in features.values())
         if size > self._limit_bytes:
@@ -223,6 +228,11 @@ class MediaFront:
         if batch is None:
             return _gather([begin(item) for item in request.items])
         return [future.result() for future in [batch.share(item, begin) for item in request.items]]
+
+    def forget(self) -> None:
+        """Forget the features and contents that were seen before."""
+        self._seen.clear()
+        self._cache.clear()
 
     def stats(self) -> FeatureCacheStats:
         """Counts of the feature cache."""

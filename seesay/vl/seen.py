@@ -47,6 +47,10 @@ class SeenContents:
                 self._entries.move_to_end(content_key)
             return self._entries.get(content_key)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
     def put(self, content_key: bytes, seen: SeenMedia) -> None:
         with self._lock:
             self._entries[content_key] = seen

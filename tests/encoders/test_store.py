@@ -124,3 +124,22 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_clearing_drops_what_nobody_pins_now_and_the_rest_later() -> None:
+    store = EmbeddingStore(1 << 20)
+    for key in (b"free", b"held", b"later"):
+        assert store.begin(key) is Lookup.MISSING
+    store.put(b"free", torch.zeros(2))
+    store.pin(b"held", 1)
+    store.put(b"held", torch.zeros(3))
+    store.clear()
+    store.put(b"later", torch.zeros(4))
+    assert [store.find(key) for key in (b"free", b"held", b"later")] == [Lookup.MISSING, Lookup.READY, Lookup.READY]
+    store.check_integrity()
+    store.unpin(b"held", 1)
+    assert store.find(b"held") is Lookup.MISSING and store.find(b"later") is Lookup.READY
+    store.check_integrity()
+    store.pin(b"later", 1)
+    store.unpin(b"later", 1)
+    assert store.find(b"later") is Lookup.READY

@@ -62,7 +62,13 @@ class Desk:
         options.setdefault("is_more_coming", lambda: not self.gate.is_set())
         options.setdefault("max_wait_s", 20.0)
         self.worker = EncoderWorker(
-            encoder, self.store, config, on_ready=self.note_ready, on_failed=self.note_failed, **options
+            encoder,
+            self.store,
+            config,
+            embedding_size=4,
+            on_ready=self.note_ready,
+            on_failed=self.note_failed,
+            **options,
         )
 
     def note_ready(self, item_hash: bytes, timing: EncodeTiming) -> None:
@@ -174,6 +180,61 @@ def test_rows_that_do_not_match_the_prompt_are_an_error(desks: Callable[..., Des
     desk.send(make_item(1, made=5), make_item(2))
     assert desk.ready == [2]
     assert "[5, 4]" in desk.failed[1].message and "3 places" in desk.failed[1].message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_embedding_that_is_not_finite_is_not_kept(desks: Callable[..., Desk], value: float) -> None:
+    class Flaky(FakeEncoder):
+        def encode(self, features: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+            embeddings = super().encode(features)
+            if len(self.batches) == 1:
+                embeddings[1][2, 3] = value
+            return embeddings
+
+    desk = desks(Flaky())
+    desk.send(*(make_item(n) for n in range(4)))
+    assert desk.ready == [0, 2, 3] and desk.worker.num_not_finite == 1
+    assert desk.failed[1].code is ErrorCode.INTERNAL and "not finite" in desk.failed[1].message
+    assert desk.store.get(make_item(1).hash) is None
+    desk.send(make_item(1))
+    assert desk.ready[-1] == 1 and desk.store.get(make_item(1).hash) is not None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda embedding: embedding[:, :3], ["[3, 3]", "[3, 4]"]),
+        (lambda embedding: embedding.to("meta"), ["meta"]),
+        (lambda embedding: embedding.long(), ["int64"]),
+    ],
+)
+def test_an_embedding_that_no_prompt_takes_is_not_kept(
+    desks: Callable[..., Desk], spoil: Callable[[torch.Tensor], torch.Tensor], words: list[str]
+) -> None:
+    class Odd(FakeEncoder):
+        def encode(self, features: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+            embeddings = super().encode(features)
+            return [spoil(e) if f["number"] == 1 else e for e, f in zip(embeddings, features, strict=True)]
+
+    desk = desks(Odd())
+    desk.send(make_item(1), make_item(2))
+    assert desk.ready == [2] and all(word in desk.failed[1].message for word in words), desk.failed[1].message
+    assert desk.store.get(make_item(1).hash) is None
+
+
+def test_an_error_that_cannot_be_printed_fails_its_item_only(desks: Callable[..., Desk]) -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    def fail(batch: list[int]) -> None:
+        if 2 in batch:
+            raise Unprintable
+
+    desk = desks(FakeEncoder(fail))
+    desk.send(*(make_item(n) for n in range(4)))
+    assert desk.ready == [0, 1, 3] and desk.worker.num_restarts == 0
+    assert "Unprintable" in desk.failed[2].message
 
 
 def test_a_thread_that_dies_is_started_again_and_only_what_it_held_fails(desks: Callable[..., Desk]) -> None:

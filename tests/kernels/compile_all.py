@@ -119,6 +119,9 @@ def call_rows(dtype: torch.dtype) -> None:
         angles, weight = empty(40, 1, dim, dtype=dtype), empty(dim, dtype=dtype)
         norms = (weight, weight, 1e-6) if dim == 128 else None
         rows.rotate_and_write(qkv, angles, angles, make_cache(dim, dtype), slots, norms)
+        rows.rotate_and_write(
+            qkv, angles, angles, make_cache(dim, dtype), slots, norms, empty(len(qkv), dtype=torch.float32)
+        )
 
 
 def make_cache(dim: int, dtype: torch.dtype, block_size: int = 64) -> torch.Tensor:

@@ -232,6 +232,7 @@ def test_wanted_tokens_alone_are_as_among_all(saved, name, wanted, device):
             block_size=4,
             num_decode=0,
         ),
+        faults=torch.zeros(13, device=device),
     )
 
     def run(rows: list[int] | None) -> tuple[torch.Tensor, list[torch.Tensor]]:

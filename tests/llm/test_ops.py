@@ -70,6 +70,20 @@ def test_rotate_turns_pairs_and_writes_keys_and_values(device, rotated, is_norme
     assert cache.count_nonzero() == 5 * 2 * KV_HEADS * DIM
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_tokens_whose_keys_or_values_are_not_finite_are_marked(device, value):
+    qkv = torch.randn(6, 3 + 2 * KV_HEADS, DIM, device=device)
+    qkv[0, 0, 0] = value  # a query is nobody's fault
+    qkv[1, 3, DIM - 1] = value
+    qkv[4, -1, 0] = value
+    angles = torch.zeros(6, 1, DIM, device=device)
+    cache, faults = torch.zeros(2, 4, 2, KV_HEADS, DIM, device=device), torch.zeros(6, device=device)
+    slots = torch.arange(6, device=device)
+    pick_ops(device).rotate_and_write(qkv, angles + 1, angles, cache, slots, None, faults)
+    assert faults.isnan().tolist() == [False, True, False, False, True, False]
+    assert not faults[[0, 2, 3, 5]].any()
+
+
 @pytest.mark.parametrize(
     ("activation", "formula"),
     [

@@ -135,6 +135,25 @@ def test_rotate_and_write(ops, dtype, num_tokens, heads, kv_heads, dim, rotated,
 
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rotated", [8, 12])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_tokens_whose_keys_or_values_are_not_finite_are_marked(ops, dtype, rotated, value):
+    heads, kv_heads, dim = 5, 2, 12
+    qkv = random(6, heads + 2 * kv_heads, dim, dtype=dtype)
+    qkv[0, 0, 0] = value  # a query is nobody's fault
+    qkv[1, heads, dim - 1] = value
+    qkv[2, heads + 1, 0] = value
+    qkv[4, -1, rotated // 2] = value
+    angles = torch.zeros(6, 1, rotated, dtype=dtype, device=DEVICE)
+    cache = torch.zeros(3, 2, 2, kv_heads, dim, dtype=dtype, device=DEVICE)
+    slots, faults = torch.arange(6, device=DEVICE), torch.zeros(6, device=DEVICE)
+    ops.rotate_and_write(qkv, angles + 1, angles, cache, slots, None, faults)
+    assert faults.isnan().tolist() == [False, True, True, False, True, False]
+    assert not faults[[0, 3, 5]].any()
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_tokens", "size"), [(0, 8), (1, 1), (3, 1500), (9, 64)])
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
 def test_act_and_mul(ops, dtype, num_tokens, size, activation):

@@ -28,12 +28,14 @@ class ModelInput:
     input_ids int64 [T]; positions int64 [T] or [3, T]; is_long bool [T] or None (see `Rotary.tables`);
     slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows;
     splice_rows int64 [R] and splice_embeddings [R, hidden]: which tokens take an embedding instead of their id's.
+    faults: float32 [T] of zeros; becomes NaN for tokens that left something not finite in the KV cache.
     """
 
     input_ids: torch.Tensor
     positions: torch.Tensor
     slot_mapping: torch.Tensor
     layout: RowLayout | DecodeRows
+    faults: torch.Tensor
     is_long: torch.Tensor | None = None
     splice_rows: torch.Tensor | None = None
     splice_embeddings: torch.Tensor | None = None
@@ -47,6 +49,7 @@ class _Step:
     sin: torch.Tensor
     slots: torch.Tensor
     attention: Any
+    faults: torch.Tensor
 
 
 class _Layer:
@@ -123,7 +126,7 @@ class _Layer:
         norms = None
         if self._qk_norms:
             norms = self._qk_norms[0].data, self._qk_norms[1].data, self._eps
-        self._ops.rotate_and_write(qkv, step.cos, step.sin, cache, step.slots, norms)
+        self._ops.rotate_and_write(qkv, step.cos, step.sin, cache, step.slots, norms, step.faults)
         output = self._ops.attend(
             qkv[:, : self._num_heads],
             cache,
@@ -246,7 +249,7 @@ class Decoder:
             ops.splice(residual, inputs.splice_rows, inputs.splice_embeddings)
         cos, sin = self._rotary.tables(inputs.positions, inputs.is_long)
         plan = ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
-        step = _Step(cos, sin, inputs.slot_mapping, plan)
+        step = _Step(cos, sin, inputs.slot_mapping, plan, inputs.faults)
         if 0 < len(residual) <= self._max_fused_rows:
             for layer, cache in zip(layers, caches, strict=True):
                 layer.run_fused(residual, cache, step)

@@ -72,13 +72,14 @@ class Ops(Protocol):
         cache: torch.Tensor,
         slots: torch.Tensor,
         norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+        faults: torch.Tensor | None = None,
     ) -> None:
         """Rotate queries and keys in place, and write keys and values to the cache.
 
         qkv [T, H + 2 G, D] holds queries, keys and values. The first R of the D components are rotated (Su et al. 2021,
         halves paired) by dense cos and sin [T, 1, R], sin's first half being negated already. slots int64 [T] of a
         cache [num_blocks, block_size, 2, G, D]. norms: (weight of queries [D], of keys [D], eps) of an RMS norm before
-        the rotation.
+        the rotation. faults: float32 [T], set to NaN for tokens with a key or value that is not finite in the cache.
         """
 
     def plan_attention(

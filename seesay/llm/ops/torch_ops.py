@@ -7,6 +7,7 @@ next step. What is only there to be fast on the CPU is in float32 alone.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -101,6 +102,7 @@ class TorchOps:
         cache: torch.Tensor,
         slots: torch.Tensor,
         norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+        faults: torch.Tensor | None = None,
     ) -> None:
         num_kv_heads = cache.shape[3]
         num_heads = qkv.shape[1] - 2 * num_kv_heads
@@ -110,7 +112,10 @@ class TorchOps:
             qk[:, :num_heads] = self.rms_norm(qk[:, :num_heads], query_weight, eps)
             qk[:, num_heads:] = self.rms_norm(qk[:, num_heads:], key_weight, eps)
         self.rotate(qk, cos, sin)
-        self.write_kv(cache, slots, qkv[:, num_heads:].view(qkv.shape[0], 2, num_kv_heads, -1))
+        pairs = qkv[:, num_heads:]
+        self.write_kv(cache, slots, pairs.view(qkv.shape[0], 2, num_kv_heads, -1))
+        if faults is not None:
+            _note_faults(pairs, faults)
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         hidden.index_copy_(0, rows, embeddings.to(hidden.dtype))
@@ -167,6 +172,12 @@ class TorchOps:
                 _attend_piece(query, cache, piece, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
             )
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _note_faults(pairs: torch.Tensor, faults: torch.Tensor) -> None:
+    """Set faults [T] to NaN where keys and values [T, 2 G, D] are not finite. On the CPU a sum is looked at first."""
+    if pairs.is_cuda or not math.isfinite(pairs.sum().item()):
+        faults.masked_fill_(~pairs.isfinite().flatten(1).all(dim=1), math.nan)
 
 
 def _end_of_group(layout: RowLayout, start: int) -> int:

@@ -38,8 +38,9 @@ class TritonOps:
         cache: torch.Tensor,
         slots: torch.Tensor,
         norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+        faults: torch.Tensor | None = None,
     ) -> None:
-        row_kernels.rotate_and_write(qkv, cos, sin, cache, slots, norms)
+        row_kernels.rotate_and_write(qkv, cos, sin, cache, slots, norms, faults)
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         row_kernels.scatter(hidden, rows, embeddings)
