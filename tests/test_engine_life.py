@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from asking import ask, collect, parse
+from asking import ask, collect, make_picture, parse
 from PIL import Image
 
 from seesay.api import Pipeline
@@ -243,3 +243,19 @@ def test_endless_prompts_are_refused_before_they_are_tokenized(
 def test_absurd_blocks_are_refused() -> None:
     with pytest.raises(ConfigError, match="block_size"):
         EngineConfig(block_size=10**6)
+
+
+def test_a_pipeline_resets_its_caches_until_it_is_closed(tiny_checkpoint: Callable[[str], Path]) -> None:
+    engine = AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=CPU)
+    with Pipeline.from_engine(engine) as pipe:
+        config = GenerationConfig(max_new_tokens=4, ignore_eos=True)
+        prompt = ("what is in the picture? " * 3, make_picture(40, 30, 5))
+        first = pipe(prompt, gen_config=config)
+        pipe.reset_caches()
+        stats = engine.stats()
+        assert (stats.num_embeddings, stats.num_features, stats.num_cached_kv_blocks) == (0, 0, 0)
+        again = pipe(prompt, gen_config=config)
+        assert again.token_ids == first.token_ids and again.usage is not None and again.usage.cached_tokens == 0
+        assert engine.stats().total_encoder_items == 2
+    with pytest.raises(RequestError, match="closed"):
+        pipe.reset_caches()

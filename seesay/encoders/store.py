@@ -149,13 +149,6 @@ class EmbeddingStore:
                     self._evict()
             self._leaving.discard(key)
 
-    def clear(self) -> None:
-        """Drop all embeddings that nobody pins."""
-        with self._lock:
-            for key in self._unpinned:
-                self._unpinned_bytes -= self._entries.pop(key).nbytes
-            self._unpinned.clear()
-
     def stats(self) -> StoreStats:
         with self._lock:
             return StoreStats(

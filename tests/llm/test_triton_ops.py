@@ -134,6 +134,7 @@ def test_rotate_and_write(ops, dtype, num_tokens, heads, kv_heads, dim, rotated,
 
 
 @runs_here
+@pytest.mark.filterwarnings("ignore:invalid value")  # of NumPy, in the interpreter
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rotated", [8, 12])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -65,6 +65,25 @@ def test_metrics_count_what_happened(server: LiveServer) -> None:
     assert after["seesay_kv_blocks"] > 0
 
 
+async def test_caches_are_reset(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    url = make_data_url(seed=977)
+    body = {"model": "m", "messages": ask_about(url), "max_tokens": 3, "temperature": 0}
+    first, again = [(await http.post(CHAT, json=body)).json() for _ in range(2)]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert engine.stats().num_embeddings and engine.stats().num_features and engine.stats().num_cached_kv_blocks
+    assert (await http.post("/reset_caches")).json() == {"status": "ok"}
+    stats = engine.stats()
+    assert (stats.num_embeddings, stats.num_features, stats.num_cached_kv_blocks) == (0, 0, 0)
+    after = (await http.post(CHAT, json=body)).json()
+    assert after["choices"] == first["choices"] and not after["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert "seesay_nonfinite_total 0.0" in (await http.get("/metrics")).text
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=create_app(engine, make_settings(api_keys=("k",)))), base_url="http://test"
+    ) as keyed:
+        assert (await keyed.post("/reset_caches")).status_code == 401
+        assert (await keyed.post("/reset_caches", headers={"x-api-key": "k"})).status_code == 200
+
+
 def test_strangers_make_no_labels(server: LiveServer) -> None:
     httpx.get(f"{server.url}/some/where?x=1")
     assert not any("some" in name for name in read_metrics(server))
@@ -74,7 +93,7 @@ async def test_openapi_has_every_route_and_model(http: httpx.AsyncClient) -> Non
     document = (await http.get("/openapi.json")).json()
     assert {
         "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/health",
-        "/version", "/metrics",
+        "/version", "/metrics", "/reset_caches",
     } <= set(document["paths"])  # fmt: skip
     components = document["components"]["schemas"]
     assert {"ChatCompletion", "ChatCompletionChunk", "ResponseEvent", "ErrorResponse", "ChatMessage"} <= set(components)
