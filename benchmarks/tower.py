@@ -172,6 +172,7 @@ class Worker:
             encoder,
             EmbeddingStore(1 << 30),
             VisionConfig(),
+            embedding_size=encoder.hidden_size,
             on_ready=lambda _key, _timing: self._answers.put(None),
             on_failed=lambda _key, error: self._answers.put(error),
         )

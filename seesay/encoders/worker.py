@@ -20,6 +20,7 @@ from seesay.errors import ErrorCode, RequestError, describe
 from seesay.turns import Turns
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from seesay.config import VisionConfig
@@ -296,22 +297,22 @@ class EncoderWorker:
             if len(embeddings) != len(items):
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")
             for item, embedding in zip(items, embeddings, strict=True):
-                self._check_shape(item, embedding)
+                self._check_kind(item, embedding, device)
             owned = [_detach_memory(embedding) for embedding in embeddings]
         self.num_items += len(items)
         return owned
 
-    def _check_shape(self, item: MediaItem, embedding: Tensor) -> None:
+    def _check_kind(self, item: MediaItem, embedding: Tensor, device: torch.device) -> None:
         expected = (len(item.slots), self._embedding_size)
         if tuple(embedding.shape) != expected:
             raise RuntimeError(
                 f"the encoder made an embedding of shape {list(embedding.shape)} for a prompt with {len(item.slots)} "
                 f"places for it: it takes {list(expected)}"
             )
-        if embedding.device.type != self._encoder.device.type or not embedding.is_floating_point():
+        if embedding.device.type != device.type or not embedding.is_floating_point():
             raise RuntimeError(
                 f"the encoder made an embedding of {embedding.dtype} on {embedding.device}; it takes floating point "
-                f"numbers on {self._encoder.device}"
+                f"numbers on {device}"
             )
 
     def _fail(self, entry: _Queued, error: RequestError) -> None:

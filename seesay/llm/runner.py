@@ -380,8 +380,8 @@ class ModelRunner:
             # Of rows whose logits are adjusted, `best` is found anew.
             is_told = all(sequence.params.is_plain for sequence in step.members)
             faults = None if is_told else HostCopy(output.faults)
-            draws = self._draw(output.logits, step, greedy=greedy)
-            return LaunchedStep(step=step, dtype=self.dtype, draws=draws, faults=faults)
+            chosen = self._draw(output.logits, step, greedy=greedy)
+            return LaunchedStep(step=step, dtype=self.dtype, draws=chosen, faults=faults)
         inputs, last_tokens = make_model_input(
             step,
             self._previous,
@@ -392,7 +392,7 @@ class ModelRunner:
         )
         wanted = last_tokens if is_plain and not step.samples_all else None
         hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
-        draws = None
+        draws: Draws | None = None
         logits: torch.Tensor | None = None
         num_sampled = sum(row.samples for row in step.rows)
         if num_sampled:

@@ -111,11 +111,6 @@ class FeatureCache:
             self._entries.move_to_end(key)
             return entry[0]
 
-    def clear(self) -> None:
-        with self._lock:
-            self._entries.clear()
-            self._used_bytes = 0
-
     def put(self, key: bytes, features: Mapping[str, Any]) -> None:
         size = sum(getattr(value, "nbytes", 64) for value in features.values())
         if size > self._limit_bytes:

@@ -67,7 +67,7 @@ def test_metrics_count_what_happened(server: LiveServer) -> None:
 
 async def test_caches_are_reset(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
     url = make_data_url(seed=977)
-    body = {"model": "m", "messages": ask_about(url), "max_tokens": 3, "temperature": 0}
+    body = {"messages": ask_about(url), "max_tokens": 3, "temperature": 0}
     first, again = [(await http.post(CHAT, json=body)).json() for _ in range(2)]
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     assert engine.stats().num_embeddings and engine.stats().num_features and engine.stats().num_cached_kv_blocks
