@@ -4,21 +4,24 @@
 may be made ahead of commits, as long as they are computed and committed in their order: a row then may begin at a token
 that a row before it samples and nobody knows yet. There is no prefill and no decode: in every step each sequence's
 computed tokens catch up with its known tokens, those that lack one token first, then longer rows, under a token budget
-and the limit of a `StepPolicy`, the oldest sequence first. Not thread-safe: one engine loop owns a scheduler.
+and the limit of a `StepPolicy`. Owners take turns, and of one owner the oldest sequence is first. Not thread-safe: one
+engine loop owns a scheduler.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.arrival_queue import ArrivalQueue
 from seesay.llm.embedding_needs import EmbeddingNeeds, EmbeddingRef
+from seesay.llm.fair_shares import count_by_owner, divide_tokens, find_next, find_yielding, order_victims
 from seesay.llm.prefix_cache import PrefixCache
-from seesay.llm.sequence import Sequence, SequenceStatus
+from seesay.llm.sequence import NO_LIMIT, Sequence, SequenceStatus
 from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.stopping import Stop, check_stop
 from seesay.values import EncodeJob, Row, StepPlan
@@ -54,6 +57,20 @@ class SchedulerConfig:
         for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
             assert getattr(self, name) >= 1, f"{name}={getattr(self, name)}"
         assert self.max_streamed_tokens is None or self.max_streamed_tokens >= 1, self.max_streamed_tokens
+
+
+Shares = dict[Hashable, int]
+"""Prompt tokens that each owner may still have in a step. None: there is one owner, who may have all."""
+
+
+def _share_of(seq: Sequence, shares: Shares | None) -> int:
+    return NO_LIMIT if shares is None else shares[seq.owner]
+
+
+def _spend(seq: Sequence, shares: Shares | None, num_tokens: int) -> int:
+    if shares is not None:
+        shares[seq.owner] -= num_tokens
+    return num_tokens
 
 
 class SequenceUpdate(NamedTuple):
@@ -102,8 +119,10 @@ def check_prompt_length(num_tokens: int, session_len: int, *, wants_answer: bool
 
 
 class Scheduler:
-    """First come, first served, over the blocks of `pool`.
+    """First come, first served within each owner, over the blocks of `pool`.
 
+    Between owners, places, blocks and the prompt tokens of a step are divided equally, as far as each wants them
+    (`fair_shares`): where all places are taken, the owner with the most gives one up to an owner with fewer.
     A sequence waits, runs, and may be preempted: it then waits again at its old place and is recomputed. It is
     admitted when the embeddings of its first chunk are there and the pool has room for all its known tokens. One that
     waits for embeddings lets others pass; one that waits for blocks or for a place does not, so nobody starves. One
@@ -136,6 +155,8 @@ class Scheduler:
         self._prefix = PrefixCache(pool)
         self._needs = EmbeddingNeeds(config.max_encode_ahead_tokens)
         self._num_arrivals = 0
+        self._owners: Counter[Hashable] = Counter()  # of live sequences
+        self._lacks_blocks = False  # the waiting sequence whose turn it was did not fit into the last plan
         self._too_large: tuple[int, int] | None = None  # the waiting head that did not fit, and the blocks there were
         self._total_prefix_queried_tokens = 0
         self._total_prefix_hit_tokens = 0
@@ -174,6 +195,7 @@ class Scheduler:
         seq.added_at_s = self._clock()
         seq.is_long = self._is_long(seq)
         self._sequences[seq.seq_id] = seq
+        self._owners[seq.owner] += 1
         self._waiting.add(seq)
         self._needs.track(seq)
 
@@ -204,6 +226,9 @@ class Scheduler:
 
     def _end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
         del self._sequences[seq.seq_id]
+        self._owners[seq.owner] -= 1
+        if not self._owners[seq.owner]:
+            del self._owners[seq.owner]
         for queue in self._queues:
             queue.discard(seq)
         self._readmit(self._followers, self._prefix.forget(seq))
@@ -265,11 +290,21 @@ class Scheduler:
         """
         rows: list[Row] = []
         preempted: list[int] = []
-        spare, promised = self._plan_running(rows, preempted)
+        yielding = self._find_yielding()
+        yielded_ids: tuple[int, ...] = ()
+        if yielding is not None and not yielding.is_in_flight:
+            self._preempt(yielding)
+            yielded_ids = (yielding.seq_id,)
+        candidates = [
+            (seq, missing) for seq in self._running if seq is not yielding and (missing := self._count_missing(seq))
+        ]
+        singles = min(sum(missing == 1 for _, missing in candidates), self.config.max_prefill_token_num)
+        spare = self._find_spare(candidates, singles)
+        shares = self._divide(spare, candidates)
+        spare, promised = self._plan_running(candidates, singles, spare, shares, rows, preempted)
         jobs: list[EncodeJob] = []
         while True:
-            if not preempted:
-                spare, promised = self._plan_admissions(rows, spare, promised)
+            spare, promised = self._plan_admissions(rows, spare, shares, promised, preempted)
             more_jobs, admissible = self._needs.plan_jobs(self._prefix.count_tokens, self.config.max_prefill_token_num)
             jobs += more_jobs
             if not self._unblock(admissible) or preempted:
@@ -281,21 +316,58 @@ class Scheduler:
             saves=saves,
             loads=loads,
             encode_jobs=tuple(jobs),
-            preempted_ids=tuple(preempted),
+            preempted_ids=(*yielded_ids, *preempted),
             is_streamed=any(row.num_tokens == 1 and self._sequences[row.seq_id].is_streamed for row in rows),
         )
 
-    def _plan_running(self, rows: list[Row], preempted: list[int]) -> tuple[int, int]:
-        """Plan the running sequences. Returns the tokens left for others, and the blocks that the running ones still
-        need for their known tokens."""
-        candidates = [(seq, missing) for seq in self._running if (missing := self._count_missing(seq))]
-        singles = min(sum(missing == 1 for _, missing in candidates), self.config.max_prefill_token_num)
-        spare = self._find_spare(candidates, singles)
+    def _find_yielding(self) -> Sequence | None:
+        """The running sequence that gives up its place or its blocks for another owner's. One that is in flight pauses
+        in this plan, and is preempted in the next."""
+        if len(self._owners) < 2 or not self._waiting:
+            return None
+        lacks_places = len(self._running) >= self.config.max_batch_size
+        if not lacks_places and not self._lacks_blocks:
+            return None
+        counts = count_by_owner(self._running)
+        seq = find_next(self._waiting, counts, self._owners)
+        yielding = None if seq is None else find_yielding(self._running, counts, seq.owner)
+        if seq is None or yielding is None or lacks_places:
+            return yielding
+        held = Counter[Hashable]()
+        for other in self._running:
+            held[other.owner] += len(other.block_ids)
+        need = self._pool.blocks_for(seq.num_tokens)
+        return yielding if held[seq.owner] + need <= held[yielding.owner] else None
+
+    def _divide(self, spare: int, candidates: list[tuple[Sequence, int]]) -> Shares | None:
+        """Divide the prompt tokens of a step among owners: those whose prompts are running, and those whose wait. None
+        when there is one owner, who gets all of them."""
+        if len(self._owners) < 2:
+            return None
+        wanted = Counter[Hashable]()
+        for seq, missing in candidates:
+            if missing > 1:
+                wanted[seq.owner] += min(missing, spare)
+        for seq in self._waiting:
+            wanted[seq.owner] += min(seq.num_tokens, spare)
+        return divide_tokens(spare, wanted)
+
+    def _plan_running(
+        self,
+        candidates: list[tuple[Sequence, int]],
+        singles: int,
+        spare: int,
+        shares: Shares | None,
+        rows: list[Row],
+        preempted: list[int],
+    ) -> tuple[int, int]:
+        """Plan the running sequences that lack tokens, `singles` of them one. Returns the tokens left for others, and
+        the blocks that the running ones still need for their known tokens."""
         promised = 0
         for seq, missing in candidates:
             if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
                 continue
-            allowed = min(singles, 1) if missing == 1 else min(missing, spare)
+            allowed = min(singles, 1) if missing == 1 else min(missing, spare, _share_of(seq, shares))
             wanted = min(allowed, seq.ready_until - seq.num_scheduled)
             num_tokens = self._reserve(seq, wanted, preempted)
             if wanted > 0 and not num_tokens:
@@ -306,7 +378,7 @@ class Scheduler:
                 if missing == 1:
                     singles -= 1
                 else:
-                    spare -= num_tokens
+                    spare -= _spend(seq, shares, num_tokens)
             if seq.num_scheduled < seq.num_tokens:
                 promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
@@ -379,8 +451,12 @@ class Scheduler:
         return min(num_tokens, (held + need) * pool.block_size - seq.num_scheduled)
 
     def _try_preempt(self, seq: Sequence, preempted: list[int]) -> bool:
-        """Preempt the youngest sequence that is younger than `seq` and not being computed."""
-        for victim in reversed(self._running):
+        """Preempt a sequence that may lose its blocks to `seq` and is not being computed: the youngest one that is
+        younger, where there is one owner."""
+        victims: Iterable[Sequence] = reversed(self._running)
+        if len(self._owners) > 1:
+            victims = order_victims(self._running, count_by_owner(self._running), seq)
+        for victim in victims:
             if victim is seq:
                 return False
             if not victim.is_in_flight:
@@ -410,14 +486,21 @@ class Scheduler:
         self._needs.assume_computed(seq, 0)
         self._waiting.add(seq)
 
-    def _plan_admissions(self, rows: list[Row], spare: int, promised: int) -> tuple[int, int]:
-        """Start waiting sequences, the oldest first, while there are places, tokens and blocks. Takes and returns the
-        tokens left, and the blocks that running sequences still need for their known tokens."""
+    def _plan_admissions(
+        self, rows: list[Row], spare: int, shares: Shares | None, promised: int, preempted: list[int]
+    ) -> tuple[int, int]:
+        """Start waiting sequences in their turn while there are places, tokens and blocks; none of an owner of which
+        some were just preempted. Takes and returns the tokens left, and the blocks that running sequences still need
+        for their known tokens."""
         pool = self._pool
-        while spare > 0 and self._waiting and len(self._running) < self.config.max_batch_size:
-            seq = self._waiting[0]
+        losers = {self._sequences[seq_id].owner for seq_id in preempted}
+        self._lacks_blocks = False
+        while spare > 0 and len(self._running) < self.config.max_batch_size and (seq := self._find_next(shares)):
+            if seq.owner in losers:
+                break
             available = pool.num_available - promised
             if self._running and (available < 1 or self._is_still_too_large(seq, available)):
+                self._lacks_blocks = True
                 break
             cached = self._prefix.find(seq)
             if self._prefix.try_follow(seq, len(cached)):
@@ -433,14 +516,28 @@ class Scheduler:
             need = pool.blocks_for(seq.num_tokens) - len(cached) + pool.count_cached(cached)
             if need > available and self._running:
                 self._too_large = (seq.seq_id, available)
+                self._lacks_blocks = True
                 break
             self._admit(seq, cached)
-            num_tokens = min(seq.num_tokens - start, spare, seq.ready_until - start)
+            num_tokens = min(seq.num_tokens - start, spare, _share_of(seq, shares), seq.ready_until - start)
             seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(cached))
             rows.append(self._make_row(seq, num_tokens))
-            spare -= num_tokens
+            spare -= _spend(seq, shares, num_tokens)
             promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
+
+    def _find_next(self, shares: Shares | None) -> Sequence | None:
+        """The waiting sequence whose turn it is, of an owner with tokens left."""
+        if not self._waiting:
+            return None
+        if shares is None:
+            return self._waiting[0]
+        counts = count_by_owner(self._running)
+        seq = find_next(self._waiting, counts, shares)
+        if seq is None:  # whoever has tokens left cannot use them now: others may
+            shares.update(dict.fromkeys(self._owners, NO_LIMIT))
+            seq = find_next(self._waiting, counts, shares)
+        return seq
 
     def _is_still_too_large(self, seq: Sequence, available: int) -> bool:
         """Whether `seq` did not fit before, and no more blocks are available now: it is not worth another look-up."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     import numpy.typing as npt
 
     from seesay.llm.prefix import BlockKey
@@ -56,6 +58,7 @@ class Sequence:
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
     arrival: place in the queue; smaller is older. added_at_s: when it was queued, by the scheduler's clock.
+    owner: whose it is; owners take turns.
     cache_salt: sequences of different salts share no KV block.
     is_long: whether its keys are rotated by the long frequencies, where the model has them; it shares no KV block with
     sequences that differ in this.
@@ -87,6 +90,7 @@ class Sequence:
         "num_registered_blocks",
         "num_scheduled",
         "num_tokens",
+        "owner",
         "params",
         "ready_until",
         "seq_id",
@@ -101,6 +105,7 @@ class Sequence:
         prompt: MultimodalInput,
         params: SamplingParams,
         *,
+        owner: Hashable = None,
         cache_salt: bytes = b"",
         is_streamed: bool = False,
     ) -> None:
@@ -111,6 +116,7 @@ class Sequence:
         self.is_streamed = is_streamed
         self.is_long = False
         self.items: tuple[MediaItem, ...] = prompt.items
+        self.owner = owner
         self.cache_salt = cache_salt
         self.num_prompt_tokens = num_prompt
         self.num_tokens = num_prompt

@@ -1,0 +1,237 @@
+"""A runner and an encoder that check everything a scheduler asks for.
+
+The runner keeps what each KV slot contains: a fingerprint of the whole prefix up to its token, with embeddings. It
+reads the prefix through the row's block table, as attention would, so a block shared or reused wrongly changes what is
+read, and so does one that was saved to the host or loaded from there at a wrong time; and it samples from the
+fingerprint, so that each answer must equal that of the sequence computed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.block_pool import BlockPool
+from seesay.llm.embedding_needs import EmbeddingRef
+from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.sequence import EmbeddingState, Sequence
+from seesay.values import MediaItem, Modality, MultimodalInput, StepPlan
+
+NUM_TOKENS = 5
+EOS = 0
+
+
+def make_item(start: int, number: int, gap: int) -> MediaItem:
+    """A picture of 1 + `number` rows, with `gap` positions of text inside its span before the first one."""
+    rows = 1 + number
+    return MediaItem(
+        modality=Modality.IMAGE,
+        span=(start, start + gap + rows),
+        slots=np.arange(start + gap, start + gap + rows),
+        hash=number.to_bytes(32, "little"),
+        features={},
+        num_units=rows,
+    )
+
+
+def make_prompt(pieces: list[tuple[int, int]], seed: int) -> MultimodalInput:
+    """A prompt of (text length, picture or -1) pieces. The same seed begins with the same text."""
+    token_ids: list[int] = []
+    items: list[MediaItem] = []
+    for length, number in pieces:
+        token_ids += [(seed + i) % NUM_TOKENS for i in range(len(token_ids), len(token_ids) + length)]
+        if number >= 0:
+            items.append(make_item(len(token_ids), number, gap=seed % 2))
+            token_ids += [NUM_TOKENS] * (items[-1].span[1] - items[-1].span[0])
+    positions = np.arange(len(token_ids))
+    return MultimodalInput(
+        token_ids=np.array(token_ids), positions=positions, next_position=len(token_ids), items=tuple(items)
+    )
+
+
+def fingerprint(seq: Sequence, index: int, before: int, token_id: int | None = None) -> int:
+    """What the KV slot of token `index` contains, when the slot before contains `before`. `token_id` is a token that
+    the sequence does not know yet."""
+    embedded = [(s.item_index, s.row_start) for s in seq.splices(index, index + 1)]
+    media = tuple((seq.items[i].hash, row) for i, row in embedded)
+    token_id = int(seq.token_ids[index]) if token_id is None else token_id
+    return hash((before, token_id, int(seq.positions(index, index + 1)[0]), media))
+
+
+def root(seq: Sequence, is_long: bool) -> int:
+    return hash((seq.cache_salt, is_long))
+
+
+def fingerprints(seq: Sequence, stop: int, *, is_long: bool) -> list[int]:
+    """Of the first `stop` tokens, as tokens of a text that is long or is not."""
+    found = [root(seq, is_long)]
+    for index in range(stop):
+        found.append(fingerprint(seq, index, found[-1]))
+    return found[1:]
+
+
+def sample(value: int) -> int:
+    return value % NUM_TOKENS
+
+
+class FakeEngine:
+    """A scheduler with a runner and an encoder that check everything they are asked to do."""
+
+    def __init__(self, config: SchedulerConfig, pool: BlockPool, *, is_ahead: bool = False) -> None:
+        self.is_ahead = is_ahead
+        self.in_flight: tuple[StepPlan, dict[int, tuple[int, ...]]] | None = None
+        self.scheduler = Scheduler(config, pool)
+        self.pool = pool
+        self.kv = [0] * (pool.num_blocks * pool.block_size)
+        self.host = [[0] * pool.block_size for _ in range(pool.host.num_slots)]
+        self.pins: dict[bytes, set[tuple[int, int]]] = {}
+        self.encoding: list[bytes] = []
+        self.embeddings: set[bytes] = set()
+        self.alive: dict[int, Sequence] = {}
+        self.num_steps = 0
+        self.plans: list[StepPlan] = []
+
+    def add(self, seq: Sequence) -> None:
+        try:
+            self.scheduler.add(seq)
+        except RequestError as error:
+            assert error.code in (ErrorCode.CONTEXT_TOO_LONG, ErrorCode.OUT_OF_MEMORY)
+            return
+        self.alive[seq.seq_id] = seq
+
+    def end(self, seq_id: int) -> None:
+        assert self.scheduler.abort(seq_id)
+        assert not self.scheduler.abort(seq_id)
+        del self.alive[seq_id]
+        self.collect()
+
+    def encode(self, index: int, *, fails: bool) -> None:
+        item_hash = self.encoding.pop(index % len(self.encoding))
+        if not fails:
+            if item_hash in self.pins:
+                self.embeddings.add(item_hash)
+            self.scheduler.mark_ready(item_hash)
+            return
+        for update in self.scheduler.mark_failed(item_hash, RequestError(ErrorCode.INVALID_MEDIA, "bad")):
+            assert update.finish_reason == "error" and update.error is not None
+            del self.alive[update.seq.seq_id]
+        self.collect()
+
+    def plan(self) -> StepPlan:
+        plan = self.scheduler.plan_step()
+        self.num_steps += 1
+        self.plans.append(plan)
+        for job in plan.encode_jobs:
+            item = self.alive[job.seq_id].items[job.item_index]
+            holders = self.pins.setdefault(item.hash, set())
+            assert (job.seq_id, job.item_index) not in holders, "asked for twice"
+            holders.add((job.seq_id, job.item_index))
+            if item.hash in self.embeddings:
+                self.scheduler.mark_ready(item.hash)
+            elif item.hash not in self.encoding:
+                self.encoding.append(item.hash)
+        assert plan.rows or plan.encode_jobs or self.encoding or self.in_flight or not self.alive, "stuck"
+        return plan
+
+    def step(self, between: Callable[[StepPlan], None] = lambda plan: None) -> None:
+        plan = self.plan()
+        assert plan.num_tokens <= self.scheduler.config.max_prefill_token_num
+        launched = plan, self.run(plan)
+        between(plan)
+        if not self.is_ahead:
+            self.commit(*launched)
+            return
+        if self.in_flight:
+            self.commit(*self.in_flight)
+        self.in_flight = launched if plan.rows else None
+
+    def commit(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
+        for update in self.scheduler.commit_step(plan, sampled):
+            assert bool(update.token_ids) == update.seq.wants_answer
+            if update.finish_reason:
+                self.check_answer(self.alive.pop(update.seq.seq_id))
+        self.collect()
+
+    def run(self, plan: StepPlan) -> dict[int, tuple[int, ...]]:
+        """Copy what is to be saved and loaded, and compute the rows in order, each from what its block table says."""
+        size = self.pool.block_size
+        for block_id, slot in plan.saves:
+            self.host[slot] = self.kv[block_id * size : (block_id + 1) * size]
+        for block_id, slot in plan.loads:
+            self.kv[block_id * size : (block_id + 1) * size] = self.host[slot]
+        sampled = {}
+        for row in plan.rows:
+            seq = self.alive[row.seq_id]
+            slots = [b * size + offset for b in row.block_ids for offset in range(size)]
+            assert len(row.block_ids) == self.pool.blocks_for(row.start + row.num_tokens), "not the blocks it needs"
+            assert seq.is_long == self.is_long(self.num_expected(seq)), "keys of the other kind"
+            known = fingerprints(seq, row.start, is_long=seq.is_long)
+            assert [self.kv[slots[i]] for i in range(row.start)] == known, "wrong KV was read"
+            for splice in seq.splices(row.start, row.start + row.num_tokens):
+                item = seq.items[splice.item_index]
+                assert seq.item_states[splice.item_index] is EmbeddingState.READY
+                assert item.hash in self.embeddings and (seq.seq_id, splice.item_index) in self.pins[item.hash]
+            value = self.kv[slots[row.start - 1]] if row.start else root(seq, seq.is_long)
+            for index in range(row.start, row.start + row.num_tokens):
+                value = self.kv[slots[index]] = fingerprint(seq, index, value, self.pending(seq, index))
+            is_last = row.start + row.num_tokens == self.num_expected(seq)
+            assert row.samples == (is_last and seq.wants_answer)
+            if row.samples:
+                sampled[row.seq_id] = (sample(value),)
+        return sampled
+
+    def pending(self, seq: Sequence, index: int) -> int | None:
+        """The token that the step in flight sampled, if `index` is its place."""
+        if index < seq.num_tokens:
+            return None
+        assert self.in_flight and index == seq.num_tokens
+        return self.in_flight[1][seq.seq_id][0]
+
+    def is_long(self, num_tokens: int) -> bool:
+        limit = self.scheduler.config.short_limit
+        return limit is not None and num_tokens > limit
+
+    def num_expected(self, seq: Sequence) -> int:
+        return seq.num_tokens + (self.in_flight is not None and seq.seq_id in self.in_flight[1])
+
+    def collect(self) -> None:
+        """Let go of embeddings that are not needed, and check everything."""
+        for ref in self.scheduler.take_released():
+            assert isinstance(ref, EmbeddingRef)
+            self.pins[ref.hash].remove((ref.seq_id, ref.item_index))
+            if not self.pins[ref.hash]:
+                del self.pins[ref.hash]
+                self.embeddings.discard(ref.hash)
+        self.scheduler.check_integrity()
+        assert set(self.scheduler.sequences) == set(self.alive)
+
+    def check_answer(self, seq: Sequence) -> None:
+        """The answer is that of the sequence alone, each token that of the whole text before it."""
+        chains = {is_long: fingerprints(seq, seq.num_tokens, is_long=is_long) for is_long in (False, True)}
+        for index in range(seq.num_prompt_tokens, seq.num_tokens):
+            value = chains[self.is_long(index)][index - 1]
+            assert int(seq.token_ids[index]) == sample(value), "the answer differs from that of the sequence alone"
+        last = int(seq.token_ids[-1])
+        if not seq.wants_answer:
+            assert (seq.finish_reason, seq.num_generated) == ("length", 0)
+        elif seq.finish_reason == "stop":
+            assert last == EOS
+        elif seq.finish_reason == "error":
+            assert isinstance(seq.error, RequestError) and seq.error.code is ErrorCode.OUT_OF_MEMORY
+        else:
+            assert seq.num_generated == seq.params.max_new_tokens or seq.num_tokens == 40
+
+    def drain(self) -> None:
+        """Everything ends, in a bounded number of steps, and everything comes back."""
+        for _ in range(5000):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+            if self.encoding:
+                self.encode(0, fails=False)
+        assert not self.scheduler.has_work and not self.alive
+        stats = self.scheduler.stats()
+        assert (stats.num_running, stats.num_waiting, stats.num_used_blocks, stats.num_embedding_rows) == (0, 0, 0, 0)
+        assert not self.pins
