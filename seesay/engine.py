@@ -32,6 +32,7 @@ from seesay.config import (
 from seesay.device import measure_peak, pick_device
 from seesay.engine_loop import EngineLoop, explain
 from seesay.errors import ErrorCode, RequestError
+from seesay.fair_threads import FairThreads
 from seesay.host_memory import MemoryReturn, return_memory
 from seesay.live_request import OutputSink
 from seesay.llm.block_pool import BlockPool
@@ -41,7 +42,6 @@ from seesay.preparer import RequestPreparer, has_media, has_media_at_hand
 from seesay.processors.tokenizer import Tokenizer
 from seesay.response import AnswerBuilder, Response
 from seesay.templates import ChatTemplate, as_template, pick_template
-from seesay.thread_pool import ThreadPool
 from seesay.values import EngineStats, FinishReason, GenerationRequest, OutputDelta
 from seesay.vl.media import MediaBatch
 from seesay.vl.messages import parse_prompts
@@ -182,8 +182,8 @@ class AsyncEngine:
             is_encoded=lambda item_hash: item_hash in loop.store,
         )
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
-        self._threads = ThreadPool(_TEXT_REQUESTS, name="seesay-prepare")
-        self._media_threads = ThreadPool(_MEDIA_REQUESTS, name="seesay-prepare-media")
+        self._threads = FairThreads(_TEXT_REQUESTS, name="seesay-prepare")
+        self._media_threads = FairThreads(_MEDIA_REQUESTS, name="seesay-prepare-media")
         self._memory_return = MemoryReturn()
         self._ids = itertools.count(1)
         self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
@@ -331,7 +331,8 @@ class AsyncEngine:
                 )
                 for request_id, request in zip(ids, requests):
                     threads = self._media_threads if has_media(request) else self._threads
-                    threads.submit(self._prepare_and_submit, request_id, request, on_output, received_at, batch)
+                    prepare = self._prepare_and_submit
+                    threads.submit(request.owner, prepare, request_id, request, on_output, received_at, batch)
         except BaseException:  # no thread could be started, or Ctrl-C
             self._withdraw(ids)
             raise
@@ -355,7 +356,7 @@ class AsyncEngine:
         with self._lock:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-            return self._threads.submit(self._preparer.tokenize, request)
+            return self._threads.submit(request.owner, self._preparer.tokenize, request)
 
     def tokenize_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a raw text, in which special tokens count as such. Raises `RequestError` for one that is many

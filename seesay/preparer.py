@@ -117,7 +117,7 @@ class RequestPreparer:
             spaces_between_special_tokens=config.spaces_between_special_tokens,
         )
         return LiveRequest(
-            sequence=TokenSequence(request_id, prompt, params, is_streamed=request.streams),
+            sequence=TokenSequence(request_id, prompt, params, owner=request.owner, is_streamed=request.streams),
             detokenizer=detokenizer,
             on_output=on_output,
             streams=request.streams,

@@ -50,7 +50,7 @@ class ThreadPool:
             if len(self._threads) < min(self._calls.num_unfinished + 1, self._max_threads):
                 self._start_thread()
             self._calls.num_unfinished += 1
-            self._calls.queue.put(lambda: _run_call(future, call, args, kwargs))
+            self._calls.queue.put(lambda: run_call(future, call, args, kwargs))
         return future
 
     def _start_thread(self) -> None:
@@ -84,7 +84,8 @@ def _work(calls: _Calls) -> None:
     calls.queue.put(None)
 
 
-def _run_call(future: Future[T], call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def run_call(future: Future[T], call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Run a call, unless it was cancelled, and let `future` have its result or exception."""
     if not future.set_running_or_notify_cancel():
         return
     try:

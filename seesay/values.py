@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -63,7 +63,7 @@ class GenerationRequest:
     embedding of the prompt in place of an answer: nothing is generated, and `gen_config` does not matter. Without
     `wants_answer` nothing is generated either: the prompt, which then may have `session_len` tokens, is computed for
     its outputs alone, and the finish reason is 'length'. With `streams` False the whole answer comes in the final
-    delta.
+    delta. Where there are more requests than can be computed at once, owners (any hashable value) take turns.
     """
 
     prompt: tuple[Message, ...] | str | tuple[int, ...]
@@ -74,6 +74,7 @@ class GenerationRequest:
     pooling: Literal["mean"] | None = None
     wants_answer: bool = True
     streams: bool = True
+    owner: Hashable = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

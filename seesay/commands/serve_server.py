@@ -114,6 +114,13 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
         help="requests that may wait; what comes then gets 429 (default: 256)",
     )
     group.add_argument(
+        "--max-sequences-per-key",
+        type=options.whole(1),
+        metavar="N",
+        help="answers of one API key (or client address) computed at a time; its others wait (default: no limit, but "
+        "keys take turns)",
+    )
+    group.add_argument(
         "--request-timeout",
         type=options.number,
         default=600.0,
@@ -177,6 +184,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         cors_credentials=arguments.allow_credentials,
         max_concurrent_requests=arguments.max_concurrent_requests,
         max_queue=arguments.max_queue,
+        max_sequences_per_key=arguments.max_sequences_per_key,
         request_timeout_s=arguments.request_timeout,
         max_body_bytes=arguments.max_body_bytes,
         max_total_body_bytes=arguments.max_total_body_bytes,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable
+from functools import partial
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from seesay.serving.auth import turn_of
 from seesay.serving.errors import ApiError
 from seesay.serving.settings import ServerSettings
 
@@ -13,33 +17,57 @@ _RETRY_AFTER_S = 1.0
 
 
 class Gate:
-    """Whether new requests are let in. Belongs to the event loop that serves."""
+    """Whether new requests are let in. Belongs to the event loop that serves.
+
+    A queue that is full for one client is not for others: one that has less than an equal part of it is let in, until
+    there is twice as much inside as allowed.
+    """
 
     def __init__(self, settings: ServerSettings) -> None:
         self.max_inside = settings.max_concurrent_requests + settings.max_queue
         self.max_bytes = settings.max_total_body_bytes
-        self.num_inside = 0
-        self.num_bytes = 0  # of the bodies of those inside
+        self._requests: Counter[Hashable] = Counter()  # inside, by whose turn they take
+        self._bytes: Counter[Hashable] = Counter()  # of the bodies of those inside
         self.is_draining = False
 
-    def enter(self) -> None:
+    @property
+    def num_inside(self) -> int:
+        """HTTP requests inside."""
+        return self._requests.total()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of their bodies."""
+        return self._bytes.total()
+
+    def enter(self, turn: Hashable) -> None:
         """Count one more request inside. Raises `ApiError` when the queue is full or the server shuts down."""
         if self.is_draining:
             raise shutting_down()
-        if self.num_inside >= self.max_inside:
+        if not _has_room(self._requests, turn, 1, self.max_inside):
             raise _queue_full(f"{self.num_inside} requests are being answered or wait")
-        self.num_inside += 1
+        self._requests[turn] += 1
 
-    def take_bytes(self, num_bytes: int) -> None:
+    def take_bytes(self, turn: Hashable, num_bytes: int) -> None:
         """Count more of a body. Raises `ApiError` when those of all requests together are too large."""
-        if self.num_bytes + num_bytes > self.max_bytes:
+        if not _has_room(self._bytes, turn, num_bytes, self.max_bytes):
             raise _queue_full("the requests that are being answered or wait are too large together")
-        self.num_bytes += num_bytes
+        self._bytes[turn] += num_bytes
 
-    def leave(self, num_bytes: int) -> None:
+    def leave(self, turn: Hashable, num_bytes: int) -> None:
         """One request is over, whose body had so many bytes."""
-        self.num_inside -= 1
-        self.num_bytes -= num_bytes
+        for counts, number in ((self._requests, 1), (self._bytes, num_bytes)):
+            counts[turn] -= number
+            if not counts[turn]:
+                del counts[turn]
+
+
+def _has_room(used: Counter[Hashable], turn: Hashable, wanted: int, limit: int) -> bool:
+    total = used.total() + wanted
+    if total <= limit:
+        return True
+    num_clients = len(used) + (turn not in used)
+    return total <= 2 * limit and used[turn] + wanted <= limit // num_clients
 
 
 def _queue_full(why: str) -> ApiError:
@@ -73,12 +101,14 @@ class AdmissionMiddleware:
             await self._app(scope, receive, send)
             return
         self._check_announced(scope)
-        self._gate.enter()
-        body = _BoundedBody(receive, self._gate, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
+        turn = turn_of(scope)
+        self._gate.enter(turn)
+        take_bytes = partial(self._gate.take_bytes, turn)
+        body = _BoundedBody(receive, take_bytes, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
         try:
             await self._app(scope, body.receive, send)
         finally:
-            self._gate.leave(body.num_bytes)
+            self._gate.leave(turn, body.num_bytes)
 
     def _check_announced(self, scope: Scope) -> None:
         """Refuse a body by the length it announces, before any of it is read."""
@@ -90,10 +120,12 @@ class AdmissionMiddleware:
 class _BoundedBody:
     """A `receive` that raises `ApiError` for a body that is too large or takes too long."""
 
-    def __init__(self, receive: Receive, gate: Gate, *, max_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self, receive: Receive, take_bytes: Callable[[int], None], *, max_bytes: int, timeout_s: float
+    ) -> None:
         self.num_bytes = 0
         self._receive = receive
-        self._gate = gate
+        self._take_bytes = take_bytes
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._deadline = asyncio.get_running_loop().time() + timeout_s
@@ -116,7 +148,7 @@ class _BoundedBody:
             num_new = len(message.get("body", b""))
             if self.num_bytes + num_new > self._max_bytes:
                 raise _too_large(self._max_bytes)
-            self._gate.take_bytes(num_new)
+            self._take_bytes(num_new)
             self.num_bytes += num_new
             self._is_complete = not message.get("more_body", False)
         return message

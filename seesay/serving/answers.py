@@ -9,13 +9,15 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seesay.errors import ErrorCode, RequestError
+from seesay.serving.caller import NOBODY, Caller
 from seesay.serving.errors import ApiError, name_prompt
+from seesay.serving.places import Places
 from seesay.serving.settings import ServerSettings
 from seesay.values import GenerationRequest, MediaReport, OutputDelta, StageTimings, Usage
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from seesay.serving.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay")
+
+_PLACES = None  # an event: places were granted
 T = TypeVar("T")
 
 
@@ -111,9 +115,10 @@ class _Outbox:
 class _Running:
     """The requests of one HTTP request inside the engine."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, owner: Hashable) -> None:
         self._engine = engine
-        self.queue: asyncio.Queue[OutputDelta | ApiError] = asyncio.Queue()
+        self.owner = owner
+        self.queue: asyncio.Queue[OutputDelta | ApiError | None] = asyncio.Queue()
         self.index_of: dict[int, int] = {}  # request id → index, while it runs
 
     def end(self, error: ApiError) -> None:
@@ -128,23 +133,27 @@ class _Running:
 class Answering:
     """Asks the engine on behalf of HTTP requests. Belongs to the event loop that serves; another may follow it.
 
-    At most `max_concurrent_requests` HTTP requests are inside the engine; others wait their turn here, first come,
-    first served.
+    At most `max_concurrent_requests` HTTP requests are inside the engine, and at most `max_sequences_per_key` sequences
+    of one caller; others wait their turn here (`Places`).
     """
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings, metrics: ServerMetrics) -> None:
         self._engine = engine
         self._settings = settings
         self._metrics = metrics
-        self._slots = asyncio.Semaphore(settings.max_concurrent_requests)
+        self._places = Places(settings.max_concurrent_requests, settings.max_sequences_per_key)
         self._running: set[_Running] = set()
         self._outbox: _Outbox | None = None
-        self.num_waiting = 0
 
     @property
     def num_running(self) -> int:
         """HTTP requests that are being answered."""
         return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """HTTP requests of which the engine has nothing yet."""
+        return self._places.num_waiting
 
     def end_all(self, error: ApiError) -> None:
         """Let every request that is being answered end with `error`."""
@@ -155,7 +164,7 @@ class Answering:
         self,
         requests: Sequence[GenerationRequest],
         *,
-        request_id: str | None = None,
+        caller: Caller = NOBODY,
         fields: Sequence[str] = ("messages",),
     ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         """(index of the request, delta) until every request has its final one, of reason 'stop' or 'length'.
@@ -165,80 +174,61 @@ class Answering:
         Leaving early, or being cancelled, aborts what still runs. Raises `ApiError` when any of the requests cannot be
         answered, the time is over, or the server shuts down; the others are aborted then.
         """
-        loop = asyncio.get_running_loop()
-        running = _Running(self._engine)
+        running = _Running(self._engine, caller.turn)
         timeout_s = self._settings.request_timeout_s
-        timer = loop.call_later(timeout_s, running.end, _timed_out(timeout_s))
+        timer = asyncio.get_running_loop().call_later(timeout_s, running.end, _timed_out(timeout_s))
+        ticket = self._places.enter(caller.turn, lambda: running.queue.put_nowait(_PLACES))
         self._running.add(running)
-        has_slot = False
+        followers = _find_followers(requests)
+        ready = deque(i for i in range(len(requests)) if not any(i in others for others in followers.values()))
         try:
-            has_slot = await self._wait_for_slot(running)
-            followers = _find_followers(requests)
-            first = [i for i in range(len(requests)) if not any(i in others for others in followers.values())]
-            self._submit({i: _lead(requests[i]) if i in followers else requests[i] for i in first}, running)
-            while running.index_of:
-                delta = await running.queue.get()
-                if isinstance(delta, ApiError):
-                    raise delta
-                index = running.index_of[delta.request_id]
-                if index in followers and delta.finish_reason not in ("error", "abort"):
-                    self._submit({i: requests[i] for i in followers.pop(index)}, running)
-                if delta.finish_reason is not None:
-                    del running.index_of[delta.request_id]
-                    self._metrics.observe_answer(requests[index], delta)
-                    if delta.finish_reason in ("error", "abort"):
-                        raise self._explain(delta, request_id, fields[index % len(fields)])
-                yield index, delta
+            self._places.ask(ticket, len(ready))
+            while ready or running.index_of:
+                event = await running.queue.get()
+                if isinstance(event, ApiError):
+                    raise event
+                if not isinstance(event, OutputDelta):
+                    indexes = [ready.popleft() for _ in range(ticket.take())]
+                    self._submit({i: _lead(requests[i]) if i in followers else requests[i] for i in indexes}, running)
+                    continue
+                index = running.index_of[event.request_id]
+                if index in followers and event.finish_reason not in ("error", "abort"):
+                    ready.extend(followers[index])
+                    self._places.ask(ticket, len(followers.pop(index)))
+                if event.finish_reason is not None:
+                    del running.index_of[event.request_id]
+                    self._places.give_back(ticket)
+                    self._metrics.observe_answer(requests[index], event)
+                    if event.finish_reason in ("error", "abort"):
+                        raise self._explain(event, caller.request_id, fields[index % len(fields)])
+                yield index, event
         finally:
             timer.cancel()
             self._running.discard(running)
             running.abort()
             self._metrics.observe_aborted(len(running.index_of))
-            if has_slot:
-                self._slots.release()
+            self._places.leave(ticket)
 
     async def collect(
         self,
         requests: Sequence[GenerationRequest],
         *,
         receive: Receive,
-        request_id: str | None = None,
+        caller: Caller = NOBODY,
         fields: Sequence[str] = ("messages",),
     ) -> list[Answer]:
         """The complete answers, in the requests' order. `receive` is the ASGI callable of the HTTP request, whose body
         was read; when the client leaves, the requests are aborted and `ClientGoneError` is raised. Else as `deltas`."""
-        return await unless_gone(receive, self._collect(requests, request_id, fields))
+        return await unless_gone(receive, self._collect(requests, caller, fields))
 
     async def _collect(
-        self, requests: Sequence[GenerationRequest], request_id: str | None, fields: Sequence[str]
+        self, requests: Sequence[GenerationRequest], caller: Caller, fields: Sequence[str]
     ) -> list[Answer]:
         parts: list[list[OutputDelta]] = [[] for _ in requests]
-        async with aclosing(self.deltas(requests, request_id=request_id, fields=fields)) as deltas:
+        async with aclosing(self.deltas(requests, caller=caller, fields=fields)) as deltas:
             async for index, delta in deltas:
                 parts[index].append(delta)
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
-
-    async def _wait_for_slot(self, running: _Running) -> bool:
-        if not self._slots.locked():
-            return await self._slots.acquire()
-        self.num_waiting += 1
-        slot = asyncio.ensure_future(self._slots.acquire())
-        ended = asyncio.ensure_future(running.queue.get())
-        try:
-            await asyncio.wait((slot, ended), return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                error = ended.result()
-                assert isinstance(error, ApiError), "nothing was submitted yet"
-                raise error
-            return True
-        except BaseException:
-            # The turn may have come in the very moment that this request ended: it goes to the next one then.
-            if not slot.cancel():
-                self._slots.release()
-            raise
-        finally:
-            self.num_waiting -= 1
-            ended.cancel()
 
     def _submit(self, requests: Mapping[int, GenerationRequest], running: _Running) -> None:
         """Hand requests, by their index, to the engine."""
@@ -248,7 +238,8 @@ class Answering:
         outbox, queue = self._outbox, running.queue
         try:
             # Deltas that come before submit_batch returns wait in the outbox until their ids are known.
-            ids = self._engine.submit_batch(list(requests.values()), lambda delta: outbox.put(queue, delta))
+            owned = [replace(request, owner=running.owner) for request in requests.values()]
+            ids = self._engine.submit_batch(owned, lambda delta: outbox.put(queue, delta))
         except RequestError as error:
             raise ApiError.from_error(error) from error
         running.index_of.update(zip(ids, requests, strict=True))

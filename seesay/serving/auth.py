@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,6 +24,13 @@ def owner_of(scope: Scope) -> bytes:
     """
     owner: bytes = scope["state"]["owner"]
     return owner
+
+
+def turn_of(scope: Scope) -> Hashable:
+    """Return in whose turn a request is answered: that of its API key where the server has keys, or else of the
+    client's address, since a stranger may send any number of keys."""
+    turn: Hashable = scope["state"]["turn"]
+    return turn
 
 
 class ApiKeyMiddleware:
@@ -46,6 +53,7 @@ class ApiKeyMiddleware:
                 valid = keys + others
             owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
             scope.setdefault("state", {})["owner"] = owner
+            scope["state"]["turn"] = owner if self._known and owner else _network_of(scope)
         await self._app(scope, receive, send)
 
     def _is_known(self, key: bytes) -> bool:
@@ -68,6 +76,12 @@ def _find_credentials(scope: Scope) -> tuple[list[bytes], list[bytes]]:
     if len(keys) + len(others) > _MAX_KEYS:
         raise _unauthorized(f"the request has {len(keys) + len(others)} API keys; at most {_MAX_KEYS} are taken")
     return [_digest(key) for key in keys if key], [_digest(b"authorization " + value) for value in others]
+
+
+def _network_of(scope: Scope) -> str:
+    """The client's address; of IPv6 the network, all of which one client may have."""
+    host = str((scope.get("client") or ("",))[0])
+    return ":".join(host.split(":")[:4]) if ":" in host else host
 
 
 def _digest(key: bytes) -> bytes:

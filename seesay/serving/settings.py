@@ -23,6 +23,8 @@ class ServerSettings:
     cors_origins: browser pages of these origins may call the server ('*': all); none: no page of another origin may.
         cors_methods, cors_headers, cors_credentials: what such pages may send.
     max_concurrent_requests: requests answered at a time; max_queue more wait, and what comes then is refused with 429.
+    max_sequences_per_key: most answers of one API key (without keys, of one client address) computed at a time; its
+        others wait. None is no such limit: where there is too little room for all, keys take turns.
     max_choices: most answers of one request (`n`, times the number of prompts).
     request_timeout_s: longest time for an answer, waiting included. body_timeout_s: longest time for a body to arrive.
     max_body_bytes: largest body. max_total_body_bytes: largest sum of all bodies of requests that are answered or wait.
@@ -48,6 +50,7 @@ class ServerSettings:
     cors_credentials: bool = False
     max_concurrent_requests: int = 256
     max_queue: int = 256
+    max_sequences_per_key: int | None = None
     max_choices: int = 128
     request_timeout_s: float = 600.0
     body_timeout_s: float = 60.0
@@ -73,6 +76,8 @@ class ServerSettings:
         for name, bound in least.items():
             if not getattr(self, name) >= bound:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: must be at least {bound}")
+        if self.max_sequences_per_key is not None and self.max_sequences_per_key < 1:
+            raise ConfigError(f"max_sequences_per_key={self.max_sequences_per_key}: must be at least 1, or None")
         for name in ("request_timeout_s", "body_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: must be above 0")

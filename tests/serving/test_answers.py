@@ -19,6 +19,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.serving.admission import shutting_down
 from seesay.serving.answers import Answering, ClientGoneError, Tally, choices_of
 from seesay.serving.app import create_app
+from seesay.serving.caller import Caller
 from seesay.serving.errors import ApiError
 from seesay.serving.metrics import ServerMetrics
 from seesay.values import GenerationRequest, OutputDelta, StageTimings, Usage
@@ -101,7 +102,7 @@ async def test_one_failure_ends_the_others(held: HeldEngine, make: MakeAnswering
 
 
 async def test_failure_of_ours_names_the_request(held: HeldEngine, make: MakeAnswering) -> None:
-    task = asyncio.create_task(make().collect([REQUEST], receive=never, request_id="req_1"))
+    task = asyncio.create_task(make().collect([REQUEST], receive=never, caller=Caller(request_id="req_1")))
     await started(held, task)
     held.answer({"finish_reason": "error", "error": RequestError(ErrorCode.INTERNAL, "oops")})
     with pytest.raises(ApiError, match="req_1") as caught:

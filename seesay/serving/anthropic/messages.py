@@ -19,7 +19,7 @@ from seesay.serving.anthropic.protocol import (
     TokensCount,
 )
 from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.context import request_id_of
+from seesay.serving.caller import Caller, caller_of
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.prompts import count_tokens
 from seesay.serving.state import ServerState
@@ -61,10 +61,10 @@ def make_router(state: ServerState) -> APIRouter:
     async def create_message(body: MessagesRequest, http: Request) -> Response:
         """Answer a conversation, pictures included."""
         reply = await off_loop(http, _Reply, state, body)
-        request_id = request_id_of(http.scope)
+        caller = caller_of(http.scope)
         if body.stream:
-            return EventStream(reply.stream(request_id), render_error=_make_error_event)
-        answers = await state.answering.collect([reply.request], receive=http.receive, request_id=request_id)
+            return EventStream(reply.stream(caller), render_error=_make_error_event)
+        answers = await state.answering.collect([reply.request], receive=http.receive, caller=caller)
         return JSONResponse(reply.make_message(answers[0].text, answers[0].last))
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
@@ -140,10 +140,10 @@ class _Reply:
             "usage": _make_usage(last.usage),
         }
 
-    async def stream(self, request_id: str) -> AsyncGenerator[bytes, None]:
+    async def stream(self, caller: Caller) -> AsyncGenerator[bytes, None]:
         """The events, from `message_start` to `message_stop`."""
         has_begun = has_block = False
-        async with aclosing(self._state.answering.deltas([self.request], request_id=request_id)) as deltas:
+        async with aclosing(self._state.answering.deltas([self.request], caller=caller)) as deltas:
             async for _, delta in deltas:
                 if not has_begun:
                     has_begun = True

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.caller import Caller, caller_of
 from seesay.serving.content import check_source
-from seesay.serving.context import request_id_of
 from seesay.serving.native.protocol import GenerateAnswer, GenerateRequest
 from seesay.serving.openai.wire import DONE, make_error_event
 from seesay.serving.state import ServerState
@@ -39,12 +39,12 @@ def make_router(state: ServerState) -> APIRouter:
         """Continue a text or token ids."""
         state.check_model(body.model)
         request = await off_loop(http, _make_request, state, body)
-        request_id = request_id_of(http.scope)
+        caller = caller_of(http.scope)
         if body.stream:
-            events = _stream(state, request, request_id, wants_logprobs=body.return_logprob)
+            events = _stream(state, request, caller, wants_logprobs=body.return_logprob)
             return EventStream(events, render_error=make_error_event)
         (answer,) = await state.answering.collect(
-            [request], receive=http.receive, request_id=request_id, fields=(_field_of(request),)
+            [request], receive=http.receive, caller=caller, fields=(_field_of(request),)
         )
         logprobs = answer.logprobs if body.return_logprob else None
         return JSONResponse(_make_answer(answer.text, answer.token_ids, logprobs, answer.last))
@@ -75,11 +75,9 @@ def _field_of(request: GenerationRequest) -> str:
 
 
 async def _stream(
-    state: ServerState, request: GenerationRequest, request_id: str, *, wants_logprobs: bool
+    state: ServerState, request: GenerationRequest, caller: Caller, *, wants_logprobs: bool
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(
-        state.answering.deltas([request], request_id=request_id, fields=(_field_of(request),))
-    ) as deltas:
+    async with aclosing(state.answering.deltas([request], caller=caller, fields=(_field_of(request),))) as deltas:
         async for _, delta in deltas:
             logprobs = (delta.logprobs or ()) if wants_logprobs else None
             yield make_event(_make_answer(delta.text, delta.token_ids, logprobs, delta))

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from seesay.serving.answers import unless_gone
 from seesay.serving.auth import owner_of
 from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.caller import Caller, caller_of
 from seesay.serving.content import read_messages
-from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
 from seesay.serving.native.protocol import InteractiveAnswer, InteractiveRequest
 from seesay.serving.native.sessions import Conversation, SessionStore
@@ -53,7 +53,7 @@ def make_router(state: ServerState, sessions: SessionStore | None = None) -> API
             if body.prompt == "":
                 return _nothing()
         reply = await off_loop(http, _Reply, state, store, body, key if body.interactive_mode else None)
-        pieces = reply.pieces(request_id_of(http.scope))
+        pieces = reply.pieces(caller_of(http.scope))
         if body.stream:
             return EventStream(_events(pieces), render_error=make_error_event)
         return JSONResponse(await unless_gone(http.receive, _collect(pieces)))
@@ -114,25 +114,25 @@ class _Reply:
         self._turn = read_messages(_as_messages(body), state.settings.media, param="prompt")
         self._streams = bool(body.stream) or key is not None  # what was said until a cancel is kept, streamed or not
 
-    async def pieces(self, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def pieces(self, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
         """What is new, as it comes; the last piece has a finish reason. A turn that was answered, or stopped with
         `cancel` after its first word, becomes part of the session."""
         if self._key is None:
-            async for piece in self._answer(Conversation(), request_id):
+            async for piece in self._answer(Conversation(), caller):
                 yield piece
             return
         with self._store.answering(self._key) as conversation:
             self._store.check_size(conversation, self._turn)
-            async with aclosing(self._answer(conversation, request_id)) as pieces:
+            async with aclosing(self._answer(conversation, caller)) as pieces:
                 async for piece in pieces:
                     yield piece
 
-    async def _answer(self, conversation: Conversation, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def _answer(self, conversation: Conversation, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
         history_tokens, texts, tokens, prompt_tokens = conversation.num_tokens, [], 0, 0
         request = GenerationRequest(
             prompt=(*conversation.messages, *self._turn), gen_config=self._config, streams=self._streams
         )
-        deltas = self._state.answering.deltas([request], request_id=request_id, fields=("prompt",))
+        deltas = self._state.answering.deltas([request], caller=caller, fields=("prompt",))
         async with aclosing(_until(deltas, conversation.cancelled)) as until_cancelled:
             async for delta in until_cancelled:
                 texts.append(delta.text)

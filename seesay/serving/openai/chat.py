@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.serving.answers import Answer, Tally, choices_of
 from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.caller import caller_of
 from seesay.serving.content import read_messages
-from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
 from seesay.serving.metrics import media_of
 from seesay.serving.openai.logprobs import TokenSpeller
@@ -54,9 +54,7 @@ def make_router(state: ServerState) -> APIRouter:
         reply = await off_loop(http, ChatReply, state, body, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
-        answers = await state.answering.collect(
-            reply.requests, receive=http.receive, request_id=request_id_of(http.scope)
-        )
+        answers = await state.answering.collect(reply.requests, receive=http.receive, caller=caller_of(http.scope))
         return JSONResponse(reply.make_completion(answers))
 
     return router
@@ -92,7 +90,7 @@ class ChatReply:
         self._returns_ids = bool(body.return_token_ids)
         self._includes_usage = body.stream_options is not None and body.stream_options.include_usage
         self._wants_timings = wants_timings(http)
-        self._request_id = request_id_of(http.scope)
+        self._caller = caller_of(http.scope)
         self._frames: dict[int, bytes] = {}  # events with a hole for the text, by choice
         self._head = {
             "id": make_id("chatcmpl-"),
@@ -134,7 +132,7 @@ class ChatReply:
         tally = Tally(num_per_prompt=self._num_choices)
         begun: set[int] = set()
         num_left = len(self.requests)
-        async with aclosing(self._state.answering.deltas(self.requests, request_id=self._request_id)) as deltas:
+        async with aclosing(self._state.answering.deltas(self.requests, caller=self._caller)) as deltas:
             async for index, delta in deltas:
                 if index not in begun:
                     begun.add(index)

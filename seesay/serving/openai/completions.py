@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.serving.answers import Answer, Tally, choices_of
 from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.context import request_id_of
+from seesay.serving.caller import caller_of
 from seesay.serving.errors import bad_request
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.offsets import TextOffsets, spell_prompt
@@ -57,7 +57,7 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
         answers = await state.answering.collect(
-            reply.requests, receive=http.receive, request_id=request_id_of(http.scope), fields=reply.fields
+            reply.requests, receive=http.receive, caller=caller_of(http.scope), fields=reply.fields
         )
         return JSONResponse(reply.make_completion(answers))
 
@@ -135,7 +135,7 @@ class CompletionReply:
         self._returns_ids = bool(body.return_token_ids)
         self._includes_usage = body.stream_options is not None and body.stream_options.include_usage
         self._wants_timings = wants_timings(http)
-        self._request_id = request_id_of(http.scope)
+        self._caller = caller_of(http.scope)
         self._echo_texts: list[str] = [""] * len(self._prompts)
         self._echo_ids: list[list[int]] = [[] for _ in self._prompts]
         self._echo_offsets: list[list[int]] = [[] for _ in self._prompts]
@@ -208,7 +208,7 @@ class CompletionReply:
         offsets: dict[int, TextOffsets] = {}  # of each choice
         num_left = len(self.requests)
         answering = self._state.answering
-        async with aclosing(answering.deltas(self.requests, request_id=self._request_id, fields=self.fields)) as deltas:
+        async with aclosing(answering.deltas(self.requests, caller=self._caller, fields=self.fields)) as deltas:
             async for index, delta in deltas:
                 if index not in offsets:
                     offsets[index] = self._make_offsets(index // self._num_choices)

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from seesay.config import GenerationConfig
 from seesay.serving.answers import Tally
 from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.caller import caller_of
 from seesay.serving.content import read_messages
-from seesay.serving.context import request_id_of
 from seesay.serving.errors import bad_request
 from seesay.serving.fields import Prompts, exactly_one
 from seesay.serving.openai.completions import count_prompts, name_prompts, read_prompts
@@ -83,7 +83,7 @@ def make_router(state: ServerState) -> APIRouter:
         answers = await state.answering.collect(
             requests,
             receive=http.receive,
-            request_id=request_id_of(http.scope),
+            caller=caller_of(http.scope),
             fields=["messages"] if body.messages is not None else name_prompts(body.input, "input"),
         )
         tally = Tally()

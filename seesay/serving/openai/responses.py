@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from seesay.serving.answers import Answer, Tally
 from seesay.serving.auth import owner_of
 from seesay.serving.bodies import make_api_router, off_loop
+from seesay.serving.caller import caller_of
 from seesay.serving.content import read_messages
-from seesay.serving.context import request_id_of
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.response_store import ResponseStore, StoredResponse
@@ -50,7 +50,7 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
         answers = await state.answering.collect(
-            [reply.request], receive=http.receive, request_id=request_id_of(http.scope), fields=("input",)
+            [reply.request], receive=http.receive, caller=caller_of(http.scope), fields=("input",)
         )
         return JSONResponse(reply.complete(answers[0]))
 
@@ -151,7 +151,7 @@ class ResponseReply:
         self.request = GenerationRequest(prompt=prompt, gen_config=config, streams=bool(body.stream))
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._wants_timings = wants_timings(http)
-        self._request_id = request_id_of(http.scope)
+        self._caller = caller_of(http.scope)
         self._id = make_id("resp_")
         self._item_id = make_id("msg_")
         self._created_at = int(time.time())
@@ -231,7 +231,7 @@ class ResponseReply:
         deltas_so_far: list[OutputDelta] = []
         place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
         answering = self._state.answering
-        async with aclosing(answering.deltas([self.request], request_id=self._request_id, fields=("input",))) as deltas:
+        async with aclosing(answering.deltas([self.request], caller=self._caller, fields=("input",))) as deltas:
             async for _, delta in deltas:
                 if not deltas_so_far:
                     for event in self._begin(place):
