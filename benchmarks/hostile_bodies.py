@@ -63,6 +63,8 @@ class Neighbour:
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+        while not self._times and self.failure is None:
+            time.sleep(0.001)
 
     def _run(self) -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "ignore_eos": True, "max_tokens": 3000}
@@ -83,7 +85,7 @@ class Neighbour:
         """The longest time between two tokens of which the later came after `since`, and the earlier before `until`."""
         if self.failure is not None:
             raise self.failure
-        while not self._times or self._times[-1] <= until:  # whatever holds it up now began before
+        while len(self._times) < 2 or self._times[-1] <= until:  # whatever holds it up now began before
             time.sleep(0.001)
         times = list(self._times)
         gaps = [b - a for a, b in itertools.pairwise(times) if b > since and a < until]

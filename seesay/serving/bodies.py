@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Request
@@ -16,6 +15,7 @@ from starlette.responses import Response
 from seesay.interpreter import quick_switches
 from seesay.serving.body_shape import MAX_VALUES, BodyShape
 from seesay.serving.errors import ApiError, bad_request
+from seesay.thread_pool import ThreadPool
 from seesay.serving.unknown_fields import drop_unknown
 
 P = ParamSpec("P")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _INLINE_BYTES = 16 << 10  # parsed and checked within a millisecond or two, which a thread would not make shorter
 
 # One thread: work on bodies is Python and holds the GIL, so that a second one would only slow down everything else.
-_thread = ThreadPoolExecutor(1, thread_name_prefix="seesay-bodies")
+_thread = ThreadPool(1, name="seesay-bodies")
 
 
 class BodyRequest(Request):
@@ -95,7 +95,7 @@ async def off_loop(http: Request, work: Callable[P, T], *args: P.args, **kwargs:
         with quick_switches:
             return work(*args, **kwargs)
 
-    return await asyncio.get_running_loop().run_in_executor(_thread, work_beside_others)
+    return await asyncio.wrap_future(_thread.submit(work_beside_others))
 
 
 def _parse(content: bytearray, model: type[BaseModel], ignored: list[str] | None) -> BaseModel:
