@@ -15,8 +15,8 @@ from starlette.responses import Response
 from seesay.interpreter import quick_switches
 from seesay.serving.body_shape import MAX_VALUES, BodyShape
 from seesay.serving.errors import ApiError, bad_request
-from seesay.thread_pool import ThreadPool
 from seesay.serving.unknown_fields import drop_unknown
+from seesay.thread_pool import ThreadPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
