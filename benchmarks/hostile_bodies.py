@@ -160,9 +160,9 @@ def measure(case: Case, size: int, *, url: str, pid: int, neighbour: Neighbour, 
 
 def _code_of(answer: bytes) -> str | None:
     try:
-        error = json.loads(answer[:100_000])["error"]
+        error = json.loads(answer)["error"]
         return str(error.get("code") or error["message"][:60])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):  # it was answered
         return None
 
 

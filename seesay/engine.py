@@ -34,6 +34,7 @@ from seesay.engine_loop import EngineLoop, explain
 from seesay.errors import ErrorCode, RequestError
 from seesay.fair_threads import FairThreads
 from seesay.host_memory import MemoryReturn, return_memory
+from seesay.interpreter import quick_switches
 from seesay.live_request import OutputSink
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
@@ -440,7 +441,8 @@ class AsyncEngine:
         """Turn a request into a sequence and hand it to the loop. A request that cannot be, ends here."""
         self.loop.give_way()
         try:
-            live = self._preparer.prepare(request_id, request, on_output, received_at, batch)
+            with quick_switches:
+                live = self._preparer.prepare(request_id, request, on_output, received_at, batch)
             error: Exception | None = None
         except BaseException as failure:
             live, error = None, explain(failure)

@@ -45,9 +45,10 @@ class BodyRequest(Request):
         """The raw body. Raises `ApiError` for one whose shape is not allowed."""
         if self._content is None:
             content = bytearray()
-            async for piece in self.stream():
-                self._shape.add(piece)
-                content += piece
+            with quick_switches:
+                async for piece in self.stream():
+                    self._shape.add(piece)
+                    content += piece
             self._content = content
             self.scope["state"]["num_body_bytes"] = len(content)
         return self._content  # type: ignore[return-value]

@@ -33,18 +33,22 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
         parsed = parse_messages(cleaned)
     except RequestError as error:
         raise _rename(error, param) from error
-    num_media = sum(isinstance(part, MediaPart) for message in parsed for part in message.parts)
+    check_num_media(sum(isinstance(part, MediaPart) for message in parsed for part in message.parts), limits, param)
+    for index, message in enumerate(parsed):
+        for part in message.parts:
+            if isinstance(part, MediaPart):
+                check_source(part.source, limits, f"{param}[{index}].content")
+    return parsed
+
+
+def check_num_media(num_media: int, limits: MediaLimits, param: str) -> None:
+    """Raises `ApiError` 400 for more pictures and clips than a request may have."""
     if num_media > limits.max_items:
         raise bad_request(
             f"{param} has {num_media} pictures and clips; at most {limits.max_items} are taken",
             param,
             code=ErrorCode.MEDIA_TOO_LARGE.value,
         )
-    for index, message in enumerate(parsed):
-        for part in message.parts:
-            if isinstance(part, MediaPart):
-                check_source(part.source, limits, f"{param}[{index}].content")
-    return parsed
 
 
 def check_source(source: object, limits: MediaLimits, param: str) -> None:

@@ -4,7 +4,7 @@ what is published of them is as strict as it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -31,6 +31,19 @@ _BIASES = {
     "propertyNames": {"pattern": "^[0-9]{1,9}$"},
     "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
 }
+_MAX_STOP_WORDS, _MAX_STOP_CHARS = 256, 1 << 14
+
+
+def check_stop_words(words: Sequence[str]) -> None:
+    """Raises ValueError for words at which no answer can end, and for more than are worth looking for at each token."""
+    if not all(words):
+        raise ValueError("a stop string must not be empty")
+    if len(words) > _MAX_STOP_WORDS:
+        raise ValueError(f"at most {_MAX_STOP_WORDS} stop strings are allowed, got {len(words)}")
+    if (num_chars := sum(map(len, words))) > _MAX_STOP_CHARS:
+        raise ValueError(f"at most {_MAX_STOP_CHARS} characters are allowed in all stop strings, got {num_chars}")
+
+
 Biases = Annotated[dict[str, float], _at_most(1024), Field(json_schema_extra=_BIASES)]
 Metadata = Annotated[dict[str, str], _at_most(16), Field(json_schema_extra={"maxProperties": 16})]
 

@@ -267,6 +267,10 @@ async def test_faults_are_found_one_at_a_time(engine: AsyncEngine) -> None:
     """Of thousands of wrong entries the first is named."""
     for path, body, param in (
         ("/v1/completions", {"prompt": "a", "stop": [3] * 60_000}, "stop[0]"),
+        ("/v1/completions", {"prompt": "a", "stop": "a" * 20_000}, "stop"),
+        ("/v1/completions", {"prompt": "a", "stop": ["a" * 1000] * 20}, "stop"),
+        ("/generate", {"prompt": "a", "image_data": ["data:,"] * 30_000}, "image_data"),
+        ("/v1/chat/interactive", {"prompt": "a", "image_url": ["data:,"] * 30_000}, "image_url"),
         ("/v1/completions", {"prompt": "a", "stop_token_ids": [-1] * 200_000}, "stop_token_ids[0]"),
         ("/v1/completions", {"prompt": "a", "logit_bias": {str(i): "x" for i in range(30_000)}}, "logit_bias"),
         ("/v1/completions", {"prompt": [5, 5, "a"] + [7] * 1000}, "prompt[2]"),

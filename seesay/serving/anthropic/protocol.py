@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, SkipValidation, field_validator
 
-from seesay.serving.fields import StopTexts, StrictModel
+from seesay.serving.fields import StopTexts, StrictModel, check_stop_words
 from seesay.serving.openai.protocol import RequestModel
 
 _LATER = "not supported yet"
@@ -134,8 +134,7 @@ class MessagesRequest(CountTokensRequest):
     @field_validator("stop_sequences")
     @classmethod
     def _check_stop(cls, words: list[str] | None) -> list[str] | None:
-        if any(not word for word in words or ()):
-            raise ValueError("a stop sequence must not be empty")
+        check_stop_words(words or [])
         return words
 
 

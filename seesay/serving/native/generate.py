@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import Caller, caller_of
-from seesay.serving.content import check_source
+from seesay.serving.content import check_num_media, check_source
 from seesay.serving.native.protocol import GenerateAnswer, GenerateRequest
 from seesay.serving.openai.wire import DONE, make_error_event
 from seesay.serving.state import ServerState
@@ -53,6 +53,7 @@ def make_router(state: ServerState) -> APIRouter:
 
 
 def _make_request(state: ServerState, body: GenerateRequest) -> GenerationRequest:
+    check_num_media(len(body.image_urls), state.settings.media, "image_data")
     for url in body.image_urls:
         check_source(url, state.settings.media, "image_data")
     config = state.defaults.make_config(

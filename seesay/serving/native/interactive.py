@@ -14,7 +14,7 @@ from seesay.serving.answers import unless_gone
 from seesay.serving.auth import owner_of
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import Caller, caller_of
-from seesay.serving.content import read_messages
+from seesay.serving.content import check_num_media, read_messages
 from seesay.serving.errors import bad_request
 from seesay.serving.native.protocol import InteractiveAnswer, InteractiveRequest
 from seesay.serving.native.sessions import Conversation, SessionStore
@@ -111,6 +111,7 @@ class _Reply:
             param_names=PARAM_NAMES,
             **body.sampling(),
         )
+        check_num_media(len(body.image_urls), state.settings.media, "image_url")
         self._turn = read_messages(_as_messages(body), state.settings.media, param="prompt")
         self._streams = bool(body.stream) or key is not None  # what was said until a cancel is kept, streamed or not
 

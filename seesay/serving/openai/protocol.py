@@ -21,7 +21,17 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from seesay.serving.errors import bad_request
-from seesay.serving.fields import Biases, Metadata, Prompts, StopIds, StopTexts, StrictModel, Text, needs
+from seesay.serving.fields import (
+    Biases,
+    Metadata,
+    Prompts,
+    StopIds,
+    StopTexts,
+    StrictModel,
+    Text,
+    check_stop_words,
+    needs,
+)
 from seesay.serving.openai.message_parts import ChatMessages
 
 _LATER = "not supported yet"
@@ -104,11 +114,7 @@ class SamplingFields(RequestModel):
     @field_validator("stop")
     @classmethod
     def _check_stop(cls, stop: str | list[str] | None) -> str | list[str] | None:
-        words = [stop] if isinstance(stop, str) else stop or []
-        if not all(words):
-            raise ValueError("a stop string must not be empty")
-        if len(words) > 256:
-            raise ValueError("at most 256 stop strings")
+        check_stop_words([stop] if isinstance(stop, str) else stop or [])
         return stop
 
     @field_validator("stop_token_ids")
