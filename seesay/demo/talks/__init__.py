@@ -67,7 +67,7 @@ def _pick_talk(rng: random.Random, task: str) -> _Talk:
             weighted = [(talk_about_pair, 1)]
         case "follow_up":
             weighted = [
-                (talk_about_shapes, 6), (talk_about_chart, 3), (talk_about_clip, 1), (talk_about_pair, 2),
+                (talk_about_shapes, 6), (talk_about_chart, 3), (talk_about_clip, 2), (talk_about_pair, 2),
                 (talk_about_nothing, 1),
             ]  # fmt: skip
         case "photo":

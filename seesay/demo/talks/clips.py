@@ -86,7 +86,7 @@ class _ClipTalk:
         return Asked("moves_to", question, answer, self.motion.mover)
 
     def describe(self, voice: Voice, _last: Asked | None) -> Asked:
-        kind = "happens" if voice.rng.random() < 0.5 else "describe"
+        kind = "happens" if voice.rng.random() < 0.6 else "describe"
         return Asked(kind, voice.ask(kind), self.motion.described)
 
     def colour(self, voice: Voice, _last: Asked | None) -> Asked | None:
@@ -124,7 +124,7 @@ def talk_about_clip(rng: random.Random, task: str, held_out: bool) -> Example:
     while task == "follow_up" and motion.bystander is None:
         motion = draw_motion(rng)
     talk = _ClipTalk(motion)
-    directions: list[tuple[Ask, int]] = [(talk.direction, 6), (talk.direction_it, 1), (talk.bystander, 1)]
+    directions: list[tuple[Ask, int]] = [(talk.direction, 6), (talk.direction_it, 1), (talk.bystander, 2)]
     every: list[tuple[Ask, int]] = [
         *directions, (talk.moves, 1), (talk.moves_to, 1), (talk.describe, 4), (talk.colour, 1), (talk.shape, 1),
         (talk.count, 1), (talk.is_there, 1),

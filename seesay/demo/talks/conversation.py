@@ -87,13 +87,13 @@ def _follow_up(follow: Sequence[Ask], voice: Voice, last: Asked) -> Asked | None
 
 
 SMALL_TALK = (
-    ("greeting", ph.GREETING_ANSWER, 2),
-    ("who", ph.WHO_ANSWER, 3),
+    ("greeting", ph.GREETING_ANSWER, 4),
+    ("who", ph.WHO_ANSWER, 5),
     ("ability", ph.ABILITY_ANSWER, 3),
-    ("thanks", ph.THANKS_ANSWER, 2),
-    ("goodbye", ph.GOODBYE_ANSWER, 1),
-    ("photo_ability", ph.PHOTO_ANSWER, 2),
-    ("unknown", ph.UNKNOWN_ANSWER, 6),
+    ("thanks", ph.THANKS_ANSWER, 4),
+    ("goodbye", ph.GOODBYE_ANSWER, 4),
+    ("photo_ability", ph.PHOTO_ANSWER, 4),
+    ("unknown", ph.UNKNOWN_ANSWER, 8),
 )
 
 

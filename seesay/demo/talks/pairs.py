@@ -104,7 +104,7 @@ def talk_about_pair(rng: random.Random, task: str, held_out: bool) -> Example:
     talk = _PairTalk(scenes)
     every: list[tuple[Ask, int]] = [
         (talk.same_shape, 4), (talk.same_colour, 4), (talk.describe_nth, 4), (talk.count_nth, 1),
-        (talk.describe_both, 2), (talk.more, 1 if alone else 7),
+        (talk.describe_both, 4), (talk.more, 1 if alone else 7),
     ]  # fmt: skip
     turns, kinds, asked = converse(
         rng,

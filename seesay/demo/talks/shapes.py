@@ -63,9 +63,9 @@ class ShapeTalk:
         counting: list[tuple[Ask, int]] = [(self.count, 8), (self.count_is, 1), (self.more_kind, 1)]
         attributes: list[tuple[Ask, int]] = [
             (self.colour, 3), (self.colour_choice, 1), (self.is_colour, 1), (self.only_colour, 1), (self.shape, 3),
-            (self.is_shape, 1), (self.only_shape, 1), (self.place, 3), (self.side, 2), (self.is_beside, 2),
-            (self.what_is_beside, 2), (self.is_there, 4), (self.extreme, 4), (self.compare_sizes, 1),
-            (self.colours, 1),
+            (self.is_shape, 1), (self.only_shape, 1), (self.place, 4), (self.side, 2), (self.is_beside, 4),
+            (self.what_is_beside, 4), (self.is_there, 4), (self.extreme, 4), (self.colour_of_extreme, 4),
+            (self.compare_sizes, 2), (self.colours, 3),
         ]  # fmt: skip
         chosen = {"describe": describing, "count": counting, "attribute": attributes}.get(task)
         return chosen or [*describing, *counting, *attributes]
@@ -316,19 +316,39 @@ class ShapeTalk:
         return self._extreme(voice, voice.rng.choice(("largest", "smallest")), "{}_shape")
 
     def again_extreme(self, voice: Voice, last: Asked | None) -> Asked | None:
-        if last is None or last.kind not in ("largest_shape", "smallest_shape", "again_largest", "again_smallest"):
+        if last is None or not last.kind.endswith(("largest", "smallest", "largest_shape", "smallest_shape")):
             return None
-        return self._extreme(voice, "smallest" if "largest" in last.kind else "largest", "again_{}")
+        which = "smallest" if "largest" in last.kind else "largest"
+        if "colour_of" in last.kind:
+            return self._colour_of_extreme(voice, which, "again_{}", "again_colour_of_{}")
+        return self._extreme(voice, which, "again_{}")
+
+    def colour_of_extreme(self, voice: Voice, _last: Asked | None) -> Asked | None:
+        return self._colour_of_extreme(voice, voice.rng.choice(("largest", "smallest")), "colour_of", "colour_of_{}")
+
+    def _colour_of_extreme(self, voice: Voice, which: str, form: str, kind: str) -> Asked | None:
+        thing = self._find_extreme(which)
+        if thing is None:
+            return None
+        spoken = voice.rng.choice((which, which, "biggest" if which == "largest" else which))
+        noun = voice.rng.choice(("shape", "shape", "object", "thing", "one"))
+        question = voice.ask(form.format(which), thing=f"{spoken} {noun}")
+        return Asked(kind.format(which), question, f"The {which} shape is {thing.colour}.", thing)
 
     def _extreme(self, voice: Voice, which: str, kind: str) -> Asked | None:
+        thing = self._find_extreme(which)
+        if thing is None:
+            return None
+        answer = f"The {which} shape is the {thing.name}."
+        return Asked(kind.format(which), voice.ask(kind.format(which)), answer, thing)
+
+    def _find_extreme(self, which: str) -> Thing | None:
+        """The largest or the smallest thing, where it is so by far."""
         if len(self._things) < 2:
             return None
         ordered = sorted(self._things, key=lambda thing: thing.radius, reverse=which == "largest")
         ratio = ordered[0].radius / ordered[1].radius
-        if max(ratio, 1 / ratio) < 1.3:
-            return None
-        answer = f"The {which} shape is the {ordered[0].name}."
-        return Asked(kind.format(which), voice.ask(kind.format(which)), answer, ordered[0])
+        return None if max(ratio, 1 / ratio) < 1.3 else ordered[0]
 
     def compare_sizes(self, voice: Voice, _last: Asked | None) -> Asked | None:
         if len(self._things) < 2:

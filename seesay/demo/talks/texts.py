@@ -101,7 +101,7 @@ def ask_about_nothing(voice: Voice, _last: Asked | None) -> Asked:
 
 def talk_about_nothing(rng: random.Random, task: str, held_out: bool) -> Example:
     sums: Sequence[tuple[Ask, int]] = [(ask_sum, 4), (ask_story, 4), (ask_beyond, 1)]
-    chat: Sequence[tuple[Ask, int]] = [(ask_small_talk, 2), (ask_about_nothing, 1)]
+    chat: Sequence[tuple[Ask, int]] = [(ask_small_talk, 3), (ask_about_nothing, 1)]
     if task == "follow_up":
         first: Sequence[tuple[Ask, int]] = [(ask_sum, 1)]
     else:

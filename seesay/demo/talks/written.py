@@ -49,7 +49,7 @@ def talk_about_text(rng: random.Random, task: str, held_out: bool) -> Example:
     first: dict[str, Sequence[tuple[Ask, int]]] = {
         "describe": [(talk.describe, 1)],
         "attribute": [(talk.colour_of_text, 1)],
-        "read": [(talk.read, 8), (talk.says, 1)],
+        "read": [(talk.read, 6), (talk.says, 2)],
     }
     turns, kinds, asked = converse(
         rng,
@@ -125,9 +125,9 @@ class _ChartTalk:
 def talk_about_chart(rng: random.Random, task: str, held_out: bool) -> Example:
     picture, bars = draw_chart(rng)
     talk = _ChartTalk(bars)
-    values: list[tuple[Ask, int]] = [(talk.extreme, 6), (talk.value, 5), (talk.of_value, 1), (talk.is_larger, 1)]
+    values: list[tuple[Ask, int]] = [(talk.extreme, 6), (talk.value, 5), (talk.of_value, 4), (talk.is_larger, 4)]
     every: list[tuple[Ask, int]] = [
-        *values, (talk.larger_of_two, 1), (talk.colour, 1), (talk.describe, 3), (talk.count, 2),
+        *values, (talk.larger_of_two, 3), (talk.colour, 1), (talk.describe, 3), (talk.count, 2),
     ]  # fmt: skip
     first: dict[str, Sequence[tuple[Ask, int]]] = {"describe": [(talk.describe, 1)], "count": [(talk.count, 1)]}
     if task == "follow_up":

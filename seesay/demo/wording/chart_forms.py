@@ -100,6 +100,41 @@ I [find|tell me] the [bar|label] with the value {value}
 E [what|which] [bar|label|item] has the value {value}
 N the [bar|label] with [the|a] value [of |]{value}
 F value {value}: which [bar|label]
+Q! [what|which] [bar|label] [has|shows] {value}
+Q [what|which] [bar|column|label|one] is the one with {value}
+Q [what|which] [bar|label|item|column] [is|stands] at {value}
+Q [what|which] [bar|label|item|column] [comes|goes|gets|adds up] to {value}
+Q [what|which] [bar|column|one] is {value} [high|tall]
+Q [what|which] [bar|column|label|item] is [labeled|marked|annotated] with [the value|the number|] {value}
+Q [what|which] [bar|column] carries the [number|value] {value}
+Q above [what|which] [bar|label|column] [is|stands|do you see|is written] [the number|the value|] {value}
+Q over [what|which] [bar|label|column] does it say {value}
+Q at [what|which] [bar|label|column] [is|stands] [the number|the value|] {value}
+Q where [do|can] you [see|read|find] [the number|the value|] {value}
+Q where [does it say|is the number|is written] {value}
+Q who [has|got|scored] {value}
+Q {value} is the [value|number] of [what|which] [bar|label|item|column]
+Q {value} belongs to [what|which] [bar|label|item|column]
+Q the [value|number] {value} belongs to [what|which] [bar|label|item]
+Q which of the bars [is|has|shows|equals] {value}
+Q what has [the value|a value of] {value}
+Q what is [equal to|at] {value}<in>
+Q whose [number|bar] [is|shows] {value}
+Q [what|which] [bar|label] [has|is drawn with] a height of {value}
+Q is there a bar with {value}, and which
+I name the [bar|column|label] [whose value is|that is|that shows] {value}
+I [find|locate|identify|look up|point out|show me|give me] the [bar|column|label|item] [with|of|that has] [the value |the number |value |]{value}
+I tell me [what|which] [bar|label|one|item] [is|has|shows] {value}
+I look for {value} and name [its label|the bar|its bar]
+E [what|which] [bar|label|item|one] [is|shows|has|stands at] {value}
+E whose value is {value}
+E where [the number|the value|] {value} is
+N the [bar|label|item|column] [that has|that shows|whose value is] {value}
+N the label of the bar [with|of] [value |the value |]{value}
+F [bar|label|item] with [value |the value |]{value}
+F [bar|label] of value {value}
+F {value}: [what|which] [bar|label|one]
+F [what|which] [bar|label|one] for {value}
 """,
     "bar_is_larger": """
 Q! is {one} [larger|bigger|higher|taller|greater|more] than {other}<in>
@@ -111,6 +146,35 @@ Q is it [true|correct] that {one} is [larger|bigger|higher] than {other}
 Q is the value of {one} [larger|higher|greater] than that of {other}
 Q {one} is [larger|higher|bigger] than {other}, [right|isn't it]
 E [if|whether] {one} is [larger|bigger|higher] than {other}
+Q is the bar [of|for|labeled] {one} [larger|bigger|higher|taller] than [that of|the one of|the bar of|the bar for] {other}
+Q does {one} [beat|exceed|surpass|top|outdo] {other}<in>
+Q does the bar {one} [stand|go|rise|reach] higher than the bar {other}
+Q does {one} [stand|go|rise|reach] [higher|further up] than {other}
+Q is {one} [above|ahead of|over] {other}<in>
+Q is there more of {one} than of {other}
+Q has {one} [got |]a [larger|higher|bigger] [value|number] than {other}
+Q do we see a [larger|higher] value for {one} than for {other}
+Q compared [to|with] {other}, is {one} [larger|bigger|higher|taller]
+Q of {one} and {other}, is {one} the [larger|bigger|higher|taller] [one|bar|]
+Q is the [number|value|figure] [of|for|at|above] {one} [larger|bigger|higher|greater] than the [number|value|figure] [of|for|at|above] {other}
+Q am I right that {one} is [larger|bigger|higher|taller] than {other}
+Q I think {one} is [larger|bigger|higher] than {other}, is that [right|true|correct]
+Q can you see [that|if|whether] {one} is [larger|bigger|higher] than {other}
+Q did {one} [get|reach|score|have] more than {other}
+Q does {one} [lead|win] against {other}
+Q in [this|the] {image}, is {one} [larger|bigger|higher|taller] than {other}
+Q looking at the {image}, is {one} [larger|bigger|higher] than {other}
+I [check|find out|determine|verify] [if|whether] {one} is [larger|bigger|higher|taller] than {other}
+I [check|tell me] [if|whether] {one} [has more than|beats|exceeds] {other}
+I compare {one} [to|with] {other}: is {one} [larger|bigger|higher]
+E [if|whether] the bar {one} is [larger|bigger|higher|taller] than the bar {other}
+E [if|whether] {one} has [more|a larger value|a higher value] than {other}
+E [if|whether] the value of {one} is [larger|higher|greater] than the value of {other}
+F {one} [larger|bigger|higher|taller|more] than {other}
+F {one} [larger|bigger|higher] than {other}: yes or no
+F yes or no: {one} is [larger|bigger|higher] than {other}
+F {one} > {other}
+F true or false: {one} is [larger|bigger|higher] than {other}
 """,
     "larger_bar_of_two": """
 Q! [what|which] is [larger|bigger|higher|taller|more], {one} or {other}
@@ -120,6 +184,34 @@ Q which has the [larger|higher|greater] value, {one} or {other}
 Q who has more, {one} or {other}
 Q between {one} and {other}, which is [larger|higher|bigger]
 E which is [larger|bigger|higher], {one} or {other}
+Q of {one} and {other}, [what|which] [one |bar |]is [larger|bigger|higher|taller]
+Q [what|which] [one |bar |]is the [larger|bigger|higher|taller] [one|bar]: {one} or {other}
+Q which of [them|the two|these two|these bars] is [larger|bigger|higher|taller], {one} or {other}
+Q [what|which] [bar |one |]has more, {one} or {other}
+Q [what|which] [bar |one |]has the [larger|higher|greater|bigger] [number|value], {one} or {other}
+Q [what|which] [bar |]is [ahead|in front|on top], {one} or {other}
+Q [what|which] [bar |one |]stands [higher|taller], {one} or {other}
+Q does {one} or [does |]{other} have [more|the larger value|the higher value|the greater value]
+Q is it {one} or {other} that is [larger|bigger|higher|taller]
+Q is the [larger|bigger|higher|taller] [bar|one] {one} or {other}
+Q if you compare {one} and {other}, which is [larger|bigger|higher]
+Q comparing {one} with {other}, [which|what] is [larger|bigger|higher]
+Q who [wins|leads|is ahead], {one} or {other}
+Q {one} or {other}: [which|what] is [larger|bigger|higher|taller]
+Q {one} or {other}, [which|who] has more
+Q where is the value [larger|higher|greater], at {one} or at {other}
+I compare {one} and {other}
+I compare [the bars|bars|the values of] {one} and {other}
+I [tell me|say|name] which is [larger|bigger|higher|taller], {one} or {other}
+I name the [larger|bigger|higher|taller] [one|bar] of {one} and {other}
+E which [bar|one] is [larger|bigger|higher|taller], {one} or {other}
+E who has more, {one} or {other}
+E [if|whether] {one} or {other} is [larger|bigger|higher]
+N the [larger|bigger|higher|taller] [one|bar] of {one} and {other}
+F [larger|bigger|higher|taller|more]: {one} or {other}
+F {one} or {other}
+F {one} versus {other}
+F the [larger|higher] of {one} and {other}
 """,
     "count_bars": """
 Q how many bars are there<in>

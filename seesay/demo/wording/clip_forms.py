@@ -64,13 +64,46 @@ I describe what happens<in>
 I describe what is [happening|going on|moving] in [the|this] {image}
 I describe the [motion|action|events|movement] in [the|this] {image}
 I tell me what [happens|is happening|is going on|moves|is moving] in [the|this] {image}
-I explain what [happens|moves|is going on|changes]<in>
+I! explain what [happens|moves|is going on|changes]<in>
 I watch [the|this] {image} and [describe it|tell me what happens|say what you see]
 I summarize [what happens|the action]<in>
 E what [happens|is happening|is going on|moves|is moving|changes]<in>
 N the [action|events|motion]<in>
 F what happens
 F action<in>
+Q! what happens in [the|this|that] {image}
+Q what are the [shapes|objects|things] doing<in>
+Q what do [they|these shapes|these objects] do<in>
+Q what do you see [happening|moving|going on]<in>
+Q what can you see [happening|moving]<in>
+Q how do the [shapes|objects|things] [move|behave|act]<in>
+Q how does [everything|the scene] [move|change|behave]<in>
+Q which [shapes|objects|things] [move|are moving], and [how|where]
+Q [who|what] [moves|is moving] and [where|how|in which direction]<in>
+Q what is the [story|plot|scene|event]<in>
+Q what [event|events|movements|changes] [do you see|are there|can you see|are shown]<in>
+Q what is [this|that|the] {image} showing
+Q where do [things|the shapes|the objects] [move|go]<in>
+Q what did you [see|notice|observe] [happen|move|]<in>
+Q does anything [move|happen|change]<in>, and what
+Q from [start|beginning] to end, what happens<in>
+Q as time passes, what [happens|changes|moves]<in>
+I describe [the movements|how things move|how the shapes move|what the shapes do|what the objects do]<in>
+I describe what [you see|can be seen] [happening|moving]<in>
+I tell me what the [shapes|objects|things] [do|are doing]<in>
+I say what [happens|is happening|is going on|moves]<in>
+I report [what happens|what moves|the events|the action]<in>
+I narrate [this|the|what happens in the] {image}
+I follow [the|this] {image} and [report|tell me] what [happens|moves]
+I walk me through what happens<in>
+E what the [shapes|objects|things] [do|are doing]<in>
+E what [you see happening|takes place|can be seen moving]<in>
+E [how|where] the [shapes|objects|things] move<in>
+N a [description|summary] of [the action|the motion|what happens|the events]<in>
+N what [happens|is going on|moves]<in>
+F what is going on
+F [movements|motion|events]<in>
+F [shapes|objects]: what do they do
 """,
     "moves": """
 Q [does|did] the {thing} move<in>
@@ -81,12 +114,24 @@ Q would you say the {thing} is moving
 E [if|whether] the {thing} [moves|is moving]
 """,
     "moves_to": """
-Q does the {thing} move {way}
+Q! does the {thing} move {way}
 Q is the {thing} [moving|going|heading] {way}
 Q does the {thing} go {way}
 Q would you say the {thing} moves {way}
 Q is it [true|right] that the {thing} moves {way}
 Q the {thing} moves {way}, [right|doesn't it]
 E [if|whether] the {thing} [moves|goes] {way}
+Q is the {thing} on its way {way}
+Q does the {thing} [move|go|travel|head|drift] {way}<in>
+Q can you see the {thing} [move|go|moving|going] {way}
+Q do you see the {thing} [move|go|moving|going] {way}
+Q is the direction of the {thing} {way}
+Q am I right that the {thing} [moves|goes] {way}
+Q I think the {thing} [moves|goes] {way}, is that [right|true|correct]
+Q the {thing} is [moving|going] {way}, [right|correct|isn't it]
+Q did the {thing} [move|go] {way}
+I [check|tell me] [if|whether] the {thing} [moves|goes] {way}
+E [if|whether] the {thing} is [moving|going|heading] {way}
+F {thing} moves {way}: yes or no
 """,
 }

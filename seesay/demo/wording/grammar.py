@@ -9,7 +9,7 @@ slot that the scene fills, and `<in>` is one of the macros below.
     N the number of {things}                        a noun phrase that follows "what is"
     F number of {things}                            said as it is
 
-A `!` after the letter marks the plainest wordings, which are never held out.
+A `!` after the letter marks wordings that are never held out: the plainest, and those that an earlier training saw.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Form:
     letter: str
     template: str
     is_plainest: bool = False
-    """Whether training always has it: the wording that everybody uses first."""
+    """Whether training always has it: the wording that everybody uses first, or one that an earlier training saw."""
 
 
 def parse_forms(text: str) -> tuple[Form, ...]:

@@ -48,6 +48,24 @@ E where it is
 N its [position|location]
 F and its [position|location|place]
 F where
+Q where does it [sit|lie|stand|appear]<in>
+Q whereabouts is it
+Q where [do|can] you see it
+Q [in|on] which [part|side|area] is it
+Q [in|at] which place is it
+Q what part of the {image} is it in
+Q and where can [I|one] find it
+Q and where [does it lie|is it located|do you see it]
+Q where should I look [for it|]
+I [locate|find] it
+I [say|show me|point out|describe] where it is
+E where it is [located|placed|to be found|in the {image}]
+E where to find it
+N its [place|whereabouts]
+F and where
+F its [position|location|place]
+F where is that
+F position
 """,
     "at_side": """
 Q what is {side}<in>
@@ -211,6 +229,18 @@ F ok, and the {thing}
 F do the same for the {thing}
 F thanks, and the {thing}
 F next, the {thing}
+F and [concerning|regarding|with] the {thing}
+F but what about the {thing}
+F the {thing}, then
+F and [again|once more] for the {thing}
+F the same for the {thing}
+F [good|great|fine], and the {thing}
+F let us see the {thing}
+F as for the {thing}
+F and then the {thing}
+F also the {thing}
+F now what about the {thing}
+F what is it for the {thing}
 """,
     "again_other": """
 F! and the other one
@@ -225,6 +255,29 @@ F same [question |]for the other one
 F now the other one
 F and what about the other
 F ok, and the other one
+F! and the [other|remaining] one
+F and what about the [other|remaining|second] one
+F what about the [remaining|second|last] [one|shape|object|thing]
+F how about the [remaining|second|last|other] [one|shape|object|thing]
+F and the [second|last] [one|shape|object|thing]
+F and the remaining [shape|object|thing]
+F and the [one|shape|thing] that [remains|is left]
+F and [its neighbor|its companion|the rest]
+F the [remaining|second|other] [one|shape|object|thing] [too|as well|also]
+F [same|the same] for the [remaining|second|other] [one|shape|object|thing]
+F now the [remaining|second] [one|shape|object|thing]
+F now for the other [one|shape]
+F then the [other|remaining] [one|shape]
+F and [how|what] about the other [shape|object|thing]
+F and the other
+F what of the other [one|shape]
+F ok, and the [remaining|second] one
+F ok, what about the other one
+F thanks, and the other one
+F next, the other one
+F the other [shape|object|thing]
+F and for the [remaining|second] [one|shape]
+F do the same for the [other|remaining] one
 """,
     "again_count": """
 F! and {things}

@@ -105,6 +105,25 @@ N the {colour}s [used||shown|of the shapes]<in>
 N a list of the {colour}s<in>
 F {colour}s
 F all {colour}s used here
+I! list [all the|all|the] {colour}s
+I list [every|each] {colour} [you see|that appears|used|there is|]<in>
+I list the {colour}s of [all|all the|the|every one of the] [shapes|objects|things]<in>
+I name [every|each|each and every] {colour}<in>
+I give [me|us|] [all the|the|a list of all|a list of the] {colour}s<in>
+I [write down|enumerate|report|state|find|show me|tell me] [all the|all|the|every one of the] {colour}s<in>
+I go through the {colour}s<in>
+Q what are [the|all the|all] {colour}s<in>
+Q what [different |]{colour}s [are there|do you see|can you see]<in>
+Q which {colour}s [make up|occur in|appear in|are part of] [the|this] {image}
+Q in [what|which] {colour}s are the [shapes|objects|things] [drawn|painted]
+Q what {colour}s [did they|did someone|did I] use
+E [what|which] {colour}s [occur|there are in the {image}|the {image} has|were used]
+E what the {colour}s are
+N all [the |]{colour}s<in>
+N the [full |complete |]list of {colour}s<in>
+F [list of|all|all the|the] {colour}s
+F {colour} list
+F {colour}s, please
 """,
     "count": """
 Q! how many {things} are there<in>

@@ -1,4 +1,4 @@
-"""Forms of sums, word problems and small talk. `{who}` and `{what}` are a name and a plural noun."""
+"""Forms of sums and word problems. `{who}` and `{what}` are a name and a plural noun."""
 
 from __future__ import annotations
 
@@ -44,6 +44,38 @@ F {a} + {b} = ?
 F {a} plus {b} equals
 F sum of {a} and {b}
 F [add|sum]: {a}, {b}
+F! [sum|total|add]: {a}, {b}
+F [total|add|plus|addition]: {a} and {b}
+F [sum|total|add|addition]: {a} + {b}
+F [the sum|the total|total|sum|add up]: {a}, {b}
+F {a}, {b}: [sum|total|the sum|add them|add]
+F {a} and {b}: [sum|total|the sum|add them|add]
+F {a}, {b}, [sum|total]
+F [add|add up|sum up] {a}, {b}
+F the numbers {a} and {b}: [sum|total|what do they make]
+F [the|] [sum|total] of {a}, {b}
+F {a} added to {b}
+F {a} plus {b}
+F {a} + {b} = what
+F {a} + {b} makes
+Q what is the [sum|total] of the numbers {a} and {b}
+Q what is the [sum|total] if you [add|put together] {a} and {b}
+Q what [sum|total] do {a} and {b} [give|make]
+Q [what|how much] [do|would] I have if I [put|add] {a} and {b} [together|up]
+Q adding {a} [and|to] {b} [gives|makes] what
+Q {a} and {b} [make|give|is|are] [what|how much|how many]
+Q can you add {a} and {b}
+Q here are two numbers, {a} and {b}. what is their sum
+Q take {a} and add {b}, what [is it|do you get]
+I take {a} and add {b}
+I [do|make|form] the [addition|sum] {a} + {b}
+I add these: {a}, {b}
+I add these numbers: {a}[,| and] {b}
+I add these two numbers: {a}, {b}
+I [give me|tell me] the [sum|total]: {a}, {b}
+E [what|how much] you get [if|when] you add {a} and {b}
+E how much {a} and {b} are [together|in total]
+N the [sum|total] of the numbers {a} and {b}
 """,
     "again_sum": """
 F and {a} [+|plus|and] {b}
@@ -112,171 +144,26 @@ F {h} + {h2}
 F {a} - {b} = ?
 F {a}*{b}=
 F {a} + {b} + {c}
-""",
-    "greeting": """
-F [hello|hi|hey|hiya|howdy|greetings]
-F [hello|hi|hey] [there|again|you|everybody|seesay|model|bot|assistant]
-F good [morning|evening|afternoon|day]
-F nice to meet you
-F [hello|hi|hey], [how are you|how are you doing|how is it going|nice to meet you|how do you do]
-F how are you [|today|doing|doing today]
-F how is it going
-F what's up
-F [hello|hi], I am {who}
-F [hello|hi], my name is {who}
-F [hello|hi], is anybody there
-F are you there
-F can we [start|begin|talk]
-F welcome
-F long time no see
-F [hello|hi], can you hear me
-F good to see you
-F how do you do
-F testing
-F is this on
-""",
-    "who": """
-Q who are you
-Q! what are you
-Q what is your name
-Q what's your name
-Q [which|what] model [are you|is this|do I talk to|am I talking to|is behind this]
-Q are you [a robot|a human|a person|a bot|an AI|a machine|a language model|human]
-Q who [made|built|trained|created] you
-Q [who|what] am I [talking|speaking] to
-Q do you have a name
-Q what should I call you
-Q are you [ChatGPT|GPT|Qwen|a big model|a large model|intelligent]
-Q how [big|large|small] are you
-Q what kind of [model|assistant|AI|thing] are you
-Q what do you call yourself
-Q how many parameters do you have
-I introduce yourself
-I tell me [about yourself|who you are|your name|something about you|what you are]
-I say your name
-I describe yourself
-E who you are
-E what your name is
-N your name
-F your name
-F who is this
-""",
-    "ability": """
-Q what can you do
-Q how can you [help|help me|assist me|be useful]
-Q what do you know
-Q what can I [ask you|ask|do here|try|do with you]
-Q how does this work
-Q what are you [able to do|good at|for|capable of|made for|trained for]
-Q what [are your abilities|are your skills|is your purpose|do you do|is this for]
-Q what should I [ask|ask you|send you|try]
-Q which [tasks|questions|pictures] [can you do|can you answer|do you know|do you understand]
-Q what kinds of [pictures|images|questions] [do you understand|can you answer|do you know]
-Q can you help me
-Q what were you trained on
-Q how do I use [you|this]
-I! help
-I help me
-I tell me what you can do
-I list your [abilities|skills|features]
-I explain what you can do
-I show me what you can do
-I give me an example of what you can do
-E what you can do
-E how you can help me
-F help
-F [instructions|manual|usage]
-F your [skills|abilities]
-""",
-    "thanks": """
-F [thanks|thank you|thx|many thanks|thanks a lot|thank you so much|thank you very much|cheers]
-F [great|good|nice|perfect|ok|cool|wonderful], [thanks|thank you]
-F [great|good job|well done|nice work|excellent|awesome|perfect|correct|that is right|very good]
-F [that is right|correct], thank you
-F [that helped|that was helpful|very helpful|I appreciate it]
-F thank you for [your help|the answer|that|helping]
-F thanks for [your help|the answer|that|helping]
-F you [are right|did well|are great|are good]
-F I am [grateful|happy with that|impressed]
-F good answer
-F ok thanks
-""",
-    "goodbye": """
-F [bye|goodbye|bye bye|farewell|so long|ciao|good night]
-F see you [|later|soon|tomorrow|next time|again]
-F [I have to go|I must go|I am leaving|that is all|that was all|we are done]
-F [talk to you later|until next time|have a nice day|have a good day|take care]
-F ok, bye
-F [thanks, bye|thank you and goodbye]
-F that's it for today
-""",
-    "photo_ability": """
-Q [can|do|could] you [describe|understand|recognize|see|read|know|analyze] [real |]photos
-Q [can|do|could] you [describe|understand|recognize|read] [photographs|screenshots|scans|real pictures|camera pictures|handwriting|faces|people|animals]
-Q [can|do|could] you work with [real |][photos|photographs]
-Q can I send you a photo of my [dog|cat|house|car|family|garden|lunch]
-Q do you know [photographs|real photos|faces|people]
-Q are you able to [describe|understand] [photos|real pictures|photographs]
-Q what about [real |]photos
-Q do [photos|photographs|screenshots] work
-Q does it work with [photos|photographs|real pictures]
-Q can you tell who is in a photo
-Q will you understand a photo [of me|of my dog|from my phone]
-Q may I [upload|send] a [photo|photograph|screenshot]
-F are [photos|real pictures] ok
-F real photos too
-""",
-    "unknown": """
-Q what is the capital of {word}
-Q who wrote {word}
-Q what is the [weather|temperature] [today|tomorrow|like|outside]
-Q who is the [president|king|queen|boss]
-Q what is the meaning of [life|{word}]
-Q how do I [cook|make|build|repair|clean|draw|find] {word}
-Q what time is it
-Q what day is [it|today]
-Q when was {word} [invented|born|built|discovered]
-Q what is a {word}
-Q why is the [sky|sea|grass] [blue|green]
-Q do you like {word}
-Q how old is {word}
-Q where can I [buy|get|find] {word}
-Q how many people live in {word}
-Q what does {word} [mean|cost|do]
-Q who won [the game|the match|yesterday]
-Q what should I [eat|wear|do|read|buy] [today|tonight|for {word}|]
-Q do you [believe in|love|want|eat] {word}
-Q what is your favorite [word|food|song|animal|book]
-Q how [far|heavy|expensive|fast|deep] is [the moon|{word}|the sea]
-Q who [painted|invented|discovered|built|sang] {word}
-Q why [do|does] {word} [exist|matter|sleep|fly]
-Q is {word} [healthy|dangerous|expensive|true|good for me]
-Q what is the [history|price|origin|future] of {word}
-Q can you [dance|sing|cook|drive|speak French|speak German|think|feel]
-Q how does [a {word}|the internet|a computer|an engine] work
-Q what rhymes with {word}
-Q which [country|city|language|book|movie] is [the best|the oldest|called {word}]
-I tell me a [joke|story|secret|fairy tale|riddle]
-I tell me [a story|something|a fact|the truth|news] about {word}
-I write [a poem|a letter|a song|an essay|an email] about {word}
-I write a program that prints {word}
-I write code for {word}
-I translate {word} into [French|German|Spanish|Latin]
-I explain {word}[| to me]
-I sing [a song|something]
-I summarize the [history|news|story] of {word}
-I give me [advice|tips|a recipe|an idea] [about|for] {word}
-I solve [this equation|the equation|this riddle]
-I recommend [a book|a movie|a restaurant|a song]
-I plan [my day|a trip|a party]
-I book a [table|flight|hotel]
-I play [music|a game|chess] with me
-I define {word}
-I search the [web|internet] for {word}
-F [news|weather|stocks|football results]
-F recipe for {word}
-F [blah|asdf|lorem ipsum|qwerty]
-F I like {word}
-F I am [tired|hungry|sad|bored|happy]
+Q what is {a} [take away|less|reduced by|over|multiplied by|divided by|to the power of|modulo] {b}
+Q how much is {a} [multiplied by|take away|less|times] {b}
+Q what do you get [if|when] you [multiply|divide] {a} by {b}
+Q what is the [difference between|product of|ratio of|quotient of] {a} and {b}
+Q how many times does {b} go into {a}
+Q what is the [square|cube|logarithm|double] of {a}
+Q what is {h} plus {h2}
+Q what is [the sum of|] {a}, {b} and {c} [together|in total|]
+Q how much are {a}, {b} and {c}
+Q what remains [if|when] you take {b} from {a}
+I [add|sum] {h} and {h2}
+I subtract: {a}, {b}
+I [multiply|divide]: {a}, {b}
+I take {b} away from {a}
+E [what|how much] {a} [minus|times|divided by] {b} is
+N the [product|difference] of {a} and {b}
+N {a} [minus|times|divided by] {b}
+F {a} times {b}
+F [product|difference]: {a}, {b}
+F {h} + {b} = ?
+F sum: {a}, {b}, {c}
 """,
 }

@@ -9,12 +9,14 @@ import re
 from seesay.demo import phrasing as old
 from seesay.demo.wording import manners
 from seesay.demo.wording.chart_forms import CHART_FORMS
+from seesay.demo.wording.chat_forms import CHAT_FORMS
 from seesay.demo.wording.clip_forms import CLIP_FORMS
 from seesay.demo.wording.grammar import Form, expand, normalized, normalized_expansions, parse_forms, split_held_out
 from seesay.demo.wording.pair_forms import PAIR_FORMS
 from seesay.demo.wording.place_forms import PLACE_FORMS
 from seesay.demo.wording.shape_forms import SHAPE_FORMS
 from seesay.demo.wording.text_forms import TEXT_FORMS
+from seesay.demo.wording.unknown_forms import UNKNOWN_FORMS
 from seesay.demo.wording.written_forms import WRITTEN_FORMS
 
 NUMBER_WORDS = (
@@ -49,7 +51,17 @@ NO_MEDIA_NAMES = ("picture", "image", "drawing", "photo", "chart", "video")
 
 KINDS = {
     kind: split_held_out(parse_forms(text), salt=kind)
-    for forms in (SHAPE_FORMS, PLACE_FORMS, WRITTEN_FORMS, CHART_FORMS, CLIP_FORMS, PAIR_FORMS, TEXT_FORMS)
+    for forms in (
+        SHAPE_FORMS,
+        PLACE_FORMS,
+        WRITTEN_FORMS,
+        CHART_FORMS,
+        CLIP_FORMS,
+        PAIR_FORMS,
+        TEXT_FORMS,
+        CHAT_FORMS,
+        UNKNOWN_FORMS,
+    )
     for kind, text in forms.items()
 }
 """By kind of question: (forms for training, forms held out)."""

@@ -79,6 +79,29 @@ Q is this [the word|the text|] {quoted}
 Q it says {quoted}, [right|correct|doesn't it]
 Q is it [true|right|correct] that it says {quoted}
 E [if|whether] it says {quoted}
+Q does it [really|actually] say {quoted}
+Q does [this|that|the sign|the inscription|the lettering] [say|read] {quoted}
+Q does the [text|word|writing] read {quoted}
+Q does the {image} [show|contain|have] the [word|text|writing] {quoted}
+Q is [the word|the text|the writing] {quoted} [shown|written|printed|there|visible]<in>
+Q is {quoted} what [it says|is written|you read|the text says]<in>
+Q is {quoted} the [word|text] [shown|written|here|you see|]
+Q is {quoted} [to be read|shown|printed]<in>
+Q [do|can] you [see|read] {quoted}<in>
+Q [do|can] you see the [word|text] {quoted}<in>
+Q have they written {quoted}<in>
+Q did [someone|they|I] write {quoted}
+Q am I right that it says {quoted}
+Q I read {quoted}, is that [right|correct|true]
+Q I think it says {quoted}, is that [right|correct|true]
+Q would you say it says {quoted}
+Q the [text|word|writing] is {quoted}, [right|correct|isn't it]
+I [check|tell me|verify] [if|whether] it says {quoted}
+E [if|whether] the [text|word|writing|{image}] says {quoted}
+E [if|whether] {quoted} is written<in>
+F {quoted}: yes or no
+F it says {quoted}, yes or no
+F says {quoted}
 """,
     "colour_of_text": """
 Q what {colour} is the {noun}<in>

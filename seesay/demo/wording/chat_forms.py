@@ -1,0 +1,361 @@
+"""Forms of small talk. `{who}` is a name."""
+
+from __future__ import annotations
+
+CHAT_FORMS = {
+    "greeting": """
+F [hello|hi|hey|hiya|howdy|greetings]
+F [hello|hi|hey] [there|again|you|everybody|seesay|model|bot|assistant]
+F good [morning|evening|afternoon|day]
+F! nice to meet you
+F [hello|hi|hey], [how are you|how are you doing|how is it going|nice to meet you|how do you do]
+F how are you [|today|doing|doing today]
+F! how is it going
+F what's up
+F [hello|hi], I am {who}
+F [hello|hi], my name is {who}
+F [hello|hi], is anybody there
+F! are you there
+F can we [start|begin|talk]
+F welcome
+F! long time no see
+F [hello|hi], can you hear me
+F good to see you
+F how do you do
+F testing
+F is this on
+F! [hello|hi|hey]
+F [hello|hi|hey] to you
+F [hello|hi|hey], [assistant|friend|seesay|computer|stranger|my friend|model|bot]
+F [dear|hello dear] [assistant|friend|seesay]
+F [hello|hi|hey], good [morning|evening|afternoon]
+F good [morning|evening|afternoon|day], [assistant|seesay|friend|my friend]
+F good [morning|evening|afternoon|day] to you
+F a very good [morning|evening|day] to you
+F morning
+F evening
+F [hello|hi|hey], it's me
+F [hello|hi|hey], it's {who}[| here| again]
+F [hello|hi|hey], this is {who}[| speaking]
+F [hello|hi|hey], {who} here
+F {who} here
+F [hello|hi|hey], I'm {who}
+F I am {who}[|, nice to meet you|, hello]
+F my name is {who}[|, and yours|, nice to meet you]
+F [hello|hi|hey] from {who}
+F {who} says [hello|hi]
+F call me {who}
+F [hello|hi|hey], I am new here
+F I am new here
+F [hello|hi|hey], pleased to meet you
+F pleased to meet you
+F [glad|happy|great|good] to meet you
+F it is [nice|good|great|a pleasure] to [meet|see] you
+F a pleasure to meet you
+F [hello|hi|hey] and welcome
+F [yo|aloha|hola|bonjour|ahoy|salut|g'day]
+F [hello|hi|hey] hello
+F [how are|how're] things
+F how [have you been|do you feel|are you feeling|is life|is your day|was your day]
+F [is everything|are you] [ok|fine|well|alright|good]
+F are you [ready|awake|online|listening|available|there, assistant]
+F is [anybody|anyone|somebody|someone] [there|here|home]
+F anybody there
+F [hello|hi|hey], are you [there|ready|awake|listening|online]
+F [hello|hi|hey], [shall we start|let's start|let's talk|let us begin]
+F [let's|let us] [start|begin|talk|chat|go]
+F shall we [start|begin|talk|chat]
+F may I [start|talk to you|chat with you]
+F can you [hear|read] me
+F do you [hear|read|copy] me
+F does this [work|thing work]
+F is it working
+F are you working
+F [test|ping|testing testing|test test|one two, test]
+F just [saying hello|saying hi|testing|a test]
+F I wanted to say [hello|hi]
+F I [just |]want to [say hello|say hi|talk|chat]
+F I am back
+F here I am[| again]
+F it's me[| again]
+F long time no see, [friend|assistant]
+F what is [up|new|up today]
+F [how is everything|how goes it|what's new|how's life|how's it going]
+""",
+    "who": """
+Q who are you
+Q! what are you
+Q what is your name
+Q what's your name
+Q [which|what] model [are you|is this|do I talk to|am I talking to|is behind this]
+Q are you [a robot|a human|a person|a bot|an AI|a machine|a language model|human]
+Q who [made|built|trained|created] you
+Q [who|what] am I [talking|speaking] to
+Q do you have a name
+Q what should I call you
+Q are you [ChatGPT|GPT|Qwen|a big model|a large model|intelligent]
+Q how [big|large|small] are you
+Q what kind of [model|assistant|AI|thing] are you
+Q what do you call yourself
+Q how many parameters do you have
+I introduce yourself
+I tell me [about yourself|who you are|your name|something about you|what you are]
+I say your name
+I describe yourself
+E who you are
+E what your name is
+N your name
+F your name
+F who is this
+Q are you a [machine|computer|computer program|program|neural network|chatbot|vision model|real person|man|woman|child]
+Q are you [real|alive|artificial|a real human|a living being|an animal|software|some kind of robot|just a program|a piece of software]
+Q are you [a person or a machine|human or a machine|a man or a machine|a bot or a human|a robot or a person]
+Q is this [a robot|a bot|a human|a machine|a person|an AI|a computer|a chatbot|a program|an artificial intelligence|ChatGPT|a language model]
+Q am I [talking|speaking|writing|chatting] [to|with] a [robot|machine|human|person|bot|computer|program|chatbot|model|real person]
+Q do I [talk|speak|write] [to|with] a [robot|machine|human|person|bot|computer|model]
+Q who do I [talk|speak] to
+Q who is [there|talking|speaking|answering|behind this|on the other side|answering me]
+Q who is answering my questions
+Q what [do I talk to|am I using|is your model|is this model|is answering me]
+Q what is this [model|assistant|bot|program] [called|]
+Q what is the name of this [model|assistant|bot|program]
+Q what is [the model|your model] [name|called]
+Q what [model|version|model name|version of the model] are you
+Q what sort of [model|assistant|AI|machine|program|creature|thing] are you
+Q what type of [model|assistant|AI|machine|program] are you
+Q what are you [called|exactly|really|actually]
+Q what does your name mean
+Q what do people call you
+Q how [do people call you|are you called|should I call you|may I call you|can I call you]
+Q how [old|smart|clever|intelligent|powerful] are you
+Q how many [weights|layers|neurons] do you have
+Q where [are you from|do you come from|were you made|were you trained]
+Q when were you [made|born|trained|created|built]
+Q who [is your maker|is your author|is your creator|owns you|wrote you|developed you|designed you|programmed you|trained this model|made this model]
+Q by whom were you [made|trained|built]
+Q which company [made|built|trained] you
+Q which [AI|assistant|bot|model|language model|company] are you
+Q are you [Claude|Gemini|Llama|Qwen|Siri|Alexa|an OpenAI model|made by Google|open source]
+Q are you a [small|big|large|tiny|good] [model|language model|AI|one]
+Q are you a [vision|language|vision-language] model
+Q are you a model or a [human|person]
+Q have you [got |]a name
+Q have we met
+Q do I know you
+Q can you [tell me your name|introduce yourself|say who you are|tell me who you are|describe yourself|tell me about yourself]
+I tell me [your model name|which model you are|what model this is|who made you|who trained you|how big you are|a bit about yourself|more about you]
+I tell me [if|whether] you are [a robot|a machine|human|a person|an AI|a program]
+I state your [name|model name]
+I [give me|name|reveal] your name
+I identify yourself
+I present yourself
+I say [who you are|what you are|something about yourself]
+E [which model|what|what kind of model|what model] you are
+E who [made|built|trained] you
+E [if|whether] you are [a robot|a machine|human|a person|an AI|a program]
+E who I am [talking|speaking] to
+E what I should call you
+N the name of [this|the] model
+N your model name
+N your identity
+F your name, please
+F [model name|model|name]
+F [robot or human|human or machine|a machine or a person]
+F and you are
+F about you
+""",
+    "ability": """
+Q what can you do
+Q how can you [help|help me|assist me|be useful]
+Q! what do you know
+Q what can I [ask you|ask|do here|try|do with you]
+Q how does this work
+Q what are you [able to do|good at|for|capable of|made for|trained for]
+Q! what [are your abilities|are your skills|is your purpose|do you do|is this for]
+Q what should I [ask|ask you|send you|try]
+Q which [tasks|questions|pictures] [can you do|can you answer|do you know|do you understand]
+Q what kinds of [pictures|images|questions] [do you understand|can you answer|do you know]
+Q! can you help me
+Q what were you trained on
+Q how do I use [you|this]
+I! help
+I help me
+I tell me what you can do
+I list your [abilities|skills|features]
+I! explain what you can do
+I show me what you can do
+I give me an example of what you can do
+E what you can do
+E how you can help me
+F help
+F! [instructions|manual|usage]
+F your [skills|abilities]
+Q what are your [talents|features|limits|strengths|tasks]
+Q what [else |]can [you|this model|this assistant] do [for me|here|]
+Q what sort of [things|questions|pictures] can you [do|answer|read]
+Q what would be a good [question|picture]
+Q what are you [useful|meant|there] for
+I give me [an overview|a list] of [what you can do|your abilities|your skills]
+I describe [what you can do|your abilities|your skills]
+I tell me how [this works|to use you|you can help]
+F how to use [you|this]
+F what can I do here
+""",
+    "thanks": """
+F [thanks|thank you|thx|many thanks|thanks a lot|thank you so much|thank you very much|cheers]
+F [great|good|nice|perfect|ok|cool|wonderful], [thanks|thank you]
+F [great|good job|well done|nice work|excellent|awesome|perfect|correct|that is right|very good]
+F [that is right|correct], thank you
+F [that helped|that was helpful|very helpful|I appreciate it]
+F thank you for [your help|the answer|that|helping]
+F thanks for [your help|the answer|that|helping]
+F you [are right|did well|are great|are good]
+F I am [grateful|happy with that|impressed]
+F good answer
+F ok thanks
+F! [thanks|thank you]
+F [thanks|thank you], [seesay|assistant|friend|my friend|model|dear assistant]
+F [thanks|thank you] [again|once more|indeed|kindly]
+F [thanks|thank you], [that helped|that was helpful|that is great|very helpful|you are great|well done]
+F [thanks|thank you] for [everything|telling me|explaining|looking|the help|the quick answer|your time|your answers|being there]
+F [many|a thousand|a million|so many] thanks
+F thanks [a bunch|a ton|so much|very much|a million|ever so much|for all]
+F [my|warm|big|hearty] thanks
+F [merci|danke|gracias|grazie|ta|ty|tysm]
+F I thank you
+F I [want|wanted|would like] to [thank you|say thank you|say thanks]
+F I am [thankful|very grateful|so grateful|pleased|satisfied]
+F I [like|love] [it|that|your answer|the answer|that answer|this]
+F how [nice|kind|good|helpful] of you
+F that is [nice|kind|great|good|helpful|perfect|wonderful|amazing|what I wanted|all right|exactly right] [of you|]
+F that was [great|good|nice|quick|fast|right|perfect|correct|what I needed|kind of you]
+F this is [great|good|helpful|perfect|correct|right|very helpful]
+F [very|really|pretty|so] [good|nice|helpful|kind|cool|clever]
+F you [helped me|helped me a lot|are kind|are helpful|are so helpful|are the best|are smart|are clever|made my day]
+F you are [very kind|very helpful|amazing|wonderful|a great help|a star]
+F what a [good|great|nice|clever] [answer|model|assistant]
+F [good|great|nice|excellent|clever] [answer|work|job|bot|model|assistant]
+F [amazing|fantastic|brilliant|super|lovely|bravo|impressive|splendid|wow|terrific]
+F [yes|exactly|right], [thanks|thank you|that is right|that is correct]
+F [right|correct|exactly|true|well said]
+F [ok|okay|alright|fine|good], [thank you|thanks|that helps|that is good]
+F I owe you [one|]
+F much [appreciated|obliged]
+F [it is|your help is|that is] [much |very |]appreciated
+F [bless you|hats off|kudos|well played|respect]
+F [got it|understood|I see], [thanks|thank you]
+F no more words, just thanks
+""",
+    "goodbye": """
+F [bye|goodbye|bye bye|farewell|so long|ciao|good night]
+F see you [|later|soon|tomorrow|next time|again]
+F [I have to go|I must go|I am leaving|that is all|that was all|we are done]
+F! [talk to you later|until next time|have a nice day|have a good day|take care]
+F ok, bye
+F! [thanks, bye|thank you and goodbye]
+F that's it for today
+F! [bye|goodbye]
+F! see you [later|soon|tomorrow]
+F [bye|goodbye|see you|farewell|good night|so long], [seesay|assistant|friend|my friend|model|everybody|then]
+F [bye|goodbye] [now|then|for now|for today|and thanks|and take care|my friend]
+F [bye|goodbye], [see you|see you later|see you soon|take care|have a nice day|until tomorrow|until next time]
+F well, [bye|goodbye|I have to go|I must go|that is it|that is all]
+F [ok|okay|alright|so], [goodbye|see you|I have to go|I must go|that is all|that is it|good night|I am off]
+F [I|now I] [have to leave|have to run|need to go|need to leave|should go|must leave|must be going|got to go|gotta go]
+F I am [off|going|done|going home|going now|going to bed|leaving now|out|finished|done for today]
+F I will [be back|be going|go now|leave now|see you later|talk to you later|come back tomorrow|go to bed]
+F I'll [be back|see you later|be going|come back later]
+F I [say goodbye|want to say goodbye|wanted to say bye]
+F I have no more questions
+F no more questions[|, thanks|, bye|, goodbye]
+F I have no [further|other] questions
+F [nothing else|nothing more|that will be all|that would be all|that's all|that's everything|that is everything]
+F that [is|was] [it|all|everything] [for today|for now|from me|folks|]
+F we are [done|finished|through] [here|for today|now|]
+F let's [stop|finish|end] [here|this|it here|for today|now]
+F let us [stop|finish|end] [here|for today]
+F [this is|it is] [the end|time to go|time to say goodbye|goodbye]
+F time to [go|leave|say goodbye|sleep|stop]
+F the end
+F end of [the conversation|our talk|chat]
+F [quit|exit|end|stop|close|log off|log out|logout|over and out|signing off]
+F you can [go|stop|rest|sleep|leave] [now|]
+F have a [good|nice|great|lovely|pleasant] [evening|night|weekend|one|time|afternoon|day, bye]
+F enjoy [your day|the rest of the day|your evening|the weekend]
+F sleep well
+F good night[| to you| and bye| and sleep well]
+F [until|till] [tomorrow|later|then|we meet again|we talk again|next week]
+F see you [around|then|on Monday|next week|next time, bye|some day|in the morning]
+F [speak|talk|chat] [to you |with you |]soon
+F [speak to you|catch you|meet you|talk] later
+F [later|laters|cheerio|adieu|adios|au revoir|hasta la vista|ta ta|toodles|tschuess|arrivederci]
+F it was [nice|good|great|a pleasure] [talking|chatting|speaking] [to|with] you
+F it was [nice|good|great] to [talk to you|meet you], [bye|goodbye]
+F [nice|good|great] talking to you
+F [thanks|thank you], [goodbye|see you|see you later|that is all|that was all|I have to go|good night]
+F [thanks|thank you] and [bye|see you|good night|take care|farewell]
+F take care[| of yourself|, bye| and goodbye]
+F [be well|all the best|best wishes|stay safe|stay well|keep well|godspeed]
+F I wish you a [good|nice] [day|evening|weekend]
+F I leave you [now|alone|alone now]
+F [my bus|my train|my friend|dinner] is [here|waiting|ready], [bye|I must go|goodbye]
+F hope to see you [again|soon]
+F we [will meet again|will talk again|talk later|speak tomorrow]
+""",
+    "photo_ability": """
+Q [can|do|could] you [describe|understand|recognize|see|read|know|analyze] [real |]photos
+Q [can|do|could] you [describe|understand|recognize|read] [photographs|screenshots|scans|real pictures|camera pictures|handwriting|faces|people|animals]
+Q [can|do|could] you work with [real |][photos|photographs]
+Q can I send you a photo of my [dog|cat|house|car|family|garden|lunch]
+Q do you know [photographs|real photos|faces|people]
+Q are you able to [describe|understand] [photos|real pictures|photographs]
+Q what about [real |]photos
+Q do [photos|photographs|screenshots] work
+Q does it work with [photos|photographs|real pictures]
+Q! can you tell who is in a photo
+Q will you understand a photo [of me|of my dog|from my phone]
+Q may I [upload|send] a [photo|photograph|screenshot]
+F are [photos|real pictures] ok
+F real photos too
+Q! can you [describe|understand] [real |]photos
+Q [can|do|could] you [work with|handle|deal with|process|interpret|look at|make sense of] [real |][photos|photographs|pictures of people|camera pictures]
+Q [can|do|could] you [describe|understand|recognize|read|analyze] a [real |][photo|photograph|photo of a person|screenshot|selfie|scan|real picture|camera picture|picture of my dog|picture of a cat]
+Q [can|do] you [only |]know [drawings|simple drawings] or [also |]photos
+Q [can|do] you [also |][understand|describe] photos or [only|just] drawings
+Q can you [look at|describe|analyze] [my|a] [selfie|holiday photo|family photo|screenshot|phone picture|X-ray]
+Q can you [recognize|identify|name|see] [people|faces|animals|cats|dogs|cars|buildings|plants|my face|a person|food]
+Q can you [recognize|identify|see|tell] [who|what] is [in|on] a photo
+Q can I [send|show|upload|give] [you |]a [photo|photograph|selfie|screenshot|real picture|picture of my family|picture from my camera|scan|photo from my phone]
+Q can I [use|try|take] [photos|a photo|real photos|screenshots|my own photos|pictures from my phone|camera pictures]
+Q could I [send|show] you [photos|a photo|my photos|real pictures|a screenshot]
+Q may I [show|send|give] you [photos|a photo|my photos|a real picture|pictures from my camera]
+Q should I send [you |][photos|a photo|real photos]
+Q what if I [send|upload|show] [you |]a [photo|real picture|screenshot|photo of my cat]
+Q what [happens|do you say] [if|when] I [send|show|upload] [you |]a [photo|real photo|screenshot]
+Q are [photos|photographs|screenshots|real pictures|faces] [supported|allowed|possible|understood|something you know]
+Q are you [good with|good at|trained on|made for|able to read|familiar with] [photos|real photos|photographs|real pictures|screenshots]
+Q were you trained on [photos|real photos|photographs|real pictures|screenshots]
+Q have you [seen|learned|been trained on] [photos|real photos|photographs|real pictures]
+Q do you [support|accept|take|like|see|get] [photos|real photos|photographs|screenshots|camera pictures]
+Q do you [recognize|see|know] [people|animals|faces|real things] [in photos|in pictures|on photos]
+Q do real [photos|pictures|photographs] work[| here| too| with you]
+Q does a [photo|photograph|screenshot|real picture] work[| too| here| as well]
+Q will a [photo|photograph|screenshot] work
+Q will you [describe|recognize|know] [a photo|my dog|people in a photo|a real picture]
+Q would you [understand|recognize|describe] a [photo|photograph|screenshot|real picture]
+Q is it [possible|ok|okay|fine|allowed] to [send|upload|use|show you] [photos|a photo|screenshots|real pictures]
+Q is a [photo|photograph|screenshot] [ok|okay|fine|possible|allowed]
+Q how [good|well] [are you|do you do] with [photos|real photos|photographs]
+Q how well do you [understand|know|describe] [photos|real pictures|photographs]
+I tell me [if|whether] you [understand|know|can describe|can read] [photos|real photos|photographs|screenshots|faces]
+I tell me [if|whether] [photos|real pictures] work
+E [if|whether] you [can|are able to] [describe|understand|read] [photos|real photos|screenshots|faces|handwriting]
+E [if|whether] I [can|may] [send|upload|show you] [a photo|photos|a screenshot|real pictures]
+E [if|whether] [photos|real photos|screenshots] [work|are ok|are supported]
+F [photos|real photos|photographs|screenshots] [too|also|as well]
+F photos or [only|just] drawings
+F [and|also] [photos|photographs|real pictures|screenshots]
+F photos [supported|allowed|possible]
+F do you do photos
+""",
+}
