@@ -87,7 +87,7 @@ def test_conversations_whose_logits_differ_are_named(reference: Any, minute_mode
     with pytest.raises(RuntimeError) as caught:
         reference.check_logits(*minute_model)
     message = str(caught.value)
-    assert "make_talk('motion', 0) by " in message and "'chart'" not in message
+    assert "('motion', 0) by " in message and "'chart'" not in message
 
 
 @pytest.mark.usefixtures("truncated_steps")
@@ -98,7 +98,7 @@ def test_clips_that_an_old_transformers_misplaces_are_left_out_aloud(
     with pytest.warns(UserWarning, match=r"5\.17\.0 truncates") as caught:
         reference.check_logits(*minute_model)
     message = str(caught[0].message)
-    assert "make_talk('motion', 0) not compared" in message and "needs Transformers 5.18 or newer" in message
+    assert "('motion', 0) not compared" in message and "needs Transformers 5.18 or newer" in message
 
 
 def test_packs_follow_from_their_index(packing: Any) -> None:
