@@ -67,6 +67,11 @@ class Attachment:
     def name(self) -> str:
         return self.source if len(self.source) <= _MAX_SHOWN else f"{self.source[:40]}..."
 
+    @property
+    def written_name(self) -> str:
+        """The name in a saved text: an address stays whole, so that it still leads somewhere; a data URL is cut."""
+        return self.name if self.source.startswith("data:") else self.source
+
     def part(self, *, is_saved: bool = False) -> dict[str, Any]:
         """The content part of an OpenAI message; a saved one has a file's path in place of its content."""
         is_file = self.source != self.url
@@ -145,7 +150,7 @@ class Conversation:
     def _as_markdown(self) -> str:
         blocks = [f"**system**\n\n{self.system}"] if self.system else []
         for turn in self.turns:
-            media = "".join(f"[{attachment.kind}: {attachment.name}]\n" for attachment in turn.media)
+            media = "".join(f"[{attachment.kind}: {attachment.written_name}]\n" for attachment in turn.media)
             blocks += [f"**you**\n\n{media}{turn.text}", f"**model**\n\n{turn.answer}"]
         return "\n\n".join(blocks) + "\n"
 

@@ -21,7 +21,7 @@ from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, Turbomi
 from seesay.errors import CheckpointError, ConfigError, SeesayError
 from seesay.option_checks import check_instance
 from seesay.serving.client import DEFAULT_URL, APIClient, APIError
-from seesay.serving.listening import open_sockets, port_of
+from seesay.serving.listening import open_sockets, port_of, url_host
 
 if TYPE_CHECKING:
     import socket
@@ -32,7 +32,6 @@ READY = "ready"
 """What the process reports, in place of an error's name, once it listens."""
 
 _KILL_AFTER_S = 5.0
-_LISTENS_ON_ALL = ("0.0.0.0", "::", "")
 _PLAIN: dict[Any, Callable[[Any], Any]] = {str: str, Integral: int, Real: float, os.PathLike: os.fspath}
 _ERRORS: dict[str, type[SeesayError]] = {"ConfigError": ConfigError, "CheckpointError": CheckpointError}
 
@@ -130,8 +129,7 @@ class ServerProcess(APIClient):
         It listens on `sockets`, which stay the caller's to close.
         """
         scheme = "https" if settings.ssl_certfile else "http"
-        host = "127.0.0.1" if settings.host in _LISTENS_ON_ALL else settings.host
-        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+        url = f"{scheme}://{url_host(settings.host, sockets)}:{settings.port}"
         super().__init__(
             url, settings.api_keys[0] if settings.api_keys else "", verify=_trust_only(settings.ssl_certfile)
         )

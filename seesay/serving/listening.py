@@ -48,6 +48,14 @@ def port_of(sockets: Sequence[socket.socket]) -> int:
     return int(sockets[0].getsockname()[1]) if sockets else 0
 
 
+def url_host(host: str, sockets: Sequence[socket.socket]) -> str:
+    """Return `host` as a URL on this machine has it; for all addresses, the loopback one of the family of `sockets`."""
+    if host in ("", "0.0.0.0", "::"):
+        families = {sock.family for sock in sockets}
+        host = "127.0.0.1" if socket.AF_INET in families else "::1"
+    return f"[{host}]" if ":" in host else host
+
+
 def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     """Return the error of an address that a server cannot have."""
     return ConfigError(f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --server-port")

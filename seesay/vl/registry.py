@@ -30,7 +30,7 @@ def find_family(architecture: str) -> type[Family]:
     stem = _STEM.fullmatch(architecture)
     for claimed in known:
         if stem is not None and stem[1] == _STEM.sub(r"\1", claimed):
-            logger.warning("config.json names the architecture %s: it is loaded as %s", architecture, claimed)
+            logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
             return known[claimed]
     supported = ", ".join(sorted(known))
     raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")

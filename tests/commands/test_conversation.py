@@ -73,7 +73,8 @@ def test_addresses_are_saved_whole_and_files_by_their_full_path(
     assert [len(attachment.name) for attachment in media] == [43, 43, len(picture.name)]
     assert max(map(len, repr(media).split(","))) < 100
     conversation.save(tmp_path / "c.md")
-    assert "x" * 100 not in (tmp_path / "c.md").read_text()
+    text = (tmp_path / "c.md").read_text()
+    assert long in text and len(text) < len(long) + 300  # the data URL is cut
     conversation.save(tmp_path / "c.json")
     monkeypatch.chdir("/")
     other = Conversation()

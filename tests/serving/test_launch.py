@@ -35,7 +35,7 @@ from seesay.errors import CheckpointError, ConfigError
 from seesay.serving.app import create_app
 from seesay.serving.client import APIError
 from seesay.serving.launch import ServerProcess, _trust_only
-from seesay.serving.listening import open_sockets, port_of
+from seesay.serving.listening import open_sockets, port_of, url_host
 from seesay.serving.server import DrainingServer
 
 GUIDE = Path(__file__).parents[2] / "docs" / "clients.md"
@@ -188,6 +188,20 @@ def test_every_address_of_a_host_is_listened_on():
     with open_sockets("", 0) as sockets:
         assert len({sock.getsockname()[1] for sock in sockets}) == 1 and port_of(sockets) > 0
         assert {sock.family for sock in sockets} <= {socket.AF_INET, socket.AF_INET6}
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("localhost", "localhost")],
+)
+def test_the_client_asks_an_address_that_the_server_listens_on(host: str, expected: str) -> None:
+    """IPv4's port of the same number may belong to another server."""
+    if ":" in host and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6")
+    with open_sockets(host, 0) as sockets:
+        assert url_host(host, sockets) == expected
+        if host == "::":
+            assert {sock.family for sock in sockets} == {socket.AF_INET6}
 
 
 def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str], Path], tmp_path: Path):

@@ -59,7 +59,7 @@ def test_unknown_architecture_lists_what_is_supported() -> None:
 def test_another_head_of_a_known_model(other: str, claimed: str, caplog: pytest.LogCaptureFixture) -> None:
     assert find_family(other) is find_family(claimed)
     assert [record.getMessage() for record in caplog.records] == [
-        f"config.json names the architecture {other}: it is loaded as {claimed}"
+        f"the checkpoint is a {other}: it is loaded as {claimed}"
     ]
 
 
