@@ -268,7 +268,9 @@ class EncoderWorker:
                 continue
             self._store.put(entry.item.hash, embedding)
             queue_s = launched.started_s - entry.since_s
-            self._on_ready(entry.item.hash, EncodeTiming(queue_s=queue_s, encode_s=encode_s, started_s=launched.started_s))
+            self._on_ready(
+                entry.item.hash, EncodeTiming(queue_s=queue_s, encode_s=encode_s, started_s=launched.started_s)
+            )
             self._in_hand.remove(entry)
 
     def _encode_smaller(self, batch: Sequence[_Queued], error: Exception) -> None:
