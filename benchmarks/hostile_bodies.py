@@ -15,9 +15,10 @@ pixels of a picture have limits of their own), or with a 5xx.
 
     python benchmarks/hostile_bodies.py --mixed 300 [--clients 8]
 
-Runs a mixed load instead: chats with pictures and without, by so many clients, for so many seconds, while one hostile
-client sends such bodies, broken requests and long prompts all the time. Prints the clients' longest gap between tokens
-and their times to the first token, before it begins and beside it.
+Runs a mixed load instead: chats with pictures and without, by so many clients with an API key each, for so many
+seconds, while one hostile client sends such bodies, garbage, and requests of 128 long answers all the time. Prints the
+clients' longest gap between tokens and their times to the first token, before it begins and beside it. Ends with
+status 1 when an answer of theirs is lost, or with a 5xx.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from hostile_load import make_keys, run_mixed
 from hostile_shapes import Case, find_cases, picture_cases
 from plotting import Panel, add_plot_option, make_bars, save_plot
 from serve_load import resident_bytes, running_server
@@ -67,7 +69,8 @@ class Neighbour:
             time.sleep(0.001)
 
     def _run(self) -> None:
-        body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "ignore_eos": True, "max_tokens": 3000}
+        body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 3000}
+        body |= {"ignore_eos": True, "return_token_ids": True}  # an event per token, also for one without a text
         try:
             with httpx.Client(base_url=self._url, timeout=60) as client:
                 while not self._is_over.is_set():
@@ -175,11 +178,16 @@ def is_good(figure: Mapping[str, Any], max_stall_ms: float) -> bool:
     return bool(figure["stall_ms"] <= max_stall_ms and grew_little and figure["status"] < 500)
 
 
-def run_cases(url: str, pid: int, args: argparse.Namespace) -> bool:
-    """Measure all cases, and print their figures. Returns whether all are good."""
+def collect_cases(url: str, args: argparse.Namespace) -> list[Case]:
+    """The cases that were asked for."""
     found = [*find_cases(httpx.get(f"{url}/openapi.json", timeout=60).json()), *picture_cases()]
     cases = {f"{case.path} {case.field} {case.shape}": case for case in found}  # of alternatives, one each
-    chosen = [case for name, case in cases.items() if args.only in name]
+    return [case for name, case in cases.items() if args.only in name]
+
+
+def run_cases(url: str, pid: int, args: argparse.Namespace) -> bool:
+    """Measure all cases, and print their figures. Returns whether all are good."""
+    chosen = collect_cases(url, args)
     neighbour = Neighbour(url)
     figures = []
     try:
@@ -231,9 +239,15 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", metavar="TEXT", help="bodies whose 'path field shape' contains this")
     parser.add_argument("--max-stall-ms", type=float, default=50.0)
+    parser.add_argument("--mixed", type=float, metavar="SECONDS", help="a mixed load beside one hostile client instead")
+    parser.add_argument("--clients", type=int, default=8, help="of the mixed load, beside the hostile one")
     parser.add_argument("--server-options", default="", help="further options of `seesay serve api_server`")
     add_plot_option(parser)
     args = parser.parse_args()
+    if args.mixed is not None:
+        os.environ["SEESAY_API_KEYS"] = ",".join(make_keys(args.clients))
+        with running_server(args.model, args.server_options.split()) as (url, _):
+            return 0 if run_mixed(url, collect_cases(url, args), seconds=args.mixed, num_clients=args.clients) else 1
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)  # or else the server grows into memory that it freed before
     with running_server(args.model, args.server_options.split()) as (url, pid):
         return 0 if run_cases(url, pid, args) else 1
