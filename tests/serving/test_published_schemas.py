@@ -136,7 +136,7 @@ def schemas(server: Any) -> dict[str, Any]:
     bodies = {
         path: item["post"]["requestBody"]["content"]["application/json"]["schema"]
         for path, item in document["paths"].items()
-        if "post" in item
+        if "requestBody" in item.get("post", {})
     }
     return {path: {**schema, "components": document["components"]} for path, schema in bodies.items()}
 

@@ -139,7 +139,7 @@ class MessagesRequest(CountTokensRequest):
 
 
 class Metadata(StrictModel):
-    user_id: str | None = None
+    user_id: str | None = Field(None, max_length=512)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

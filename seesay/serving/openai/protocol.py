@@ -100,7 +100,7 @@ class SamplingFields(RequestModel):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: Biases | None = Field(None, description="token id → what is added to its logit, -100 to 100")
-    user: str | None = Field(None, description="not used, as nobody is told")
+    user: str | None = Field(None, max_length=512, description="not used, as nobody is told")
     top_k: int | None = Field(None, ge=-1, description="extension; 0 or -1 is off")
     min_p: float | None = Field(None, ge=0, le=1, description="extension")
     repetition_penalty: float | None = Field(None, ge=0.01, le=100, description="extension")
@@ -194,8 +194,10 @@ class ChatCompletionRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     metadata: Metadata | None = Field(None, description="accepted as OpenAI does; not kept, as nothing is stored")
-    safety_identifier: str | None = Field(None, description="not used, as nobody is told")
-    prompt_cache_key: str | None = Field(None, description="not needed: prefixes are found by their content")
+    safety_identifier: str | None = Field(None, max_length=512, description="not used, as nobody is told")
+    prompt_cache_key: str | None = Field(
+        None, max_length=512, description="not needed: prefixes are found by their content"
+    )
     prompt_cache_retention: str | None = Field(None, description="not used: prefixes are kept while there is room")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="extension: variables of the chat template")
     add_generation_prompt: bool | None = Field(None, description="extension; default true")

@@ -89,9 +89,11 @@ class ResponseRequest(RequestModel):
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = Field(None, description="keep the response for previous_response_id; default true")
     metadata: Metadata | None = None
-    user: str | None = Field(None, description="not used, as nobody is told")
-    safety_identifier: str | None = Field(None, description="not used, as nobody is told")
-    prompt_cache_key: str | None = Field(None, description="not needed: prefixes are found by their content")
+    user: str | None = Field(None, max_length=512, description="not used, as nobody is told")
+    safety_identifier: str | None = Field(None, max_length=512, description="not used, as nobody is told")
+    prompt_cache_key: str | None = Field(
+        None, max_length=512, description="not needed: prefixes are found by their content"
+    )
     prompt_cache_retention: str | None = Field(None, description="not used: prefixes are kept while there is room")
 
     @model_validator(mode="after")
