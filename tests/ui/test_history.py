@@ -69,14 +69,18 @@ def test_a_reload_brings_back_details_and_errors(scripted: Any, scripted_url: st
     ask(page, "one")
     scripted.refusal = (400, {"message": "no", "type": "x", "code": None, "param": None})
     ask(page, "two", num=2)
-    before = text_of(page)
     wait_until_kept(page, 2)
+    before = text_of(page)
     page.reload()
     page.wait_for_selector("#chat .seesay-error")
     wait_for_answers(page, 2)
+    for _ in range(100):  # the last elements may still be drawn
+        if text_of(page) == before:
+            break
+        page.wait_for_timeout(100)
     assert text_of(page) == before
     page.locator("summary.seesay-line").first.click()
-    assert "Where the time went" in text_of(page, ".seesay-panel")
+    page.wait_for_selector(".seesay-panel :text('Where the time went')")
 
 
 def test_files_that_the_server_deleted_are_sent_again(
