@@ -59,10 +59,10 @@ class SamplingDefaults:
 
 def _is_taken(name: str, value: float) -> bool:
     """Whether requests may have this value; of top_k, negative ones turn it off."""
-    option: dict[str, Any] = {name: max(0, int(value)) if name == "top_k" else value}
     try:
+        option: dict[str, Any] = {name: max(0, int(value)) if name == "top_k" else value}
         GenerationConfig(**option)
-    except (ArithmeticError, ValueError) as error:  # a ConfigError is a ValueError
-        logger.warning("generation_config.json: %s", error)
+    except (ArithmeticError, ValueError) as error:  # a ConfigError is a ValueError; int() takes no NaN or infinity
+        logger.warning("generation_config.json: %s=%r is not used: %s", name, value, error)
         return False
     return True

@@ -239,7 +239,7 @@ def test_a_client_that_opens_a_second_event_loop_is_answered(engine: AsyncEngine
     assert texts[0] == texts[1] == texts[2]
     with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as stream:
         assert stream.read().endswith(b"data: [DONE]\n\n")
-    turn = {"prompt": "one", "session_id": 1, "interactive_mode": True, "request_output_len": 3}
+    turn = {"prompt": "one", "session_id": 1, "interactive_mode": True, "request_output_len": 3, "ignore_eos": True}
     assert [client.post("/v1/chat/interactive", json=turn).json()["tokens"] for _ in range(3)] == [3, 3, 3]
     with ThreadPoolExecutor(4) as threads:  # several event loops at once
         answers = list(threads.map(lambda _: client.post("/v1/chat/completions", json=body).json(), range(8)))
