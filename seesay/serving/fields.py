@@ -45,7 +45,12 @@ def check_stop_words(words: Sequence[str]) -> None:
 
 
 Biases = Annotated[dict[str, float], _at_most(1024), Field(json_schema_extra=_BIASES)]
-Metadata = Annotated[dict[str, str], _at_most(16), Field(json_schema_extra={"maxProperties": 16})]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    _at_most(16),
+    Field(json_schema_extra={"maxProperties": 16}),
+]
+
 
 # Their readers check these, and say which is wrong: here they are for the published schema.
 Text = Annotated[str, Field(json_schema_extra={"minLength": 1})]

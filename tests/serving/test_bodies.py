@@ -228,16 +228,15 @@ async def test_large_bodies_are_checked_in_a_thread(engine: AsyncEngine, monkeyp
         return from_json(content)
 
     monkeypatch.setattr(bodies, "from_json", parse)
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    large, headers = json.dumps(body).encode() + b" " * 20_000, {"content-type": "application/json"}
+    body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}).encode()
     http = client_of(engine)
-    waiting = asyncio.ensure_future(http.post(CHAT, content=large, headers=headers))
+    waiting = asyncio.ensure_future(post(http, CHAT, body + b" " * 20_000))
     while not threads:
         await asyncio.sleep(0.01)
     assert (await http.get("/health")).status_code == 200 and not waiting.done()
     held.set()
     assert (await waiting).status_code == 200
-    assert (await http.post(CHAT, json=body)).status_code == 200
+    assert (await post(http, CHAT, body)).status_code == 200
     assert threads[0].startswith("seesay-bodies") and threads[1] == threading.current_thread().name
 
 
@@ -279,6 +278,8 @@ async def test_faults_are_found_one_at_a_time(engine: AsyncEngine) -> None:
         ("/v1/completions", {"prompt": [[5], [True]]}, "prompt[1][0]"),
         ("/v1/embeddings", {"input": [5.0]}, "input[0]"),
         (CHAT, {"messages": [], "metadata": {str(i): "x" for i in range(20)}}, "metadata"),
+        ("/v1/responses", {"input": "a", "user": "a" * 2000}, "user"),
+        ("/v1/responses", {"input": "a", "metadata": {"a": "a" * 600}}, "metadata.a"),
         (CHAT, {"messages": [], **{f"x{i}": 1 for i in range(30_000)}}, None),
     ):
         response = await client_of(engine).post(path, json=body)

@@ -40,7 +40,7 @@ class EmbeddingRequest(RequestModel):
         None, description="extension: a conversation, in which pictures and clips may stand; it gets one embedding"
     )
     encoding_format: Literal["float", "base64"] | None = None
-    user: str | None = None
+    user: str | None = Field(None, max_length=512)
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
