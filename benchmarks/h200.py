@@ -200,7 +200,7 @@ def profiled(path: Path) -> Iterator[dict[str, Any]]:
 def trace_decode(pipe: Pipeline, batch_size: int, path: Path) -> dict[str, float]:
     """Profile `TRACED_STEPS` steps in which `batch_size` answers grow by one token each; the trace goes to `path`."""
     from seesay import GenerationConfig
-    from seesay.batch import Batch
+    from seesay.engine.asking import Batch
     from seesay.vl.messages import parse_prompts
 
     prompts = [request.text for request in workload.text_requests(batch_size, 60, seed=100 + batch_size)]

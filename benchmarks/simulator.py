@@ -1,7 +1,8 @@
 """A clock around the real scheduler: what requests would wait for on a GPU whose step times are known.
 
 Steps are planned as the engine's loop does it, one ahead of the one that is computed, and calls of the tower are put
-between two steps as `seesay.turns` does it. No tensors, no threads, no torch; the same input gives the same figures.
+between two steps as `seesay.device.tower_pacer` does it. No tensors, no threads, no torch; the same input gives the
+same figures.
 """
 
 from __future__ import annotations

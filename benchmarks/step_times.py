@@ -32,13 +32,14 @@ from step_model import EncodeTime, Recording, StepShape, StepTime
 
 from seesay.checkpoint import Checkpoint, resolve_checkpoint
 from seesay.config import EngineConfig
-from seesay.device import hold_stream, make_stream, measure_memory, on_stream, record_event, synchronize
-from seesay.engine import resolve
+from seesay.device.query import measure_memory, synchronize
+from seesay.device.streams import hold_stream, make_stream, on_stream, record_event
+from seesay.engine.engine import resolve
 from seesay.llm.kv_cache import bytes_per_block
 from seesay.llm.runner import LaunchedStep, ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
-from seesay.processors.tokenizer import Tokenizer
+from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Modality, MultimodalInput, Row, StepPlan
 from seesay.vl.family import Family
 from seesay.vl.registry import find_family

@@ -75,7 +75,7 @@ def load_encoder(model_dir: Path | None) -> QwenEncoder:
         use_fast_kernels(tower)
         return QwenEncoder(tower, PixelNormalizer(mean=(0.48,) * 3, std=(0.27,) * 3, rescale_factor=1 / 255))
     from seesay.checkpoint import Checkpoint
-    from seesay.processors.tokenizer import Tokenizer
+    from seesay.processors.text.tokenizer import Tokenizer
     from seesay.vl.registry import find_family
 
     checkpoint = Checkpoint.load(model_dir)

@@ -17,7 +17,6 @@ from seesay.version import __version__
 
 if TYPE_CHECKING:
     from seesay import errors
-    from seesay.api import Pipeline, pipeline
     from seesay.config import (
         ChatTemplateConfig,
         EngineConfig,
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
         VisionConfig,
     )
     from seesay.config import EngineConfig as PytorchEngineConfig
-    from seesay.engine import AsyncEngine
-    from seesay.processors.media import load_image, load_video
-    from seesay.response import Response
+    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.response import Response
+    from seesay.offline.pipeline import Pipeline, pipeline
+    from seesay.offline.session import Session
+    from seesay.processors.media.load import load_image, load_video
     from seesay.serving.client import APIClient
     from seesay.serving.launch import client, serve
-    from seesay.session import Session
     from seesay.vl.constants import IMAGE_TOKEN
 
 __all__ = [
@@ -61,23 +61,23 @@ __all__ = [
 # Where each public name lives: (module, name in it); no name is the module itself.
 _HOMES: dict[str, tuple[str, str | None]] = {
     "APIClient": ("seesay.serving.client", "APIClient"),
-    "AsyncEngine": ("seesay.engine", "AsyncEngine"),
+    "AsyncEngine": ("seesay.engine.engine", "AsyncEngine"),
     "ChatTemplateConfig": ("seesay.config", "ChatTemplateConfig"),
     "EngineConfig": ("seesay.config", "EngineConfig"),
     "GenerationConfig": ("seesay.config", "GenerationConfig"),
     "IMAGE_TOKEN": ("seesay.vl.constants", "IMAGE_TOKEN"),
     "MediaLimits": ("seesay.config", "MediaLimits"),
-    "Pipeline": ("seesay.api", "Pipeline"),
+    "Pipeline": ("seesay.offline.pipeline", "Pipeline"),
     "PytorchEngineConfig": ("seesay.config", "EngineConfig"),
-    "Response": ("seesay.response", "Response"),
-    "Session": ("seesay.session", "Session"),
+    "Response": ("seesay.engine.response", "Response"),
+    "Session": ("seesay.offline.session", "Session"),
     "TurbomindEngineConfig": ("seesay.config", "TurbomindEngineConfig"),
     "VisionConfig": ("seesay.config", "VisionConfig"),
     "client": ("seesay.serving.launch", "client"),
     "errors": ("seesay.errors", None),
-    "load_image": ("seesay.processors.media", "load_image"),
-    "load_video": ("seesay.processors.media", "load_video"),
-    "pipeline": ("seesay.api", "pipeline"),
+    "load_image": ("seesay.processors.media.load", "load_image"),
+    "load_video": ("seesay.processors.media.load", "load_video"),
+    "pipeline": ("seesay.offline.pipeline", "pipeline"),
     "serve": ("seesay.serving.launch", "serve"),
 }
 

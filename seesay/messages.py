@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from seesay.config import EngineConfig as PytorchEngineConfig
 from seesay.config import GenerationConfig, TurbomindEngineConfig, VisionConfig
-from seesay.response import Response
+from seesay.engine.response import Response
 
 __all__ = ["GenerationConfig", "PytorchEngineConfig", "Response", "TurbomindEngineConfig", "VisionConfig"]

@@ -15,8 +15,8 @@ from typing import Literal, TypeVar
 
 from seesay import templates
 from seesay.config import ChatTemplateConfig
+from seesay.config.checks import check_types
 from seesay.errors import ConfigError
-from seesay.option_checks import check_types
 
 __all__ = ["MODELS", "BaseChatTemplate", "ChatTemplateConfig", "ChatTemplateRegistry"]
 

@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 
 from seesay.config import GenerationConfig
-from seesay.engine import AsyncEngine
-from seesay.response import AnswerBuilder, Response
+from seesay.engine.engine import AsyncEngine
+from seesay.engine.response import AnswerBuilder, Response
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
 

@@ -24,8 +24,8 @@ from llm.backbones import VOCAB, Backbone, decoder_name
 from seesay.checkpoint import Checkpoint
 from seesay.config import VisionConfig
 from seesay.encoders.store import Lookup
-from seesay.engine_loop import EngineLoop
-from seesay.live_request import LiveRequest
+from seesay.engine.live_request import LiveRequest
+from seesay.engine.loop import EngineLoop
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams

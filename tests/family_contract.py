@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from seesay.checkpoint import Checkpoint
-from seesay.processors.tokenizer import Tokenizer
+from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Family
 from seesay.vl.prompt import build_input, tokenize

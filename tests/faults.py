@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from seesay.engine_loop import EngineLoop
+from seesay.engine.loop import EngineLoop
 from seesay.values import StepPlan
 
 if TYPE_CHECKING:

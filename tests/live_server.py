@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.serving.server import DrainingServer
 from seesay.serving.settings import ServerSettings

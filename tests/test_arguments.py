@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 from seesay import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig, pipeline
 from seesay.config import MediaLimits
 from seesay.demo import CHECKPOINT
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError, ErrorCode
-from seesay.processors.tokenizer import Tokenizer
+from seesay.processors.text.tokenizer import Tokenizer
 
 SHORT = GenerationConfig(max_new_tokens=4)
 

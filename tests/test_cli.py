@@ -12,8 +12,8 @@ from PIL import Image
 import seesay
 from seesay import cli
 from seesay.demo import tour
+from seesay.engine.response import Response
 from seesay.errors import CheckpointError
-from seesay.response import Response
 from seesay.values import StageTimings, Usage
 
 
@@ -105,7 +105,7 @@ class FakePipe:
 
 
 def run(monkeypatch, tmp_path, pipe, **kwargs):
-    monkeypatch.setattr("seesay.api.pipeline", lambda *args, **kwargs: pipe)
+    monkeypatch.setattr("seesay.offline.pipeline.pipeline", lambda *args, **kwargs: pipe)
     monkeypatch.chdir(tmp_path)
     stream = io.StringIO()
     status = tour.run_tour(stream=stream, **kwargs)

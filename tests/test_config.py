@@ -19,7 +19,7 @@ from seesay.config import (
     TurbomindEngineConfig,
     VisionConfig,
 )
-from seesay.device import pick_device
+from seesay.device.query import pick_device
 from seesay.errors import ConfigError
 from seesay.log import set_up_logging
 from seesay.serving.settings import ServerSettings

@@ -22,7 +22,7 @@ import seesay.demo
 from seesay.config import EngineConfig
 from seesay.demo.checking import is_right
 from seesay.demo.scenes import make_example, sample_scene
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seesay.config import EngineConfig, VisionConfig
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 
 CPU = EngineConfig(device_type="cpu", block_size=16)

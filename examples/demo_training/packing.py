@@ -1,4 +1,4 @@
-"""Turns conversations into packs: fixed-size arrays that hold many conversations end to end.
+"""TowerPacer conversations into packs: fixed-size arrays that hold many conversations end to end.
 
 A pack has room for `MAX_PATCHES` image patches and `MAX_TOKENS` text tokens. Attention is kept within a window, a
 frame or a conversation by cumulative lengths (`cu_*`), so pictures of any size share a pack and every pack has the

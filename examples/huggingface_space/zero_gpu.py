@@ -15,9 +15,9 @@ from typing import Any
 
 import spaces  # before anything that may import torch
 
-from seesay.batch import Batch
 from seesay.config import EngineConfig, GenerationConfig, MediaLimits
-from seesay.engine import AsyncEngine
+from seesay.engine.asking import Batch
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import SeesayError
 from seesay.serving.client import APIError
 from seesay.ui.app import launch, wait_for_signal

@@ -7,13 +7,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from seesay.batch import Batch
+from seesay.engine.asking import Batch
 from seesay.values import GenerationRequest
 from seesay.vl.messages import parse_messages
 
 if TYPE_CHECKING:
-    from seesay.api import Pipeline
     from seesay.config import GenerationConfig
+    from seesay.offline.pipeline import Pipeline
     from seesay.serving.client import APIClient
 
 Messages = Sequence[Mapping[str, Any]]

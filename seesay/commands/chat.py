@@ -103,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
     terminal = open_terminal()
     terminal.aside(f"loading {arguments.model_path} ...")
     started = time.perf_counter()
-    from seesay.api import pipeline
+    from seesay.offline.pipeline import pipeline
 
     with pipeline(
         arguments.model_path,

@@ -52,7 +52,7 @@ def _report() -> Iterator[tuple[str, str]]:
 
 def _gpus() -> Iterator[tuple[str, str]]:
     try:
-        from seesay.device import describe_gpus
+        from seesay.device.query import describe_gpus
     except ImportError as error:
         yield "gpu", f"torch cannot be imported: {' '.join(str(error).split())[:200]}"
         return

@@ -56,7 +56,7 @@ class Attachment:
         except OSError as error:
             raise RequestError(ErrorCode.INVALID_MEDIA, f"cannot read {source!r}: {error.strerror}") from None
         if kind == "image":
-            from seesay.processors.picture import read_size
+            from seesay.processors.media.picture import read_size
 
             read_size(content, _ANY_SIZE, repr(source))
         guessed = mimetypes.guess_type(path.name)[0] or ""
@@ -104,7 +104,7 @@ class Turn:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """Turns so far, the system prompt, and attachments that wait for the next question."""
+    """TowerPacer so far, the system prompt, and attachments that wait for the next question."""
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)

@@ -244,7 +244,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with open_sockets(settings.host, settings.port) as sockets:
         print(f"seesay: loading {arguments.model_path} ...", file=sys.stderr, flush=True)
         started = time.perf_counter()
-        from seesay.engine import AsyncEngine
+        from seesay.engine.engine import AsyncEngine
 
         with AsyncEngine(
             arguments.model_path,

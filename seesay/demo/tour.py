@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.demo.page import Answered, check_writable, make_page
 from seesay.demo.scenes import CLIP_FPS, Example, Turn, make_example, sample_scene
-from seesay.response import Response
+from seesay.engine.response import Response
 from seesay.version import __version__
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from seesay.api import Pipeline
-    from seesay.session import Session
+    from seesay.offline.pipeline import Pipeline
+    from seesay.offline.session import Session
 
 _FILE_NAME = "seesay-demo.png"
 _LABEL_WIDTH = 10
@@ -53,7 +53,7 @@ def run_tour(
     screen.line(f"seesay {__version__}")
     screen.line(f"drew a sample picture: {path}")
     screen.line(f"loading {model} ...")
-    from seesay.api import pipeline
+    from seesay.offline.pipeline import pipeline
 
     started = time.perf_counter()
     with pipeline(model, backend_config=EngineConfig(device_type=device)) as pipe:

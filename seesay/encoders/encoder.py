@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """Turns preprocessed media into embeddings, on `device`."""
+    """TowerPacer preprocessed media into embeddings, on `device`."""
 
     device: torch.device
 

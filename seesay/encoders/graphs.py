@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from seesay.device import GraphRecorder, current_stream
+from seesay.device.streams import GraphRecorder, current_stream
 
 if TYPE_CHECKING:
     from torch.cuda import Stream

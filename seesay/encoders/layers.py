@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seesay.device.linear import rms_norm
 from seesay.errors import CheckpointError
-from seesay.linear import rms_norm
 
 LINE_FEATURES = 64
 """On a GPU inner sizes are padded to a multiple of this: rows that begin in the middle of 16 bytes make matrix products
@@ -137,7 +137,7 @@ class GatedMlp(nn.Module):
         """One product for gate and up, whose outputs are padded with zeros."""
         if self.activation is not F.silu:
             return
-        from seesay.kernels import rows
+        from seesay.kernels import token_kernels
 
         gate, up = self.gate_proj, self.up_proj
         padding = -gate.out_features % LINE_FEATURES
@@ -145,7 +145,7 @@ class GatedMlp(nn.Module):
         bias = torch.cat([F.pad(layer.bias, (0, padding)) for layer in (gate, up)])
 
         def run(x: Tensor) -> Tensor:
-            return rows.act_and_mul(F.linear(x, weight, bias), "silu")
+            return token_kernels.act_and_mul(F.linear(x, weight, bias), "silu")
 
         self.inner = run  # type: ignore[method-assign]
         self.down_proj.weight = nn.Parameter(F.pad(self.down_proj.weight, (0, padding)), requires_grad=False)

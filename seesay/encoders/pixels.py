@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from seesay.device import upload
+from seesay.device.transfers import upload
 
 if TYPE_CHECKING:
     import numpy as np

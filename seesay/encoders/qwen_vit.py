@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from seesay.device import current_stream, upload
+from seesay.device.streams import current_stream
+from seesay.device.transfers import upload
 from seesay.encoders.graphs import CALLS_BEFORE, GraphedTower
 from seesay.encoders.layers import (
     GatedMlp,

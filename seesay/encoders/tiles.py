@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seesay.device import upload
+from seesay.device.transfers import upload
 from seesay.encoders.graphs import GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
 from seesay.encoders.pixels import PatchLoader

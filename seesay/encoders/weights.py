@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from seesay.checkpoint import Checkpoint, guess_stored_name
+from seesay.device.linear import make_linear_kernel
 from seesay.encoders.layers import Fusible
 from seesay.errors import CheckpointError
-from seesay.linear import make_linear_kernel
 
 
 def load_weights(

@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from seesay.device import HostCopy, is_out_of_memory, make_stream, on_stream, record_done, synchronize, traced
+from seesay.device.query import is_out_of_memory, synchronize
+from seesay.device.streams import make_stream, on_stream, record_done, traced
+from seesay.device.tower_pacer import TowerPacer
+from seesay.device.transfers import HostCopy
 from seesay.encoders.store import Lookup
 from seesay.errors import ErrorCode, RequestError, describe
-from seesay.turns import Turns
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +75,7 @@ class EncoderWorker:
     a `RequestError`. Both are called from the worker's thread, or from that of `submit`, and must be quick. Either may
     arrive late: an embedding that nobody pins may have left by then, and been asked for again.
     is_more_coming(): whether further items are about to be submitted; on the CPU a batch that is not full then waits
-    for them, at most `max_wait_s` in all. turns: when its calls are computed beside steps of the language engine.
+    for them, at most `max_wait_s` in all. pacer: when its calls are computed beside steps of the language engine.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class EncoderWorker:
         on_failed: Callable[[bytes, RequestError], None],
         is_more_coming: Callable[[], bool] = lambda: False,
         max_wait_s: float = 0.2,
-        turns: Turns | None = None,
+        pacer: TowerPacer | None = None,
     ) -> None:
         self._encoder: Encoder | None = encoder  # None: closed, its weights are free
         self._store = store
@@ -99,7 +101,7 @@ class EncoderWorker:
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._is_more_coming = is_more_coming
-        self._turns = turns or Turns()
+        self._pacer = pacer or TowerPacer()
         self._max_wait_s = 0.0 if is_gpu else max_wait_s
         self._changed = threading.Condition()
         self._queue: deque[_Queued] = deque()
@@ -294,7 +296,7 @@ class EncoderWorker:
             self._sizes[len(items)] = self._sizes.get(len(items), 0) + 1
         assert self._encoder is not None, "a closed worker was asked to encode"
         device = self._encoder.device
-        with self._turns.call(self._stream), torch.inference_mode(), traced(f"encode {len(items)}", device):
+        with self._pacer.call(self._stream), torch.inference_mode(), traced(f"encode {len(items)}", device):
             embeddings = self._encoder.encode([item.features for item in items])
             if len(embeddings) != len(items):
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.device import GraphRecorder, upload, upload_into
+from seesay.device.streams import GraphRecorder
+from seesay.device.transfers import upload, upload_into
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
 from seesay.llm.step_input import StepRows, find_long

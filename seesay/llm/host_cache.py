@@ -13,7 +13,9 @@ from itertools import count
 
 import torch
 
-from seesay.device import PinnedMemory, StreamPoint, make_stream, measure_memory, on_stream, traced
+from seesay.device.query import measure_memory
+from seesay.device.streams import StreamPoint, make_stream, on_stream, traced
+from seesay.device.transfers import PinnedMemory
 from seesay.errors import ConfigError
 from seesay.values import BlockCopy
 

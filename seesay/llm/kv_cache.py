@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from seesay.device import Memory
+from seesay.device.query import Memory
 from seesay.llm.models.spec import DecoderConfig
 
 CPU_MEMORY_SHARE = 0.25

@@ -16,16 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from seesay.device import (
-    HostCopy,
-    cpu_threads,
-    make_stream,
-    measure_memory,
-    measure_peak,
-    on_stream,
-    synchronize,
-    traced,
-)
+from seesay.device.query import cpu_threads, measure_memory, measure_peak, synchronize
+from seesay.device.streams import make_stream, on_stream, traced
+from seesay.device.transfers import HostCopy
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.host_cache import HostCache, staging_bytes
@@ -37,7 +30,7 @@ from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
 from seesay.llm.step_input import (
     Embeddings,
-    Filling,
+    StepPadding,
     StepRows,
     build_profile_inputs,
     build_warm_up_inputs,
@@ -174,7 +167,7 @@ class ModelRunner:
         self._host_cache: HostCache | None = None
         self._num_blocks = 0
         self._graphs: DecodeGraphs | None = None
-        self._filling: Filling | None = None
+        self._padding: StepPadding | None = None
         self.stream = make_stream(decoder.device, is_urgent=True)
         self._previous: torch.Tensor | None = None  # the ids that the step launched last samples
         self._sampled_at: Mapping[int, int] = {}  # sequence id → place of its token in them
@@ -300,16 +293,16 @@ class ModelRunner:
         for one to be compiled or loaded. Of use on a GPU."""
         assert self._cache is not None
         device = self.decoder.device
-        filling = Filling(
+        padding = StepPadding(
             scratch_block=self._num_blocks,
             token_sizes=token_sizes(max_tokens),
             row_sizes=row_sizes(max_batch_size),
         )
         with torch.inference_mode(), on_stream(self.stream):
-            for inputs, wanted in build_warm_up_inputs(filling, block_size=self.block_size, device=device):
+            for inputs, wanted in build_warm_up_inputs(padding, block_size=self.block_size, device=device):
                 self.decoder.warm_up(inputs, self._cache.layers, wanted)
         synchronize(device)
-        self._filling = filling
+        self._padding = padding
 
     def _make_cache(self, num_blocks: int) -> KVCache:
         decoder = self.decoder
@@ -388,7 +381,7 @@ class ModelRunner:
             config=config,
             block_size=block_size,
             device=self.decoder.device,
-            filling=self._filling,
+            padding=self._padding,
         )
         wanted = last_tokens if is_plain and not step.samples_all else None
         hidden = self.decoder.forward(inputs, self._cache.layers, wanted)

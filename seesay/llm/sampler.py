@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.device import HostCopy, upload
+from seesay.device.transfers import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError, describe
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.token_counts import TokenCounts

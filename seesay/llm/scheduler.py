@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.arrival_queue import ArrivalQueue
-from seesay.llm.embedding_needs import EmbeddingNeeds, EmbeddingRef
+from seesay.llm.embedding_demand import EmbeddingDemand, EmbeddingRef
 from seesay.llm.fair_shares import count_by_owner, divide_tokens, find_next, find_yielding, order_victims
 from seesay.llm.prefix_cache import PrefixCache
 from seesay.llm.sequence import NO_LIMIT, Sequence, SequenceStatus
@@ -153,7 +153,7 @@ class Scheduler:
         self._blocked = ArrivalQueue()  # found to wait for an embedding; back in `_waiting` when one arrives
         self._followers = ArrivalQueue()  # found to wait for a block that another computes; likewise
         self._prefix = PrefixCache(pool)
-        self._needs = EmbeddingNeeds(config.max_encode_ahead_tokens)
+        self._needs = EmbeddingDemand(config.max_encode_ahead_tokens)
         self._num_arrivals = 0
         self._owners: Counter[Hashable] = Counter()  # of live sequences
         self._lacks_blocks = False  # the waiting sequence whose turn it was did not fit into the last plan

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.device import mark_used, upload
+from seesay.device.transfers import mark_used, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
@@ -114,7 +114,7 @@ def _is_long_row(row: Row) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filling:
+class StepPadding:
     """What steps are filled up with: tokens of a block that nobody owns, to one of a few sizes (see `step_sizes`)."""
 
     scratch_block: int
@@ -129,19 +129,19 @@ def make_model_input(
     config: DecoderConfig,
     block_size: int,
     device: torch.device,
-    filling: Filling | None = None,
+    padding: StepPadding | None = None,
 ) -> tuple[ModelInput, torch.Tensor]:
     """The decoder's input, and int64 [R] the last tokens of the rows that sample.
 
-    `previous` int64 on the device: the ids that the step before sampled, to which `step.sources` refer. With `filling`
+    `previous` int64 on the device: the ids that the step before sampled, to which `step.sources` refer. With `padding`
     the input may have another row, and more last tokens follow, which mean nothing.
     """
     rows = list(step.rows)
-    if filling is not None:
+    if padding is not None:
         num_known = sum(row.num_tokens for row in rows)
-        num_more = fill_up(num_known, filling.token_sizes) - num_known
+        num_more = fill_up(num_known, padding.token_sizes) - num_known
         if num_more:
-            blocks = (filling.scratch_block,) * -(-num_more // block_size)
+            blocks = (padding.scratch_block,) * -(-num_more // block_size)
             rows.append(Row(seq_id=-1, start=0, num_tokens=num_more, block_ids=blocks, samples=False))
     layout = _make_layout(rows, block_size, num_decode=sum(row.num_tokens == 1 for row in step.rows))
     num_tokens = int(layout.cu_seqlens_q[-1])
@@ -162,13 +162,13 @@ def make_model_input(
         places = np.arange(row.start, stop)
         slots[own] = layout.block_table[index, places // block_size] * block_size + places % block_size
     if first < num_tokens:
-        assert filling is not None
+        assert padding is not None
         input_ids[first:] = 0
         positions[..., first:] = 0
-        slots[first:] = filling.scratch_block * block_size + np.arange(num_tokens - first) % block_size
+        slots[first:] = padding.scratch_block * block_size + np.arange(num_tokens - first) % block_size
     last_tokens = _find_last_tokens(step.rows, layout)
-    if filling is not None and len(last_tokens):
-        last_tokens = np.pad(last_tokens, (0, fill_up(len(last_tokens), filling.row_sizes) - len(last_tokens)))
+    if padding is not None and len(last_tokens):
+        last_tokens = np.pad(last_tokens, (0, fill_up(len(last_tokens), padding.row_sizes) - len(last_tokens)))
     arrays: dict[str, npt.NDArray[Any]] = {
         "input_ids": input_ids,
         "positions": positions,
@@ -284,17 +284,17 @@ def build_profile_inputs(
 
 
 def build_warm_up_inputs(
-    filling: Filling, *, block_size: int, device: torch.device
+    padding: StepPadding, *, block_size: int, device: torch.device
 ) -> Iterator[tuple[ModelInput, torch.Tensor]]:
     """An input of every size, as prompt and, once, beside decode rows; and every number of wanted tokens (int64)."""
-    least = max(filling.row_sizes[-1], min(64, filling.token_sizes[-1]))
-    num_new = [[size] for size in filling.token_sizes]
+    least = max(padding.row_sizes[-1], min(64, padding.token_sizes[-1]))
+    num_new = [[size] for size in padding.token_sizes]
     num_wanted = [1] * len(num_new)
-    num_new += [[1] * 8 + [max(1, least - 8)], *[[least]] * len(filling.row_sizes)]
-    num_wanted += [1, *filling.row_sizes]
+    num_new += [[1] * 8 + [max(1, least - 8)], *[[least]] * len(padding.row_sizes)]
+    num_wanted += [1, *padding.row_sizes]
     for num_tokens, count in zip(num_new, num_wanted, strict=True):
         inputs = _make_blank_input(
-            num_tokens, num_tokens, block=filling.scratch_block, block_size=block_size, device=device
+            num_tokens, num_tokens, block=padding.scratch_block, block_size=block_size, device=device
         )
         yield inputs, torch.arange(count, device=device)
 

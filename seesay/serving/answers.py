@@ -24,7 +24,7 @@ from seesay.values import GenerationRequest, MediaReport, OutputDelta, StageTimi
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-    from seesay.engine import AsyncEngine
+    from seesay.engine.engine import AsyncEngine
     from seesay.serving.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay")

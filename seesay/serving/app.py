@@ -31,7 +31,7 @@ from seesay.serving.state import ServerState
 from seesay.version import __version__
 
 if TYPE_CHECKING:
-    from seesay.engine import AsyncEngine
+    from seesay.engine.engine import AsyncEngine
 
 _STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent, MessageStreamEvent)
 _ROUTES = (

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from seesay.interpreter import quick_switches
+from seesay.device.interpreter import quick_switches
 from seesay.serving.body_shape import MAX_VALUES, BodyShape
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.unknown_fields import drop_unknown

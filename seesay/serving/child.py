@@ -38,7 +38,7 @@ def _send(report: int, kind: str, text: str = "") -> None:
 
 def _run(orders: dict[str, Any], report: int) -> None:
     from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, VisionConfig
-    from seesay.engine import AsyncEngine
+    from seesay.engine.engine import AsyncEngine
     from seesay.log import set_up_logging
     from seesay.serving import ServerSettings, run_server
     from seesay.serving.launch import READY

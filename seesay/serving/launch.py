@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, TurbomindEngineConfig, VisionConfig
+from seesay.config.checks import check_instance
 from seesay.errors import CheckpointError, ConfigError, SeesayError
-from seesay.option_checks import check_instance
 from seesay.serving.client import DEFAULT_URL, APIClient, APIError
 from seesay.serving.listening import open_sockets, port_of, url_host
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from seesay.values import EngineStats, GenerationRequest, MediaPart, Message, OutputDelta
 
 if TYPE_CHECKING:
-    from seesay.engine import AsyncEngine
+    from seesay.engine.engine import AsyncEngine
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)

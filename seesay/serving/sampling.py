@@ -12,7 +12,7 @@ from seesay.serving.errors import bad_request
 from seesay.serving.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from seesay.engine import AsyncEngine
+    from seesay.engine.engine import AsyncEngine
 
 logger = logging.getLogger("seesay")
 

@@ -26,7 +26,7 @@ from seesay.serving.state import ServerState
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from seesay.engine import AsyncEngine
+    from seesay.engine.engine import AsyncEngine
 
 logger = logging.getLogger("seesay")
 

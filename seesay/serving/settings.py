@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from seesay.config import MediaLimits
+from seesay.config.checks import check_types
 from seesay.errors import ConfigError
 from seesay.log import LEVELS
-from seesay.option_checks import check_types
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from seesay.serving.sampling import SamplingDefaults
 from seesay.serving.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from seesay.engine import AsyncEngine
+    from seesay.engine.engine import AsyncEngine
 
 
 @dataclass(frozen=True, kw_only=True)

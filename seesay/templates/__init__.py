@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from seesay.templates.builtin import names, register
 from seesay.templates.chat import ChatTemplate
+from seesay.templates.choose import as_template, choose_template
 from seesay.templates.jinja import JinjaTemplate
-from seesay.templates.pick import as_template, pick_template
 from seesay.templates.pieces import Pieces, PiecesTemplate
 
 __all__ = [
@@ -15,6 +15,6 @@ __all__ = [
     "PiecesTemplate",
     "as_template",
     "names",
-    "pick_template",
+    "choose_template",
     "register",
 ]

@@ -32,7 +32,7 @@ class PromptTokenizer(Protocol):
 
 
 class ChatTemplate(ABC):
-    """Turns a conversation into the text a model was trained on.
+    """TowerPacer a conversation into the text a model was trained on.
 
     `meta_instruction` (the system message of conversations that bring none) and `stop_words` may be set at any time
     and hold from the next request on.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from seesay.config.checks import check_value
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.option_checks import check_value
 from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
 from seesay.templates.sandbox import BoundedTemplate, RenderError
 from seesay.templates.shield import Shield

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from seesay.option_checks import check_value
+from seesay.config.checks import check_value
 from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
 from seesay.templates.shield import Shield
 from seesay.values import Message

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.images import qwen_patchify, resize, smart_resize
-from seesay.processors.tokenizer import Tokenizer
+from seesay.processors.media.images import qwen_patchify, resize, smart_resize
+from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS
 from seesay.vl.family import Family, Features, make_expansion, send_frames

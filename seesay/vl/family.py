@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint, is_buffer
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.decode import DECODE_OPTIONS
+from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import DETAILS
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from seesay.encoders.encoder import Encoder
-    from seesay.processors.images import Resample
-    from seesay.processors.tokenizer import Tokenizer
+    from seesay.processors.media.images import Resample
+    from seesay.processors.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("seesay")
 

@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.allowance import Allowance
-from seesay.processors.decode import DECODE_OPTIONS, OpenedMedia, decode_media, open_media
-from seesay.processors.hashing import digest
+from seesay.hashing import digest
+from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.open import DECODE_OPTIONS, OpenedMedia, decode_media, open_media
 from seesay.thread_pool import ThreadPool
 from seesay.values import MediaPart, MediaSize, Modality
+from seesay.vl.decoded_before import FeaturesOnDemand, SeenContents, SeenMedia
 from seesay.vl.family import Family, Features
-from seesay.vl.seen import FeaturesOnDemand, SeenContents, SeenMedia
 
 _FETCH_THREADS = 32
 _MAX_SEEN = 16384

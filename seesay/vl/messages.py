@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from seesay.config import GenerationConfig
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.sources import is_base64_media
+from seesay.processors.media.sources import is_base64_media
 from seesay.values import GenerationRequest, MediaPart, Message, Modality, TextPart
 from seesay.vl.constants import DETAILS, IMAGE_TOKEN, VIDEO_TOKEN
 
@@ -156,7 +156,7 @@ def _make_media(source: Any) -> MediaPart:
 
 def _is_loaded_video(source: Any) -> bool:
     # Where the module was never imported, nobody can have loaded a clip; importing it here would cost its decoders.
-    media = sys.modules.get("seesay.processors.media")
+    media = sys.modules.get("seesay.processors.media.load")
     return media is not None and isinstance(source, media.Video)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.images import Resample, resample_from_config
+from seesay.processors.media.images import Resample, resample_from_config
 
 # What Transformers fills in when a processor file leaves these out: CLIP's statistics.
 _DEFAULT_MEAN = (0.48145466, 0.4578275, 0.40821073)

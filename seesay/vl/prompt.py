@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.hashing import digest
+from seesay.hashing import digest
 from seesay.values import MediaItem, MediaPart, Modality, MultimodalInput, RenderedPrompt
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 
 if TYPE_CHECKING:
-    from seesay.processors.tokenizer import Tokenizer
+    from seesay.processors.text.tokenizer import Tokenizer
     from seesay.vl.family import Family
     from seesay.vl.media import PreparedMedia
 

@@ -6,10 +6,10 @@ import base64
 from typing import Any
 
 from seesay.config import MediaLimits
-from seesay.processors import picture
-from seesay.processors.allowance import Allowance
-from seesay.processors.media import load_image, load_video
-from seesay.processors.sources import read_bytes
+from seesay.processors.media import picture
+from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.load import load_image, load_video
+from seesay.processors.media.sources import read_bytes
 
 __all__ = ["encode_image_base64", "load_image", "load_video"]
 

@@ -18,7 +18,7 @@ from policy import IMAGE, RECORDED, TEXT, draw_arrivals, make_clients, make_pane
 from simulator import Answer
 from step_model import StepShape, load_recording
 
-from seesay import engine
+from seesay.engine import engine
 from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.step_sizes import token_sizes
 

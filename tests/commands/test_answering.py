@@ -9,10 +9,10 @@ import pytest
 from live_server import make_data_url
 
 from seesay import IMAGE_TOKEN, EngineConfig, GenerationConfig
-from seesay.api import Pipeline
 from seesay.commands.answering import LocalModel
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import RequestError
+from seesay.offline.pipeline import Pipeline
 
 
 def test_what_is_typed_is_text(tiny_checkpoint: Callable[[str], Path]):

@@ -13,8 +13,8 @@ from PIL import Image
 
 from seesay.demo import CHECKPOINT, tour
 from seesay.demo.page import Answered, check_writable, make_page
+from seesay.engine.response import Response
 from seesay.errors import ConfigError
-from seesay.response import Response
 from seesay.values import StageTimings, Usage
 
 

@@ -10,7 +10,7 @@ import torch
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.tokenizer import Tokenizer
+from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Modality
 from seesay.vl.registry import find_family
 

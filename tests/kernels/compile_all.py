@@ -104,22 +104,22 @@ TOWER_HEADS, TOWER_DIM, TOWER_HIDDEN = 16, 80, 1280
 
 
 def call_rows(dtype: torch.dtype) -> None:
-    from seesay.kernels import rows
+    from seesay.kernels import token_kernels
 
     x, weight = empty(40, HIDDEN, dtype=dtype), empty(HIDDEN, dtype=dtype)
-    rows.norm(x, None, weight, 1e-6)
-    rows.norm(x, x, weight, 1e-6)
-    rows.norm(empty(40, HEADS, 128, dtype=dtype), None, empty(128, dtype=dtype), 1e-6)
-    rows.act_and_mul(empty(40, 2 * INNER, dtype=dtype), "silu")
-    rows.scatter(x, empty(8, dtype=int64), empty(8, HIDDEN, dtype=dtype))
+    token_kernels.norm(x, None, weight, 1e-6)
+    token_kernels.norm(x, x, weight, 1e-6)
+    token_kernels.norm(empty(40, HEADS, 128, dtype=dtype), None, empty(128, dtype=dtype), 1e-6)
+    token_kernels.act_and_mul(empty(40, 2 * INNER, dtype=dtype), "silu")
+    token_kernels.scatter(x, empty(8, dtype=int64), empty(8, HIDDEN, dtype=dtype))
     positions, axes, frequencies = empty(3, 40, dtype=int64), empty(128, dtype=int64), empty(128)
-    rows.make_rotary_tables(positions, axes, frequencies, None, None, scale=1.0, dtype=dtype)
+    token_kernels.make_rotary_tables(positions, axes, frequencies, None, None, scale=1.0, dtype=dtype)
     for dim in (64, 128, 256):
         qkv, slots = empty(40, HEADS + 2 * KV_HEADS, dim, dtype=dtype), empty(40, dtype=int64)
         angles, weight = empty(40, 1, dim, dtype=dtype), empty(dim, dtype=dtype)
         norms = (weight, weight, 1e-6) if dim == 128 else None
-        rows.rotate_and_write(qkv, angles, angles, make_cache(dim, dtype), slots, norms)
-        rows.rotate_and_write(
+        token_kernels.rotate_and_write(qkv, angles, angles, make_cache(dim, dtype), slots, norms)
+        token_kernels.rotate_and_write(
             qkv, angles, angles, make_cache(dim, dtype), slots, norms, empty(len(qkv), dtype=torch.float32)
         )
 
@@ -169,8 +169,8 @@ def attend(
 
 def call_gemv(dtype: torch.dtype) -> None:
     """With as many rows as the decoder gives it on this GPU."""
-    from seesay.kernels.gemv import multiply
-    from seesay.linear import max_fused_rows
+    from seesay.device.linear import max_fused_rows
+    from seesay.kernels.few_row_matmul import multiply
 
     qkv_size, norm = (HEADS + 2 * KV_HEADS) * 128, (empty(HIDDEN, dtype=dtype), 1e-6)
     for num_rows in (1, 8, 32):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from seesay.processors.images import qwen_patchify, resize
+from seesay.processors.media.images import qwen_patchify, resize
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

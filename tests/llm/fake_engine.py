@@ -14,7 +14,7 @@ import numpy as np
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.block_pool import BlockPool
-from seesay.llm.embedding_needs import EmbeddingRef
+from seesay.llm.embedding_demand import EmbeddingRef
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.sequence import EmbeddingState, Sequence
 from seesay.values import MediaItem, Modality, MultimodalInput, StepPlan

@@ -9,7 +9,7 @@ import pytest
 import torch
 from llm import backbones
 
-from seesay.device import Memory
+from seesay.device.query import Memory
 from seesay.errors import ErrorCode
 from seesay.llm.kv_cache import bytes_per_block, plan_num_blocks
 from seesay.llm.models.spec import DecoderConfig

@@ -86,7 +86,7 @@ def test_norm_of_heads_inside_wider_tokens(ops, dtype):
 @pytest.mark.parametrize("has_long", [False, True])
 @pytest.mark.parametrize("num_tokens", [0, 1, 7])
 def test_rotary_tables(dtype, sections, has_long, num_tokens):
-    from seesay.kernels.rows import make_rotary_tables
+    from seesay.kernels.token_kernels import make_rotary_tables
 
     short, long = (tuple(float(base**-i) for i in range(12)) for base in (1.4, 1.9))
     spec = RotarySpec(dim=24, sections=sections, inv_freq=short, long_inv_freq=long, scale=1.3)

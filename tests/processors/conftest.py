@@ -19,7 +19,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import trainers as tokenizer_trainers
 from transformers import PreTrainedTokenizerFast
 
-from seesay.processors.tokenizer import Tokenizer
+from seesay.processors.text.tokenizer import Tokenizer
 
 Frames = npt.NDArray[np.uint8]
 

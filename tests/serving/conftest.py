@@ -10,7 +10,7 @@ import pytest
 from live_server import LiveServer, make_settings, serve
 
 from seesay.config import EngineConfig, MediaLimits
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 
 

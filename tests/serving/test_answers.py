@@ -14,7 +14,7 @@ from live_server import HeldEngine, make_settings
 from starlette.testclient import TestClient
 
 from seesay.config import GenerationConfig
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.admission import shutting_down
 from seesay.serving.answers import Answering, ClientGoneError, Tally, choices_of

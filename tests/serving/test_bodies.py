@@ -18,7 +18,7 @@ import pytest
 from live_server import make_data_url, make_settings, wait_until
 
 from seesay.config import MediaLimits
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving import bodies, body_shape
 from seesay.serving.anthropic.content import read_conversation
 from seesay.serving.app import create_app

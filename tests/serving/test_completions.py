@@ -10,7 +10,7 @@ import pytest
 from live_server import MODEL, LiveServer, read_events
 
 from seesay.config import GenerationConfig
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 
 PATH = "/v1/completions"
 
@@ -83,7 +83,7 @@ def test_scores_of_a_prompt(server: LiveServer, engine: AsyncEngine) -> None:
     assert "".join(logprobs["tokens"]) == "the game is in the frame" == answer["choices"][0]["text"]
     assert logprobs["token_logprobs"][0] is None and all(value < 0 for value in logprobs["token_logprobs"][1:])
     assert answer["usage"]["completion_tokens"] == 0
-    from seesay.api import Pipeline
+    from seesay.offline.pipeline import Pipeline
 
     ids = engine.tokenizer.encode("the game is in the frame", add_special_tokens=True)
     loss = Pipeline.from_engine(engine).get_ppl(ids)[0]

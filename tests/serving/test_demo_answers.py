@@ -19,7 +19,7 @@ from PIL import Image
 import seesay.demo
 from seesay.config import EngineConfig, MediaLimits
 from seesay.demo.scenes import CLIP_FPS, make_example, sample_scene
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 
 CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"
 SEEDS = range(2_000_000, 2_000_006)

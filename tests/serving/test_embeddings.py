@@ -10,7 +10,7 @@ import openai
 import openai_schemas as schemas
 from live_server import MODEL, LiveServer, ask_about, make_data_url
 
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 
 PATH = "/v1/embeddings"
 

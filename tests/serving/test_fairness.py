@@ -15,9 +15,9 @@ import pytest
 from live_server import HeldEngine, LiveServer, make_settings, serve, wait_until
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
+from seesay.engine.fair_threads import FairThreads
 from seesay.errors import ConfigError
-from seesay.fair_threads import FairThreads
 from seesay.serving.admission import Gate
 from seesay.serving.answers import Answering
 from seesay.serving.auth import ApiKeyMiddleware, turn_of

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from live_server import make_data_url, make_settings
 
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 
 URL = make_data_url()

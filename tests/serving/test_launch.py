@@ -30,7 +30,7 @@ from seesay.cli import make_parser
 from seesay.commands.serve_server import make_settings as make_cli_settings
 from seesay.config import MediaLimits
 from seesay.demo.scenes import Example, sample_scene
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 from seesay.serving.app import create_app
 from seesay.serving.client import APIError

@@ -29,7 +29,7 @@ from live_server import (
 )
 
 from seesay.config import MediaLimits
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.serving.app import create_app
 from seesay.serving.settings import ServerSettings

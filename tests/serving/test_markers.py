@@ -13,7 +13,7 @@ from live_server import HeldEngine, make_data_url, make_settings
 from PIL import Image
 
 from seesay import IMAGE_TOKEN, GenerationConfig
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.ui.conversation import Turn, make_messages
 from seesay.values import MediaPart, TextPart

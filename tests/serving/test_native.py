@@ -10,7 +10,7 @@ import httpx
 import pytest
 from live_server import MODEL, HeldEngine, LiveServer, make_data_url, make_settings, read_events, serve, wait_until
 
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.serving.errors import ApiError
 from seesay.serving.native.sessions import SessionStore

@@ -17,7 +17,7 @@ import pytest
 from live_server import LiveServer, ask_about, make_data_url, make_settings, serve
 
 import seesay
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError
 from seesay.serving.app import create_app
 from seesay.serving.server import DrainingServer
@@ -127,7 +127,7 @@ def test_importing_serving_imports_no_torch() -> None:
 SERVE = """
 import sys
 from seesay.config import EngineConfig
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving import ServerSettings, run_server
 with AsyncEngine(sys.argv[1], backend_config=EngineConfig(device_type="cpu", session_len=4096)) as engine:
     run_server(engine, ServerSettings(host="127.0.0.1", port=int(sys.argv[2]), log_level="INFO", drain_timeout_s=20))

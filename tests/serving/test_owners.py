@@ -9,7 +9,7 @@ import httpx
 import pytest
 from live_server import make_settings
 
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.serving.auth import ApiKeyMiddleware, owner_of
 from seesay.serving.errors import ApiError

@@ -9,7 +9,7 @@ import openai_schemas as schemas
 import pytest
 from live_server import MODEL, LiveServer, make_data_url, read_events, serve
 
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving.openai.response_store import ResponseStore, StoredResponse
 from seesay.values import MediaPart, Message, Modality, TextPart
 

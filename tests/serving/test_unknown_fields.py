@@ -11,7 +11,7 @@ from live_server import make_data_url, make_settings, serve
 
 from seesay.cli import make_parser
 from seesay.commands.serve_server import make_settings as make_cli_settings
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.serving.openai.protocol import ChatCompletionRequest
 from seesay.serving.unknown_fields import drop_unknown, make_warning

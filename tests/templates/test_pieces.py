@@ -9,7 +9,7 @@ import pytest
 from seesay import templates
 from seesay.config import ChatTemplateConfig
 from seesay.errors import CheckpointError, ConfigError, RequestError
-from seesay.templates import JinjaTemplate, Pieces, PiecesTemplate, builtin, pick_template
+from seesay.templates import JinjaTemplate, Pieces, PiecesTemplate, builtin, choose_template
 from seesay.values import MediaPart, Message, Modality, TextPart
 
 
@@ -30,7 +30,7 @@ def say(role, text):
 
 
 def build(name, **changes):
-    return pick_template("m", FakeTokenizer(), ChatTemplateConfig(name, **changes))
+    return choose_template("m", FakeTokenizer(), ChatTemplateConfig(name, **changes))
 
 
 TWO_TURNS = [say("system", "S"), user("A"), say("assistant", "B"), user("C")]
@@ -176,14 +176,14 @@ def test_register(monkeypatch):
 
 def test_choice_order(caplog, tmp_path):
     own = "{% for m in messages %}own {{ m.content }}{% endfor %}"
-    assert isinstance(pick_template("Qwen/Qwen2-7B-Instruct", FakeTokenizer(own)), JinjaTemplate)
+    assert isinstance(choose_template("Qwen/Qwen2-7B-Instruct", FakeTokenizer(own)), JinjaTemplate)
     config = ChatTemplateConfig("vicuna")
-    assert pick_template("x", FakeTokenizer(own), config).name == "vicuna"
+    assert choose_template("x", FakeTokenizer(own), config).name == "vicuna"
     (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ messages[0].content }}!"}')
-    assert pick_template("x", FakeTokenizer(), folder=tmp_path).render([user("A")]).text == "A!"
-    assert pick_template("lmsys/vicuna-7b-v1.5", FakeTokenizer()).name == "vicuna"
+    assert choose_template("x", FakeTokenizer(), folder=tmp_path).render([user("A")]).text == "A!"
+    assert choose_template("lmsys/vicuna-7b-v1.5", FakeTokenizer()).name == "vicuna"
     with caplog.at_level(logging.WARNING, logger="seesay"):
-        assert pick_template("some/folder", FakeTokenizer()).name == "base"
+        assert choose_template("some/folder", FakeTokenizer()).name == "base"
     assert "chat_template_config" in caplog.text
 
 

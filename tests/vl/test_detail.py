@@ -14,7 +14,7 @@ from family_contract import IMAGE, VIDEO, VISION_FAMILIES, Loaded, edit_json, lo
 
 from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import RequestError
 from seesay.values import MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS

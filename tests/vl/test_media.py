@@ -22,9 +22,9 @@ from asking import ask, collect, make_picture, parse
 from PIL import Image, ImageFile
 
 from seesay.config import EngineConfig, GenerationConfig, MediaLimits, VisionConfig
-from seesay.engine import AsyncEngine
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
-from seesay.processors.media import load_image
+from seesay.processors.media.load import load_image
 from seesay.values import GenerationRequest, MediaPart, Modality
 from seesay.vl.media import MediaBatch, MediaFront, PixelGate
 from seesay.vl.utils import encode_image_base64
@@ -78,7 +78,7 @@ def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a pixel was decoded")
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
-    monkeypatch.setattr("seesay.processors.clip.decode_clip", fail)
+    monkeypatch.setattr("seesay.processors.media.video.decode_clip", fail)
 
 
 def images(*sources: Any) -> list[MediaPart]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from seesay.linear import FusedKernel, LinearKernel, make_fused_kernel, make_linear_kernel
+from seesay.device.linear import FusedKernel, LinearKernel, make_fused_kernel, make_linear_kernel
 from seesay.llm.layers.parameter import Parameter, Part
 
 

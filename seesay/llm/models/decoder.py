@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
-from seesay.linear import FusedKernel, LinearKernel, make_fused_kernel, make_linear_kernel, max_fused_rows
+from seesay.device.linear import FusedKernel, LinearKernel, make_fused_kernel, make_linear_kernel, max_fused_rows
 from seesay.llm.layers.linear import Linear, make_linear
 from seesay.llm.layers.parameter import Parameter, load_parameters, plain_parameter
 from seesay.llm.models.rotary import Rotary

@@ -32,7 +32,7 @@ class Rotary:
         `is_long` bool [T] says which tokens take the long frequencies; None is none of them.
         """
         if self._has_kernel:
-            from seesay.kernels.rows import make_rotary_tables
+            from seesay.kernels.token_kernels import make_rotary_tables
 
             return make_rotary_tables(
                 positions,

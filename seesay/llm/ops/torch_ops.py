@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
-from seesay.linear import rms_norm
+from seesay.device.linear import rms_norm
+from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
-from seesay.llm.ops.kept_context import ContextStep, KeptContext
 
 MAX_GATHER_TOKENS = 1 << 18
 """Most padded cache slots gathered at once for decode rows: more rows are taken in several groups."""
@@ -70,7 +70,7 @@ class TorchOps:
     needs_clean_blocks: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._kept = KeptContext()
+        self._kept = DecodeKVCopy()
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(x, weight, eps)
@@ -235,7 +235,7 @@ def _attend_group(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Decode rows. On CUDA the query heads of one key-value head stand in for query positions, because no kernel there
-    takes both a mask and grouped heads; on the CPU one does, and is faster. For what `KeptContext` does not take."""
+    takes both a mask and grouped heads; on the CPU one does, and is faster. For what `DecodeKVCopy` does not take."""
     num_rows, (num_kv_heads, head_dim) = group.stop - group.start, cache.shape[3:]
     pairs = cache.index_select(0, group.blocks).view(num_rows, -1, 2, num_kv_heads, head_dim)
     key, value = pairs[:, :, 0].transpose(1, 2), pairs[:, :, 1].transpose(1, 2)

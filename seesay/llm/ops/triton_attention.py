@@ -12,11 +12,11 @@ from functools import cache
 import numpy as np
 import torch
 
-from seesay.device import upload
+from seesay.device.transfers import upload
+from seesay.kernels.attention import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
 from seesay.kernels.sizes import power_of_2_from
 from seesay.llm.ops.interface import DecodeRows, RowLayout
-from seesay.llm.ops.triton_attention_kernels import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
 
 TARGET_PROGRAMS = 396
 """Decode programs worth having at once: three per multiprocessor of a large GPU. Fewer rows are split further."""

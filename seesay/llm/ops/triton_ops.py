@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from seesay.kernels import rows as row_kernels
+from seesay.kernels import token_kernels
 from seesay.llm.ops import triton_attention
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
@@ -21,14 +21,14 @@ class TritonOps:
     needs_clean_blocks: ClassVar[bool] = False
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return row_kernels.norm(x, None, weight, eps).view_as(x)
+        return token_kernels.norm(x, None, weight, eps).view_as(x)
 
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         assert x.dim() == residual.dim() == 2 and x.stride(1) == residual.stride(1) == 1
-        return row_kernels.norm(x, residual, weight, eps)
+        return token_kernels.norm(x, residual, weight, eps)
 
     def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
-        return row_kernels.act_and_mul(x, activation)
+        return token_kernels.act_and_mul(x, activation)
 
     def rotate_and_write(
         self,
@@ -40,10 +40,10 @@ class TritonOps:
         norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
         faults: torch.Tensor | None = None,
     ) -> None:
-        row_kernels.rotate_and_write(qkv, cos, sin, cache, slots, norms, faults)
+        token_kernels.rotate_and_write(qkv, cos, sin, cache, slots, norms, faults)
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
-        row_kernels.scatter(hidden, rows, embeddings)
+        token_kernels.scatter(hidden, rows, embeddings)
 
     def plan_attention(
         self,

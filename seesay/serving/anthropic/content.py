@@ -20,7 +20,7 @@ _UNSUPPORTED = ("document", "search_result", "thinking", "redacted_thinking", "s
 
 
 def read_conversation(system: object, messages: object, limits: MediaLimits) -> tuple[Message, ...]:
-    """The system prompt and the turns. Turns of one role that follow each other become one."""
+    """The system prompt and the turns. TowerPacer of one role that follow each other become one."""
     if not isinstance(messages, list) or not messages:
         raise bad_request("messages must be a list with at least one message", "messages")
     turns = [

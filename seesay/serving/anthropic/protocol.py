@@ -69,7 +69,7 @@ AssistantBlock = Annotated[TextBlock | ToolUseBlock, Field(discriminator="type")
 
 
 class UserMessage(StrictModel):
-    """What the user says. Turns of one role that follow each other are one."""
+    """What the user says. TowerPacer of one role that follow each other are one."""
 
     role: Literal["user"]
     content: Annotated[str, Field(min_length=1)] | Annotated[list[UserBlock], Field(min_length=1)]

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seesay.processors.tokenizer import Tokenizer
+    from seesay.processors.text.tokenizer import Tokenizer
 
 _MIN_LOGPROB = -9999.0  # what OpenAI writes for 'never'; JSON has no infinity
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

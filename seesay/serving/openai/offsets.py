@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from seesay.processors.detokenize import IncrementalDetokenizer
-from seesay.processors.long_text import encode_text
+from seesay.processors.text.detokenize import IncrementalDetokenizer
+from seesay.processors.text.long_text import encode_text
 from seesay.values import RenderedPrompt
 
 if TYPE_CHECKING:
-    from seesay.processors.tokenizer import Tokenizer
+    from seesay.processors.text.tokenizer import Tokenizer
 
 
 class TextOffsets:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.images import resize, split_tiles, tile_grid
-from seesay.processors.tokenizer import Tokenizer
+from seesay.processors.media.images import resize, split_tiles, tile_grid
+from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels, send_frames
 from seesay.vl.pixels import PixelSettings, read_processor, read_square

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.images import center_crop, pad_to_square, resize, shortest_edge_size
-from seesay.processors.tokenizer import Tokenizer
+from seesay.processors.media.images import center_crop, pad_to_square, resize, shortest_edge_size
+from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels
 from seesay.vl.pixels import PixelSettings, read_processor, read_square

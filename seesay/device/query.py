@@ -1,0 +1,135 @@
+"""Devices: which there are, what memory they have, and what they report. The CPU is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from seesay.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of a device's memory."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+def pick_device(device_type: str) -> torch.device:
+    """The device that `device_type` ('auto', 'cuda', 'cuda:N' or 'cpu') names on this machine.
+
+    'auto' is CUDA where there is a GPU, else the CPU. Raises `ConfigError` for a GPU that is not there.
+    """
+    import torch
+
+    if device_type == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(device_type)
+    except RuntimeError:
+        raise ConfigError(
+            f"device_type={device_type!r} is not a device: use 'auto', 'cuda', 'cuda:N' or 'cpu'"
+        ) from None
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
+        raise ConfigError(f"device_type={device_type!r} is not supported: use 'auto', 'cuda', 'cuda:N' or 'cpu'")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device_type={device_type!r} was asked for, but torch sees no CUDA GPU: use 'auto' or 'cpu'")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device_type={device_type!r}: this machine has {torch.cuda.device_count()} GPU(s)")
+    return device
+
+
+def measure_memory(device: torch.device) -> Memory:
+    """Free and total memory of `device` now. Cached but unused blocks of torch's allocator count as free."""
+    import torch
+
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return Memory(free_bytes=free + idle, total_bytes=total)
+    return _measure_host_memory()
+
+
+def measure_peak(device: torch.device, run: Callable[[], object]) -> int:
+    """Bytes of `device`'s memory that `run` needs at its peak beyond what is allocated before it. Not for the CPU."""
+    import torch
+
+    assert device.type == "cuda"
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.max_memory_allocated(device) - before)
+
+
+def _measure_host_memory() -> Memory:
+    """Host memory from /proc/meminfo and the cgroup limit, whichever is smaller; 8 GiB where neither can be read."""
+    from pathlib import Path
+
+    free = total = 8 << 30
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+        free, total = (int(fields[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
+        if limit.isdigit():
+            total, free = min(total, int(limit)), min(free, max(0, int(limit) - int(used)))
+    except (OSError, KeyError, ValueError):
+        pass
+    return Memory(free_bytes=free, total_bytes=total)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until all work queued on `device` is done; nothing to wait for on the CPU."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def cpu_threads(num_threads: int) -> Iterator[None]:
+    """Let torch compute with `num_threads` CPU threads inside the block, in the calling thread alone."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def release_cached_memory(device: torch.device) -> None:
+    """Give memory that torch's allocator holds but does not use back to the device."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that a device or the host ran out of memory."""
+    import torch
+
+    return isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
+
+
+def describe_gpus() -> tuple[str, list[str]]:
+    """(torch's version with what it was built for, one description per GPU that torch can use)."""
+    import torch
+
+    build = f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA")
+    gpus = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(index)
+        memory = properties.total_memory / 2**30
+        gpus.append(f"{properties.name} ({memory:.0f} GiB, compute capability {properties.major}.{properties.minor})")
+    return build, gpus

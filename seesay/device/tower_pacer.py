@@ -1,0 +1,86 @@
+"""The language engine and the vision tower take turns on one GPU while streamed answers go on.
+
+At the same time they would fill the GPU best, but then each kernel of a step waits for blocks of the tower's products
+to end, whatever the priorities: a step takes three times as long, and the tower gains nothing. So a call of the tower
+is put between two steps; with nobody reading meanwhile, or no steps, it is not held up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from seesay.device.interpreter import Precedence
+from seesay.device.streams import hold_stream, record_event
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_WAIT_S = 0.1
+"""A call of the tower waits no longer than this for its turn."""
+
+
+class TowerPacer:
+    """Steps are launched by one thread, calls of the tower by another. On the CPU nothing waits.
+
+    launching: what others give way to, so that launches take no longer than they must.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_paced = False
+        self._num_steps = 0
+        self._num_steps_before = 0  # steps when the tower was called last
+        self._step: torch.cuda.Event | None = None
+        self._call: torch.cuda.Event | None = None
+        self.launching = Precedence()
+
+    @contextmanager
+    def step(self, stream: torch.cuda.Stream | None, *, is_paced: bool) -> Iterator[None]:
+        """Launch a step in the block. It is computed after the calls of the tower that were launched before, if
+        streamed answers go on in it (`is_paced`)."""
+        if stream is None:
+            yield
+            return
+        with self._changed:
+            self._is_paced = is_paced
+            if is_paced:
+                hold_stream(stream, self._call)
+            self._call = None
+        try:
+            with self.launching:
+                yield
+        finally:
+            with self._changed:
+                self._step = record_event(stream)
+                self._num_steps += 1
+                self._changed.notify_all()
+
+    def rest(self) -> None:
+        """No step follows for now."""
+        with self._changed:
+            self._is_paced = False
+            self._changed.notify_all()
+
+    @contextmanager
+    def call(self, stream: torch.cuda.Stream | None) -> Iterator[None]:
+        """Launch a call of the tower in the block. While answers are streamed, it waits until a step was launched since
+        the call before, and is computed after that step."""
+        if stream is None:
+            yield
+            return
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._is_paced or self._num_steps > self._num_steps_before, timeout=MAX_WAIT_S
+            )
+            if self._is_paced:
+                hold_stream(stream, self._step)
+        try:
+            with self.launching:
+                yield
+        finally:
+            with self._changed:
+                self._call = record_event(stream)
+                self._num_steps_before = self._num_steps

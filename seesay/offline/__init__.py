@@ -1,0 +1,1 @@
+"""The offline API: `pipeline`, its conversations, and older keyword arguments. Knows nothing about HTTP."""

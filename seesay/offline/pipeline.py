@@ -1,0 +1,464 @@
+"""`pipeline()` and `Pipeline`: prompts in any form go in, `Response`s come out. Blocks; asyncio has its own method."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, contextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+
+from seesay.config import (
+    ChatTemplateConfig,
+    EngineConfig,
+    GenerationConfig,
+    MediaLimits,
+    Settings,
+    TurbomindEngineConfig,
+    VisionConfig,
+)
+from seesay.config.checks import check_instance
+from seesay.engine.asking import Batch
+from seesay.engine.response import AnswerBuilder, Response
+from seesay.errors import ConfigError, RequestError
+from seesay.log import set_up_logging
+from seesay.offline.deprecated import with_call_arguments, with_pipeline_arguments
+from seesay.offline.session import Session, continue_session, turn_of
+from seesay.offline.token_rows import read_token_rows
+from seesay.values import GenerationRequest
+from seesay.vl.messages import parse_prompts
+
+if TYPE_CHECKING:
+    from seesay.engine.engine import AsyncEngine
+    from seesay.processors.text.tokenizer import Tokenizer
+    from seesay.templates import ChatTemplate
+
+Answers = Generator[Response, None, None]
+# What gives one answer. A list of messages does too, a list of anything else is a batch. Lists are invariant, so that
+# messages of one type of content are told apart by a type variable.
+OnePrompt: TypeAlias = str | tuple[Any, ...] | Mapping[str, Any]
+MessageT = TypeVar("MessageT", bound=Mapping[str, Any])
+GenConfigs = GenerationConfig | Sequence[GenerationConfig] | None
+_DEFAULT_LOG_LEVEL = "WARNING"
+
+
+def pipeline(
+    model_path: str | os.PathLike[str] = "seesay-demo",
+    backend_config: EngineConfig | TurbomindEngineConfig | None = None,
+    chat_template_config: ChatTemplateConfig | str | None = None,
+    log_level: str = _DEFAULT_LOG_LEVEL,
+    max_log_len: int | None = None,
+    speculative_config: None = None,
+    vision_config: VisionConfig | None = None,
+    media_limits: MediaLimits | None = None,
+    **kwargs: Any,
+) -> Pipeline:
+    """Load a model and make a pipeline of it.
+
+    model_path: a folder in the Hugging Face layout, a hub id, or 'seesay-demo', the built-in checkpoint.
+    backend_config: how the language engine runs (`EngineConfig`, also known as `PytorchEngineConfig`).
+    chat_template_config: which chat template to use in place of the checkpoint's own; a name will do.
+    log_level: CRITICAL, ERROR, WARNING, INFO (shows prompts) or DEBUG; SEESAY_LOG_LEVEL sets the default.
+    max_log_len: most characters of a prompt in the log.
+    vision_config: how pictures and clips are encoded. media_limits: what they may cost, where they may come from.
+
+    Raises ConfigError for a wrong option, TypeError for an argument of a wrong type, CheckpointError for a model that
+    cannot be loaded.
+
+        pipe = pipeline("Qwen/Qwen2.5-VL-7B-Instruct")
+        print(pipe(("describe this image", load_image("tiger.jpeg"))).text)
+    """
+    return Pipeline(
+        model_path,
+        backend_config,
+        chat_template_config,
+        log_level,
+        max_log_len,
+        speculative_config,
+        vision_config,
+        media_limits,
+        **kwargs,
+    )
+
+
+class Pipeline:
+    """A loaded model that answers prompts. Thread-safe. Close it, or use it in a `with` statement.
+
+    A prompt is a text, OpenAI messages (a list of dicts), `(text, image)`, `(text, [images])` or `(image, text)`;
+    an image is anything that `load_image` takes. A list of prompts is a batch, in which forms may be mixed.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str] = "seesay-demo",
+        backend_config: EngineConfig | TurbomindEngineConfig | None = None,
+        chat_template_config: ChatTemplateConfig | str | None = None,
+        log_level: str = _DEFAULT_LOG_LEVEL,
+        max_log_len: int | None = None,
+        speculative_config: None = None,
+        vision_config: VisionConfig | None = None,
+        media_limits: MediaLimits | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """See `pipeline`."""
+        if speculative_config is not None:
+            raise ConfigError("speculative_config is not supported: leave it None")
+        backend_config, chat_template_config = with_pipeline_arguments(backend_config, chat_template_config, kwargs)
+        level = Settings.from_env().log_level if log_level == _DEFAULT_LOG_LEVEL else log_level
+        set_up_logging(level, max_log_len)
+        from seesay.engine.engine import AsyncEngine
+
+        self._engine = AsyncEngine(
+            model_path,
+            backend_config=backend_config,
+            vision_config=vision_config,
+            chat_template_config=chat_template_config,
+            media_limits=media_limits,
+        )
+
+    @classmethod
+    def from_engine(cls, engine: AsyncEngine) -> Pipeline:
+        """A pipeline over an engine that runs already; closing it closes the engine."""
+        pipe = cls.__new__(cls)
+        pipe._engine = engine
+        return pipe
+
+    # --- settings that may change between calls ---------------------------------------------------------------------
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine, for use from asyncio."""
+        return self._engine
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; one may set another, also a fast one of Transformers."""
+        return self._engine.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer) -> None:
+        self._engine.tokenizer = tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The chat template; its attributes may be changed, or another be set, also by its name."""
+        return self._engine.chat_template
+
+    @chat_template.setter
+    def chat_template(self, template: ChatTemplate) -> None:
+        self._engine.chat_template = template
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def infer(
+        self,
+        prompts: OnePrompt | list[MessageT],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> Response: ...
+
+    @overload
+    def infer(
+        self,
+        prompts: list[Any],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> list[Response]: ...
+
+    def infer(
+        self,
+        prompts: Any,
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> Response | list[Response]:
+        """Answer one prompt with a `Response`, or a list of prompts with a list of them in the same order.
+
+        gen_config: one for all prompts, or one for each. do_preprocess: apply the chat template; without it a prompt
+        is a raw text. use_tqdm: show a progress bar.
+
+        A prompt that cannot be answered gets a response with finish_reason 'error', whose text says what to do.
+        """
+        requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "infer")
+        responses: list[Response | None] = [None] * len(requests)
+        with _progress(len(requests), use_tqdm) as advance, closing(self._stream(requests, pieces=False)) as answers:
+            for response in answers:
+                responses[response.index] = response
+                advance()
+        return _in_order(responses, is_list=is_list)
+
+    __call__ = infer
+    batch_infer = infer
+
+    @overload
+    async def async_batch_infer(
+        self,
+        prompts: OnePrompt | list[MessageT],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> Response: ...
+
+    @overload
+    async def async_batch_infer(
+        self,
+        prompts: list[Any],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> list[Response]: ...
+
+    async def async_batch_infer(
+        self,
+        prompts: Any,
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> Response | list[Response]:
+        """`infer` for asyncio: other tasks run while it waits. Cancelling the task aborts the requests."""
+        requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "async_batch_infer")
+        responses: list[Response | None] = [None] * len(requests)
+        with _progress(len(requests), use_tqdm) as advance:
+            async with aclosing(self._stream_async(requests)) as answers:
+                async for response in answers:
+                    responses[response.index] = response
+                    advance()
+        return _in_order(responses, is_list=is_list)
+
+    def stream_infer(
+        self,
+        prompts: Any,
+        sessions: Session | Sequence[Session] | None = None,
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        stream_response: bool = True,
+        **kwargs: Any,
+    ) -> Answers:
+        """Answers piece by piece: each `Response` has the new text, and `index` says whose it is.
+
+        sessions: one for each prompt, which continues it. stream_response: False yields complete answers only, each
+        when it is ready. Leaving the loop early aborts what is still running.
+        """
+        requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "stream_infer")
+        if sessions is None:
+            return self._stream(requests, pieces=stream_response)
+        chosen: list[Any] = list(sessions) if isinstance(sessions, list | tuple) else [sessions]
+        for session in chosen:
+            if not isinstance(session, Session):
+                raise TypeError(f"sessions must be a Session or a list of them, not {type(session).__name__}")
+        if len(chosen) != len(requests):
+            raise ValueError(f"sessions: {len(chosen)} for {len(requests)} prompts; give one for each")
+        if len({session.id for session in chosen}) != len(chosen):
+            raise ValueError("sessions: the same session twice; its turns can only be answered one after the other")
+        return self._stream_turns(requests, chosen, prompts if is_list else [prompts], pieces=stream_response)
+
+    # --- conversations ----------------------------------------------------------------------------------------------
+
+    def session(self) -> Session:
+        """A new conversation."""
+        return Session()
+
+    @overload
+    def chat(
+        self,
+        prompt: Any,
+        session: Session | None = None,
+        gen_config: GenerationConfig | None = None,
+        stream_response: Literal[False] = False,
+        adapter_name: str | None = None,
+        **kwargs: Any,
+    ) -> Session: ...
+
+    @overload
+    def chat(
+        self,
+        prompt: Any,
+        session: Session | None = None,
+        gen_config: GenerationConfig | None = None,
+        *,
+        stream_response: Literal[True],
+        adapter_name: str | None = None,
+        **kwargs: Any,
+    ) -> Answers: ...
+
+    def chat(
+        self,
+        prompt: Any,
+        session: Session | None = None,
+        gen_config: GenerationConfig | None = None,
+        stream_response: bool = False,
+        adapter_name: str | None = None,
+        **kwargs: Any,
+    ) -> Session | Answers:
+        """One more turn of a conversation; None starts one.
+
+        Returns the session, with the answer in `session.response`; or, with `stream_response`, the answer piece by
+        piece (the session is complete when the iterator is).
+        """
+        check_instance("session", session, Session)
+        session = self.session() if session is None else session
+        requests, _ = self._parse([prompt], gen_config, True, adapter_name, kwargs, "chat")
+        stream = self._stream_turns(requests, [session], [prompt], pieces=stream_response)
+        if stream_response:
+            session.generator = stream
+            return stream
+        with closing(stream):
+            for _ in stream:
+                pass
+        return session
+
+    def stop_session(self, session: Session) -> None:
+        """End the answer that a session is getting; from another thread than the one that reads it."""
+        session.stop()
+
+    # --- the rest ---------------------------------------------------------------------------------------------------
+
+    def get_ppl(self, input_ids: Any) -> list[float]:
+        """Mean cross entropy of each token sequence under the model, in nats (the logarithm of its perplexity).
+
+        input_ids: a list of token ids, or a list of such lists; arrays, tensors and what Transformers' tokenizers
+        return will do too (padding is left out). Sequences may differ in length; each needs two tokens at least. Raises
+        ValueError for what is no such list, RequestError for one that the model cannot take.
+        """
+        rows = read_token_rows(input_ids)
+        for row in rows:
+            if len(row) < 2:
+                raise ValueError(f"a sequence of {len(row)} token(s) has no perplexity; it needs two at least")
+        config = GenerationConfig(max_new_tokens=1)
+        requests = [
+            GenerationRequest(prompt=row, gen_config=config, prompt_logprobs=True, wants_answer=False) for row in rows
+        ]
+        losses = [math.nan] * len(requests)
+        with closing(Batch(self._engine, requests, streams=False).deltas()) as deltas:
+            for index, delta in deltas:
+                if delta.error is not None:
+                    raise delta.error
+                if delta.prompt_logprobs:
+                    losses[index] = -math.fsum(delta.prompt_logprobs) / len(delta.prompt_logprobs)
+        return losses
+
+    def reset_caches(self) -> None:
+        """Forget preprocessed media, embeddings and the prefix cache: the next answers are computed from nothing that
+        was kept. What is being answered goes on."""
+        self._engine.reset_caches()
+
+    def close(self) -> None:
+        """Abort what is running and free the model. Closing twice is allowed."""
+        self._engine.close()
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self._engine!r})"
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _parse(
+        self,
+        prompts: Any,
+        gen_config: GenConfigs,
+        do_preprocess: bool,
+        adapter_name: str | None,
+        arguments: Mapping[str, Any],
+        function: str,
+    ) -> tuple[list[GenerationRequest | RequestError], bool]:
+        if adapter_name is not None:
+            raise ConfigError(f"adapter_name={adapter_name!r} is not supported: no adapters can be loaded")
+        gen_config = with_call_arguments(gen_config, arguments, function=function)
+        return parse_prompts(prompts, gen_config, do_preprocess=do_preprocess)
+
+    def _stream(self, requests: Sequence[GenerationRequest | RequestError], *, pieces: bool) -> Answers:
+        builders = [AnswerBuilder(index) for index in range(len(requests))]
+        with closing(Batch(self._engine, requests, streams=pieces).deltas()) as deltas:
+            for index, delta in deltas:
+                piece = builders[index].add(delta)
+                if pieces:
+                    yield piece
+                elif delta.finish_reason is not None:
+                    yield builders[index].complete()
+
+    async def _stream_async(
+        self, requests: Sequence[GenerationRequest | RequestError]
+    ) -> AsyncGenerator[Response, None]:
+        builders = [AnswerBuilder(index) for index in range(len(requests))]
+        async with aclosing(Batch(self._engine, requests, streams=False).deltas_async()) as deltas:
+            async for index, delta in deltas:
+                builders[index].add(delta)
+                if delta.finish_reason is not None:
+                    yield builders[index].complete()
+
+    def _stream_turns(
+        self,
+        requests: Sequence[GenerationRequest | RequestError],
+        sessions: Sequence[Session],
+        prompts: Sequence[Any],
+        *,
+        pieces: bool,
+    ) -> Answers:
+        """Like `_stream`, for prompts that continue conversations."""
+        turns = [turn_of(request) for request in requests]
+        batch = Batch(self._engine, [continue_session(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
+        builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
+        answered: dict[int, Response] = {}
+        begun: list[int] = []
+        try:
+            for index, session in enumerate(sessions):
+                session.begin_turn(partial(batch.abort, index))
+                begun.append(index)
+            with closing(batch.deltas()) as deltas:
+                for index, delta in deltas:
+                    piece = builders[index].add(delta)
+                    if delta.finish_reason is not None:
+                        # Before the last piece is given away: nobody needs to ask for more to complete the session.
+                        answered[index] = builders[index].complete()
+                        begun.remove(index)
+                        sessions[index].end_turn(prompts[index], turns[index], answered[index])
+                    if pieces:
+                        yield piece
+                    elif index in answered:
+                        yield answered[index]
+        finally:
+            for index in begun:
+                sessions[index].end_turn(prompts[index], turns[index], None)
+
+
+def _in_order(responses: Sequence[Response | None], *, is_list: bool) -> Response | list[Response]:
+    done = [response for response in responses if response is not None]
+    assert len(done) == len(responses), "every request has a final answer"
+    return done if is_list else done[0]
+
+
+@contextmanager
+def _progress(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
+    """A function to call for each answer; shows a bar when asked to."""
+    if not is_shown:
+        yield lambda: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="answer") as bar:
+        yield bar.update

@@ -1,0 +1,117 @@
+"""A conversation that remembers its turns, pictures included."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from seesay.engine.response import Response
+from seesay.errors import RequestError
+from seesay.values import GenerationRequest, Message, TextPart
+
+_ids = itertools.count(1)
+
+
+class Session:
+    """TowerPacer of one conversation, for `Pipeline.chat` and `Pipeline.stream_infer`.
+
+    response: the last answer; None before the first.
+    messages: the conversation so far. A turn that failed or that nobody listened to until its end is not part of it.
+    """
+
+    def __init__(self) -> None:
+        self.id = next(_ids)
+        self.messages: tuple[Message, ...] = ()
+        self.response: Response | None = None
+        self._generator: weakref.ref[Generator[Response, None, None]] | None = None
+        self._history: list[tuple[Any, str]] = []
+        self._stop: Callable[[], None] | None = None
+        self._is_closed = False
+
+    @property
+    def history(self) -> list[tuple[Any, str]]:
+        """(prompt as it was given, answer) of each turn."""
+        return list(self._history)
+
+    @property
+    def generator(self) -> Generator[Response, None, None] | None:
+        """The stream of the turn that is being answered. It is its reader's: dropping it, as leaving a loop over it
+        does, ends the turn."""
+        return None if self._generator is None else self._generator()
+
+    @generator.setter
+    def generator(self, stream: Generator[Response, None, None]) -> None:
+        self._generator = weakref.ref(stream)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a turn is being answered right now."""
+        return self._stop is not None
+
+    def begin_turn(self, stop: Callable[[], None]) -> None:
+        """Called by the pipeline when a turn starts; `stop` ends it early.
+
+        Raises ValueError when the session is closed or already answers.
+        """
+        if self._is_closed:
+            raise ValueError(f"session {self.id} is closed; make a new one with pipe.session()")
+        if self.is_answering:
+            raise ValueError(f"session {self.id} is still answering; finish or close its stream first")
+        self._stop = stop
+
+    def end_turn(self, prompt: Any, turn: tuple[Message, ...], response: Response | None) -> None:
+        """Called by the pipeline when a turn is over; `response` is None when it was abandoned."""
+        self._stop = None
+        self._generator = None
+        if response is None or self._is_closed:
+            return
+        self.response = response
+        if response.finish_reason == "error" or (response.finish_reason == "abort" and not response.text):
+            return
+        answer = Message(role="assistant", parts=(TextPart(text=response.text),))
+        self.messages = (*self.messages, *turn, answer)
+        self._history.append((prompt, response.text))
+
+    def stop(self) -> None:
+        """End the running answer early; what was said so far stays part of the conversation."""
+        if self._stop is not None:
+            self._stop()
+
+    def close(self) -> None:
+        """Stop and forget everything. A closed session cannot be used again."""
+        self.stop()
+        self._is_closed = True
+        self.messages = ()
+        self._history.clear()
+        self.response = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Session(id={self.id}, turns={len(self._history)})"
+
+
+def turn_of(request: GenerationRequest | RequestError) -> tuple[Message, ...]:
+    """The messages that a request adds to a conversation; a refused one adds none."""
+    if isinstance(request, RequestError):
+        return ()
+    if isinstance(request.prompt, str):
+        raise ValueError("a session's turns go through the chat template: leave do_preprocess=True")
+    return tuple(part for part in request.prompt if isinstance(part, Message))
+
+
+def continue_session(
+    session: Session, request: GenerationRequest | RequestError, turn: tuple[Message, ...]
+) -> GenerationRequest | RequestError:
+    """The request with the conversation so far before its turn."""
+    return request if isinstance(request, RequestError) else replace(request, prompt=(*session.messages, *turn))

@@ -1,0 +1,1 @@
+"""Media: fetch and decode pictures and videos safely. Does not import torch."""

@@ -1,0 +1,284 @@
+"""Bytes from http and https URLs, fetched as if every URL came from an enemy.
+
+A name is resolved once, its addresses are checked, and the connection goes to such an address, so that a second
+answer of the name server changes nothing; every redirect goes through the same. One deadline covers all that a request
+fetches. Proxies set in the environment are not used: they would connect to addresses that nobody checked.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import ipaddress
+import queue
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
+
+from seesay.config import MediaLimits
+from seesay.errors import ErrorCode, RequestError
+from seesay.processors.media.allowance import Allowance
+from seesay.version import __version__
+
+_CHUNK_BYTES = 1 << 16
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_HEADERS = {
+    "User-Agent": f"seesay/{__version__}",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",
+    "Connection": "close",
+}
+
+Address = tuple[Any, ...]
+
+
+def fetch(url: str, allowance: Allowance) -> bytes:
+    """The body that `url` answers with, paid from `allowance`.
+
+    Raises `RequestError`: media_forbidden (scheme, host, or an address that is not globally routable),
+    media_too_large, media_unreachable (name, connection, status, deadline, broken body).
+    """
+    limits = allowance.limits
+    for _ in range(limits.max_redirects + 1):
+        parts = _split(url, limits)
+        try:
+            body = _get(parts, allowance)
+        except TimeoutError:
+            raise _unreachable(url, f"no complete answer within {limits.timeout_s:g} s") from None
+        except ssl.SSLError as error:
+            raise _unreachable(url, f"no secure connection: {error.reason or error}") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: letters that no host has
+            raise _unreachable(url, str(error) or type(error).__name__) from None
+        if isinstance(body, bytes):
+            return body
+        url = urljoin(url, body.location)
+    raise _unreachable(url, f"more than {limits.max_redirects} redirects")
+
+
+def shorten_url(url: str) -> str:
+    """A URL that is fit for messages: no query, which may be a secret, no userinfo, not long."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return repr(url[:40])
+    path = parts.path if len(parts.path) <= 60 else parts.path[:57] + "..."
+    return f"{parts.scheme}://{host}{path}{'?...' if parts.query else ''}"
+
+
+class _Redirect:
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+
+def _split(url: str, limits: MediaLimits) -> SplitResult:
+    """The parts of a URL that may be fetched, as far as its text can tell."""
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0  # `port` raises for what is not a port
+    except ValueError as error:
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"{url[:40]!r} is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{shorten_url(url)}: only http and https URLs are fetched, not {parts.scheme or 'schemeless ones'}",
+        )
+    if not parts.hostname or not has_port:
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"{shorten_url(url)} names no host to connect to")
+    if parts.username is not None or parts.password is not None:
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA, f"{shorten_url(url)}: user names and passwords in URLs are not sent"
+        )
+    if limits.allowed_media_domains is not None and not is_allowed(parts.hostname, limits.allowed_media_domains):
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{shorten_url(url)}: the host {parts.hostname!r} is not one that media are fetched from here: "
+            "send the content itself as a data URL",
+        )
+    return parts
+
+
+def is_allowed(host: str, domains: Sequence[str]) -> bool:
+    """Whether a URL's host is among `domains`: "example.com" is that host alone, "*.example.com" all that end so."""
+    try:
+        name = host.encode("idna").decode() if not host.isascii() else host
+    except UnicodeError:
+        return False
+    name = name.lower().rstrip(".")
+    for domain in domains:
+        wanted = domain.lower().rstrip(".")
+        if name == wanted or (wanted.startswith("*.") and name.endswith(wanted[1:]) and name != wanted[2:]):
+            return True
+    return False
+
+
+# --- where to connect ----------------------------------------------------------------------------------------------
+
+
+def _resolve(host: str, port: int, allowance: Allowance) -> list[Address]:
+    """Socket addresses of a host that may be connected to."""
+    found = _look_up(host, port, allowance)
+    if allowance.limits.allow_private_hosts:
+        return found
+    allowed = [address for address in found if is_global(str(address[4][0]))]
+    if not allowed:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"the host {host!r} is at {found[0][4][0]}, an address that is not public: send the content itself "
+            "(where every request can be trusted, the owner may set allow_private_hosts)",
+        )
+    return allowed
+
+
+def _look_up(host: str, port: int, allowance: Allowance) -> list[Address]:
+    # The system's resolver knows no deadline, so it runs beside and may be left behind.
+    answers: queue.SimpleQueue[list[Address] | Exception] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            answers.put(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+        except Exception as error:  # whatever it is, somebody waits for an answer
+            answers.put(error)
+
+    threading.Thread(target=look_up, name="seesay-resolve", daemon=True).start()
+    try:
+        answer = answers.get(timeout=allowance.remaining_s())
+    except queue.Empty:
+        raise TimeoutError from None
+    if isinstance(answer, Exception):
+        raise OSError(f"the host {host!r} is not known")
+    return answer
+
+
+def is_global(address: str) -> bool:
+    """Whether an IP address is reachable over the public internet, IPv4 addresses inside IPv6 ones included."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return is_global(str(ip.ipv4_mapped))
+        if ip in _NAT64:
+            return is_global(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        tunnelled = ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if tunnelled and not is_global(str(tunnelled)):
+            return False
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
+
+
+def _connect(parts: SplitResult, allowance: Allowance) -> socket.socket:
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    addresses = _resolve(host, port, allowance)
+    problem: OSError = OSError(f"the host {host!r} has no address")
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            # A dead address leaves time to try those behind it.
+            connection.settimeout(allowance.remaining_s() / (len(addresses) - index))
+            connection.connect(address)
+            if parts.scheme == "https":
+                connection.settimeout(allowance.remaining_s())
+                return _tls_context().wrap_socket(connection, server_hostname=host)
+            return connection
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
+                raise
+            problem = error
+    allowance.remaining_s()
+    raise problem
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+# --- the exchange ----------------------------------------------------------------------------------------------------
+
+
+class _TimedSocket:
+    """The part of a socket that http.client uses; each read and write ends at the deadline. Its owner closes it."""
+
+    def __init__(self, connection: socket.socket, allowance: Allowance) -> None:
+        self._connection = connection
+        self._allowance = allowance
+
+    def sendall(self, data: Any) -> None:
+        self._connection.settimeout(self._allowance.remaining_s())
+        self._connection.sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        assert mode == "rb", mode
+        return io.BufferedReader(_TimedReader(self._connection, self._allowance), _CHUNK_BYTES)
+
+    def close(self) -> None:
+        """http.client closes the socket as soon as it has the file; the file goes on reading."""
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, connection: socket.socket, allowance: Allowance) -> None:
+        self._connection = connection
+        self._allowance = allowance
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(self._allowance.remaining_s())
+        return self._connection.recv_into(buffer)
+
+
+def _get(parts: SplitResult, allowance: Allowance) -> bytes | _Redirect:
+    with _connect(parts, allowance) as connection:
+        exchange = http.client.HTTPConnection(parts.hostname or "", parts.port or http.client.HTTP_PORT)
+        exchange.sock = _TimedSocket(connection, allowance)
+        host = parts.netloc.encode("idna").decode() if not parts.netloc.isascii() else parts.netloc
+        target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~") + (
+            "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~[]") if parts.query else ""
+        )
+        exchange.request("GET", target, headers={"Host": host, **_HEADERS})
+        response = exchange.getresponse()
+        location = response.getheader("Location")
+        if response.status in _REDIRECTS and location:
+            return _Redirect(location)
+        if response.status != http.client.OK:
+            raise http.client.HTTPException(f"the server answered {response.status} {response.reason[:60]}".rstrip())
+        encoding = response.getheader("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise http.client.HTTPException(f"the server sent the encoding {encoding[:20]!r}, which was not asked for")
+        return _read_body(response, parts, allowance)
+
+
+def _read_body(response: http.client.HTTPResponse, parts: SplitResult, allowance: Allowance) -> bytes:
+    declared, limits = response.length, allowance.limits
+    if declared is not None and declared > limits.max_bytes:
+        raise _too_large(parts, limits)
+    body = bytearray()
+    while chunk := response.read(_CHUNK_BYTES):
+        body += chunk
+        allowance.spend_bytes(len(chunk))
+        if len(body) > limits.max_bytes:
+            raise _too_large(parts, limits)
+    if declared is not None and len(body) < declared:
+        raise http.client.HTTPException(f"the connection ended after {len(body)} of {declared} bytes")
+    return bytes(body)
+
+
+def _too_large(parts: SplitResult, limits: MediaLimits) -> RequestError:
+    return RequestError(
+        ErrorCode.MEDIA_TOO_LARGE,
+        f"{shorten_url(parts.geturl())} is larger than {limits.max_bytes} bytes: "
+        "send a smaller file or raise MediaLimits.max_bytes",
+    )
+
+
+def _unreachable(url: str, reason: str) -> RequestError:
+    return RequestError(
+        ErrorCode.MEDIA_UNREACHABLE,
+        f"cannot fetch {shorten_url(url)}: {reason}. Check the URL, or send the content itself as a data URL",
+    )

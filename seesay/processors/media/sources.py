@@ -1,0 +1,341 @@
+"""What a user may pass as a picture or clip, as bytes or as a checked local file. Decodes nothing.
+
+Where a folder confines local files, they are opened component by component without following links, starting at the
+folder: what is swapped for a link after it was checked is not opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from seesay.config import MediaLimits
+from seesay.errors import ErrorCode, RequestError
+from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.fetch import fetch, shorten_url
+
+_ACCEPTED = "a path, URL, data URL, base64 text, bytes, a file opened in binary mode, a PIL image or a uint8 array"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]+={0,2}\s*")
+_PADDING = "= \t\r\n"
+_SLICE_CHARS = 1 << 16
+"""Long texts are decoded in slices: each call holds the GIL, and makes an object per percent escape."""
+# What decoded base64 text must begin with to be taken for media and not for a path (also read at offset 4: mp4's ftyp).
+_MAGIC_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*", b"\x1a\x45\xdf\xa3")
+_SIGNATURES = _MAGIC_BYTES + tuple(b"P%d" % n + blank for n in range(1, 7) for blank in (b"\n", b" "))
+
+
+def read_source(source: Any, allowance: Allowance) -> bytes | Path:
+    """The bytes of a path, http(s) or file URL, data URL, base64 text, open file or bytes; a local file that is there
+    stays a path, unless the limits confine local files to a folder.
+
+    A path that is returned is that of a regular file no larger than `max_bytes`. Raises `RequestError`.
+    """
+    limits = allowance.limits
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        num_bytes = len(source) if not isinstance(source, memoryview) else source.nbytes
+        _check_size(num_bytes, "the content", limits)
+        allowance.spend_bytes(num_bytes)
+        return bytes(source)
+    if isinstance(source, os.PathLike):
+        return _open_file(Path(source), allowance)
+    if hasattr(source, "read"):
+        return _read_file_object(source, allowance)
+    if not isinstance(source, str):
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA, f"a {type(source).__name__} is no picture or clip: pass {_ACCEPTED}"
+        )
+    if not source.strip():
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"an empty text is no picture or clip: pass {_ACCEPTED}")
+    if source[:5].lower() == "data:":
+        return _read_data_url(source, allowance)
+    if source[:5].lower() == "file:":
+        return _open_file(_path_of_url(source), allowance)
+    if _SCHEME.match(source) is not None:
+        return fetch(source.strip(), allowance)
+    return _read_text(source, allowance)
+
+
+def read_bytes(source: Any, allowance: Allowance) -> bytes:
+    """As `read_source`, with local files read. Raises `RequestError`."""
+    content = read_source(source, allowance)
+    if isinstance(content, bytes):
+        return content
+    try:
+        # Opening does not wait for a writer, should the file have become a pipe since it was checked.
+        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return _read_descriptor(descriptor, content, allowance.limits)
+    except OSError as error:
+        raise _unreadable(content, error) from None
+
+
+def is_base64_media(text: str) -> bool:
+    """Whether `text` is the base64 of a picture or clip, by its beginning."""
+    beginning = "".join(text[:64].split())
+    try:
+        return _begins_as_media(_decode_base64(beginning[: len(beginning) // 4 * 4]))
+    except binascii.Error:
+        return False
+
+
+def describe(source: Any) -> str:
+    """What to call a source in a message; nothing long, no secrets."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return f"content of {len(source)} bytes"
+    if isinstance(source, os.PathLike):
+        return _shorten_path(Path(source))
+    if isinstance(source, str):
+        if source[:5].lower() == "data:":
+            return f"data URL of {len(source)} characters"
+        if _SCHEME.match(source):
+            return shorten_url(source)
+        return _shorten_path(source) if len(source) <= 256 else f"text of {len(source)} characters"
+    return type(source).__name__
+
+
+def _read_file_object(file: Any, allowance: Allowance) -> bytes:
+    """The rest of an open file, which is then where it was before, if it can go back: it may be asked for again."""
+    limits = allowance.limits
+    try:
+        start = file.tell() if file.seekable() else None
+        data = file.read(limits.max_bytes + 1)
+        if start is not None:
+            file.seek(start)
+    except (OSError, ValueError, AttributeError) as error:
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"cannot read the {type(file).__name__}: {error}") from None
+    if not isinstance(data, bytes):
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA, f"the {type(file).__name__} gives text: open the file with mode 'rb'"
+        )
+    _check_size(len(data), "the file", limits)
+    allowance.spend_bytes(len(data))
+    return data
+
+
+def _read_text(text: str, allowance: Allowance) -> bytes | Path:
+    """A string that is a path or base64. Nothing of the file system is told where local paths are not allowed."""
+    limits = allowance.limits
+    problem = ""
+    if len(text) >= 4096:
+        problem = "too long for a path"
+    elif limits.allowed_local_media_path is not None:
+        if _find_confined(Path(text), limits.allowed_local_media_path, must_exist=True) is not None:
+            return _open_file(Path(text), allowance)
+    elif limits.allow_local_paths:
+        try:
+            Path(text).stat()
+        except (OSError, ValueError) as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            problem = "it does not exist" if is_missing else f"{getattr(error, 'strerror', error)}"
+        else:
+            return _open_file(Path(text), allowance)
+    if _BASE64.fullmatch(text, 0, _SLICE_CHARS):  # the rest is checked where it is decoded
+        _check_size(len(text) * 3 // 4 - 2, "the base64 content", limits)
+        try:
+            data = _decode_base64(text)
+        except binascii.Error:
+            data = b""
+        if _begins_as_media(data):
+            allowance.spend_bytes(len(data))
+            return data
+    if limits.allowed_local_media_path is not None:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{describe(text)} is neither a URL, nor the base64 of a picture or clip, nor a file in the folder that "
+            "local media may come from",
+        )
+    if not limits.allow_local_paths:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{describe(text)} is neither a URL nor the base64 of a picture or clip, and local paths are not read here",
+        )
+    raise RequestError(
+        ErrorCode.INVALID_MEDIA,
+        f"cannot read the file {describe(text)}: {problem}, and it is no URL, data URL or base64",
+    )
+
+
+# --- local files -----------------------------------------------------------------------------------------------------
+
+
+def _path_of_url(url: str) -> Path:
+    """The path that a file URL of this machine names."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or parts.netloc.lower() not in ("", "localhost") or not parts.path.startswith("/"):
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA, f"{url[:40]!r} names no file of this machine: file:///path/to/file does"
+        )
+    return Path(os.fsdecode(unquote_to_bytes(parts.path)))
+
+
+def _open_file(path: Path, allowance: Allowance) -> bytes | Path:
+    """A local file that may be read: checked, and read already where a folder confines them."""
+    limits = allowance.limits
+    if limits.allowed_local_media_path is not None:
+        return _read_confined(path, limits.allowed_local_media_path, allowance)
+    if not limits.allow_local_paths:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN, "local paths are not read here: send the content as a data URL, or a public URL"
+        )
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_a_file(path)
+    _check_size(status.st_size, _shorten_path(path), limits)
+    allowance.spend_bytes(status.st_size)
+    return path
+
+
+def _find_confined(path: Path, folder: str | os.PathLike[str], *, must_exist: bool) -> tuple[str, ...] | None:
+    """The way from `folder` to the real place of `path`; None when that is not in it (or is not there at all)."""
+    try:
+        real = path.resolve(strict=must_exist)
+        way = real.relative_to(Path(folder).resolve(strict=True)).parts
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go round in circles
+        return None
+    return way or None
+
+
+def _read_confined(path: Path, folder: str | os.PathLike[str], allowance: Allowance) -> bytes:
+    way = _find_confined(path, folder, must_exist=False)
+    if way is None:
+        raise RequestError(
+            ErrorCode.MEDIA_FORBIDDEN,
+            f"{_shorten_path(path)} is not in the folder that local media may come from",
+        )
+    no_links = os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = -1
+    try:
+        descriptor = os.open(Path(folder).resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for index, name in enumerate(way):
+            kind = os.O_NONBLOCK if index == len(way) - 1 else os.O_DIRECTORY
+            opened = os.open(name, os.O_RDONLY | kind | no_links, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = opened
+    except (OSError, ValueError) as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise _unreadable(path, error) from None
+    data = _read_descriptor(descriptor, path, allowance.limits)
+    allowance.spend_bytes(len(data))
+    return data
+
+
+def _read_descriptor(descriptor: int, path: Path, limits: MediaLimits) -> bytes:
+    """What an open regular file holds. Closes it."""
+    try:
+        with open(descriptor, "rb", closefd=False) as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise _not_a_file(path)
+            _check_size(status.st_size, _shorten_path(path), limits)
+            data = file.read(limits.max_bytes + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    finally:
+        os.close(descriptor)
+    _check_size(len(data), _shorten_path(path), limits)
+    return data
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def _read_data_url(url: str, allowance: Allowance) -> bytes:
+    limits = allowance.limits
+    header, comma, payload = url.partition(",")
+    if not comma:
+        raise RequestError(ErrorCode.INVALID_MEDIA, "a data URL has a comma before its content; this one has none")
+    is_base64 = header.rstrip().lower().endswith(";base64")
+    # Percent signs triple a length, base64 adds a third: what is this long cannot be small enough.
+    _check_size(
+        len(payload) * 3 // 4 - 2 if is_base64 and "%" not in payload else len(payload) // 3, "the data URL", limits
+    )
+    if not is_base64:
+        data = _unquote(payload)
+    else:
+        try:
+            data = _decode_base64(_unquote(payload).decode("ascii") if "%" in payload else payload)
+        except (binascii.Error, UnicodeError) as error:
+            raise RequestError(
+                ErrorCode.INVALID_MEDIA, f"the data URL of {len(url)} characters is not valid base64: {error}"
+            ) from None
+    _check_size(len(data), "the data URL", limits)
+    allowance.spend_bytes(len(data))
+    return data
+
+
+def _begins_as_media(data: bytes) -> bool:
+    return data.startswith(_SIGNATURES) or data[4:8] == b"ftyp"
+
+
+def _decode_base64(text: str) -> bytes:
+    """Base64 of either alphabet, with or without padding and line breaks. Raises `binascii.Error`."""
+    end = text[-_SLICE_CHARS:]
+    stop = len(text) - len(end) + len(end.rstrip(_PADDING))
+    pieces: list[bytes] = []
+    rest = ""
+    try:
+        for start in range(0, stop, _SLICE_CHARS):
+            compact = rest + "".join(text[start : min(start + _SLICE_CHARS, stop)].split())
+            if "=" in compact:
+                raise binascii.Error("padding before the end")
+            num_whole = len(compact) // 4 * 4
+            pieces.append(_decode_letters(compact[:num_whole]))
+            rest = compact[num_whole:]
+        pieces.append(_decode_letters(rest + "=" * (-len(rest) % 4)))
+    except ValueError as error:  # also for letters outside ASCII
+        raise binascii.Error(str(error)) from None
+    return b"".join(pieces)
+
+
+def _decode_letters(text: str) -> bytes:
+    return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+
+
+def _unquote(text: str) -> bytes:
+    """Replace percent escapes."""
+    pieces: list[bytes] = []
+    start = 0
+    while start < len(text):
+        stop = min(start + _SLICE_CHARS, len(text))
+        at = text.rfind("%", stop - 2, stop)
+        if at > start and stop < len(text):  # the end of this escape is in the next slice
+            stop = at
+        pieces.append(unquote_to_bytes(text[start:stop]))
+        start = stop
+    return b"".join(pieces)
+
+
+def _check_size(size: int, what: str, limits: MediaLimits) -> None:
+    if size > limits.max_bytes:
+        raise RequestError(
+            ErrorCode.MEDIA_TOO_LARGE,
+            f"{what} has {size} bytes, more than {limits.max_bytes}: "
+            "send a smaller file or raise MediaLimits.max_bytes",
+        )
+
+
+def _shorten_path(path: str | Path) -> str:
+    text = str(path)
+    return repr(text if len(text) <= 100 else f"...{text[-97:]}")
+
+
+def _not_a_file(path: Path) -> RequestError:
+    return RequestError(ErrorCode.INVALID_MEDIA, f"{_shorten_path(path)} is not a regular file")
+
+
+def _unreadable(path: Path, error: Exception) -> RequestError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return RequestError(ErrorCode.INVALID_MEDIA, f"cannot read the file {_shorten_path(path)}: {reason}")

@@ -1,0 +1,1 @@
+"""Text: tokenize, and detokenize as an answer grows. Does not import torch."""

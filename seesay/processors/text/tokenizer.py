@@ -1,0 +1,241 @@
+"""The checkpoint's tokenizer: text to ids, with media markers and user text kept apart by character offset.
+
+Safe to use from many threads. Knows nothing about chat templates or media.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from seesay.checkpoint import check_tokenizer_files
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.text.literals import LiteralTokenizer
+from seesay.processors.text.long_text import decode_ids, encode_text, has_more_tokens
+from seesay.values import RenderedPrompt
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+_READ_BY_TRANSFORMERS = (
+    *_TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja",
+    "chat_template.json", "config.json", "processor_config.json",
+)  # fmt: skip
+_TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """A Hugging Face tokenizer with what serving needs beside it.
+
+    `hf` is the tokenizer object of Transformers; calling this object calls it, and attributes not found here are its
+    own (`apply_chat_template`, `padding_side`, …). `backend` is our own copy of its `tokenizers.Tokenizer`: it is never
+    changed, so that threads can share it whatever a user does with `hf`.
+    """
+
+    def __init__(self, hf: Any) -> None:
+        if not getattr(hf, "is_fast", False):
+            raise CheckpointError(
+                f"the tokenizer class {type(hf).__name__} has no fast backend, which media offsets need: "
+                "save it with a tokenizer.json"
+            )
+        self.hf = hf
+        state = json.loads(hf.backend_tokenizer.to_str())
+        state["truncation"] = state["padding"] = None  # a user's settings; prompts are never cut or filled
+        self.backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+        self.vocab_size: int = self.backend.get_vocab_size(with_added_tokens=True)
+        self.bos_token_id: int | None = hf.bos_token_id
+        self.eos_token_id: int | None = hf.eos_token_id
+        added = self.backend.get_added_tokens_decoder()
+        self.added_tokens: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_tokens: tuple[str, ...] = tuple(self.added_tokens[i] for i in sorted(self.special_ids))
+        self.chat_template: str | None = _default_chat_template(hf.chat_template)
+        self.template_variables: dict[str, str] = {
+            name: str(value) for name in _TEMPLATE_VARIABLES if (value := getattr(hf, name, None)) is not None
+        }
+        self.has_byte_level_decoder = _is_byte_level(state.get("decoder") or {})
+        self._prefix_ids = self._find_prefix()
+        self._literals: LiteralTokenizer | None = None
+        self._literals_lock = threading.Lock()
+
+    @classmethod
+    def wrap(cls, value: Any) -> Tokenizer:
+        """`value` itself, or made of a fast tokenizer of Transformers. Raises TypeError for anything else."""
+        if isinstance(value, cls):
+            return value
+        if not getattr(value, "is_fast", False):
+            raise TypeError(
+                f"tokenizer must be a Tokenizer or a fast tokenizer of Transformers, not {type(value).__name__}"
+            )
+        return cls(value)
+
+    @classmethod
+    def load(cls, path: Path, *, trust_remote_code: bool = False) -> Tokenizer:
+        """Return the tokenizer of a checkpoint folder: its tokenizer.json as it is published, or else what Transformers
+        converts from another file. Raises `CheckpointError` when there is none or it is damaged."""
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+        if not any((path / name).is_file() for name in _TOKENIZER_FILES):
+            raise CheckpointError(f"{path}: no tokenizer: neither tokenizer.json nor another tokenizer file is there")
+        extra_templates = [f"additional_chat_templates/{p.name}" for p in path.glob("additional_chat_templates/*")]
+        check_tokenizer_files(path, (*_READ_BY_TRANSFORMERS, *extra_templates))
+        try:
+            if (path / "tokenizer.json").is_file():
+                # The classes of single models take the vocabulary out of the file and cut texts by rules of their own.
+                hf = PreTrainedTokenizerFast.from_pretrained(str(path))
+            else:
+                hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
+            return cls(hf)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, CheckpointError):
+            raise
+        except BaseException as error:  # readers raise anything; a panic of tokenizers is no Exception
+            hint = "" if trust_remote_code else " (trust_remote_code is off)"
+            raise CheckpointError(f"cannot load the tokenizer of {path}{hint}: {error}") from error
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.hf(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "hf" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.hf, name)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token spelled exactly so, or None."""
+        result: int | None = self.backend.token_to_id(token)
+        return result
+
+    def encode(self, text: str, *, add_special_tokens: bool = False, add_bos: bool | None = None) -> list[int]:
+        """Token ids of `text`; special tokens spelled in it count as such.
+
+        `add_special_tokens` adds what the tokenizer puts around a raw text; a BOS that the text already starts with is
+        not doubled. `add_bos` overrides that for the beginning alone: False leaves it out, True puts it there.
+        """
+        ids: list[int] = encode_text(self.backend, text, add_special_tokens=add_special_tokens).ids
+        prefix = self._prefix_ids
+        if add_special_tokens and prefix and (add_bos is False or self._starts_with(ids[len(prefix) :], prefix)):
+            ids = ids[len(prefix) :]
+        elif add_bos and not add_special_tokens:
+            bos = prefix or ([] if self.bos_token_id is None else [self.bos_token_id])
+            ids = ids if self._starts_with(ids, bos) else [*bos, *ids]
+        return ids
+
+    def encode_prompt(self, rendered: RenderedPrompt) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
+        """Return ids int64 [T] of a rendered prompt, and the (start, stop) token range of each media marker.
+
+        Equals the tokenization of the whole text, but that `rendered.literals` never become special tokens. The ids
+        begin with the tokenizer's own prefix (its BOS) exactly once: it is added where the text does not spell it, and
+        repetitions at the beginning are dropped. Raises `RequestError` for a marker that shares a token with the text
+        beside it.
+        """
+        if rendered.literals:
+            ids, offsets, tokens = self._literal_tokenizer().encode(rendered.text, rendered.literals)
+        else:
+            encoding = encode_text(self.backend, rendered.text)
+            has_markers = bool(rendered.markers)  # each of these three makes a new list
+            ids = encoding.ids
+            offsets, tokens = (encoding.offsets, encoding.tokens) if has_markers else ([], [])
+        spans = _ascending(rendered.markers)
+        ranges = tuple(self._find_marker(rendered.text, span, ids, offsets, tokens) for span in spans)
+        prefix, written = self._prefix_ids, 0
+        while self._starts_with(ids[written : written + len(prefix)], prefix):
+            written += len(prefix)
+        token_ids = np.asarray([*prefix, *ids[written:]], dtype=np.int64)
+        shift = len(prefix) - written
+        return token_ids, tuple((start + shift, stop + shift) for start, stop in ranges)
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Text of the ids; ids outside the vocabulary have none."""
+        return decode_ids(self.backend, list(map(int, ids)), skip_special_tokens=skip_special_tokens)
+
+    def has_more_tokens(self, text: str, max_tokens: int) -> bool:
+        """Return whether `text` is certain to have more than `max_tokens` tokens, in time bounded by these."""
+        return has_more_tokens(self.backend, text, max_tokens)
+
+    def _literal_tokenizer(self) -> LiteralTokenizer:
+        """Made at the first text that needs it: most processes never do."""
+        with self._literals_lock:
+            if self._literals is None:
+                self._literals = LiteralTokenizer.build(self.backend.to_str(), self.added_tokens)
+            return self._literals
+
+    def _find_prefix(self) -> list[int]:
+        """What the tokenizer puts before a raw text."""
+        plain, framed = (self.backend.encode("a", add_special_tokens=add).ids for add in (False, True))
+        for start in range(len(framed) - len(plain) + 1):
+            if framed[start : start + len(plain)] == plain:
+                return list(framed[:start])
+        return []
+
+    @staticmethod
+    def _starts_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
+        return bool(prefix) and list(ids[: len(prefix)]) == list(prefix)
+
+    def _find_marker(
+        self, text: str, span: tuple[int, int], ids: list[int], offsets: list[tuple[int, int]], tokens: list[str]
+    ) -> tuple[int, int]:
+        """Token range that covers exactly the characters `span`."""
+        touching = _tokens_touching(offsets, span)
+        if touching is None:
+            raise _bad_marker(text, span)
+        first, last = touching
+        start, stop = offsets[first][0], offsets[last][1]
+        if (start, stop) != span:
+            # A marker token with lstrip / rstrip takes the blanks around it along: they are part of it.
+            is_added = ids[first] in self.added_tokens and ids[last] in self.added_tokens
+            if not is_added or text[start:stop].strip() != text[span[0] : span[1]].strip():
+                raise _bad_marker(text, span)
+        elif (
+            ids[first] not in self.added_tokens and tokens[first][0] in "Ġ▁" and first and offsets[first - 1][1] < start
+        ):
+            raise _bad_marker(text, span)  # the blank before it is in its first token, though not in its offsets
+        return first, last + 1
+
+
+def _tokens_touching(offsets: Sequence[tuple[int, int]], span: tuple[int, int]) -> tuple[int, int] | None:
+    """First and last index of the tokens that hold characters of `span`."""
+    # Stops never descend, so the search can skip to the neighbourhood; empty tokens hold no characters.
+    low = bisect.bisect_right(offsets, span[0], key=lambda offset: offset[1])
+    high = low
+    while high < len(offsets) and offsets[high][0] < span[1]:
+        high += 1
+    touching = [i for i in range(low, high) if offsets[i][1] > offsets[i][0]]
+    return (touching[0], touching[-1]) if touching else None
+
+
+def _ascending(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    assert all(start < stop for start, stop in spans), f"empty span in {spans}"
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), f"spans overlap or descend: {spans}"
+    return spans
+
+
+def _bad_marker(text: str, span: tuple[int, int]) -> RequestError:
+    around = text[max(0, span[0] - 16) : span[1] + 16]
+    return RequestError(
+        ErrorCode.INVALID_REQUEST,
+        f"the media marker {text[span[0] : span[1]]!r} runs into the text beside it ({around!r}): "
+        "separate it, e.g. by a newline",
+        "messages",
+    )
+
+
+def _default_chat_template(template: Any) -> str | None:
+    """The template text; of several named ones the one called 'default'."""
+    if isinstance(template, dict):
+        template = template.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _is_byte_level(decoder: dict[str, Any]) -> bool:
+    """Whether decoding is nothing but byte-level BPE's alphabet."""
+    if decoder.get("type") == "Sequence":
+        parts = decoder.get("decoders") or []
+        return len(parts) == 1 and _is_byte_level(parts[0])
+    return decoder.get("type") == "ByteLevel"

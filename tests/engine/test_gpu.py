@@ -1,0 +1,127 @@
+"""The whole stream on a CUDA GPU, against Transformers on the same GPU. Skipped where there is none.
+
+In float32 the greedy tokens are equal. In bfloat16 logits are compared with Transformers' float32 ones: our relative
+error ‖ours - reference‖ / ‖reference‖ is below `BF16_TOLERANCE`, and at most `BF16_RATIO` times the error that
+Transformers itself makes in bfloat16.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import BACKBONES, FAMILIES, ask, make_conversations, make_picture, parse, run_transformers
+
+from seesay.config import EngineConfig, VisionConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.values import GenerationRequest, OutputDelta
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+
+NEW_TOKENS = 32
+BF16_TOLERANCE = 0.06
+BF16_RATIO = 1.5
+
+
+def make_requests(name: str, **options: Any) -> list[GenerationRequest]:
+    return parse(make_conversations(name), max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, **options)
+
+
+@pytest.mark.parametrize("name", (*BACKBONES, *FAMILIES))
+def test_float32_answers_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint(name)
+    expected = [e.answer for e in run_transformers(path, name, new_tokens=NEW_TOKENS, device="cuda")]
+    for options in ({}, {"max_prefill_token_num": 7}):
+        config = EngineConfig(device_type="cuda", dtype="float32", block_size=16, num_gpu_blocks=200, **options)
+        with AsyncEngine(str(path), backend_config=config) as engine:
+            for _ in range(2):  # the second time from the cache
+                outputs = ask(engine, make_requests(name))
+                assert [list(output.token_ids) for output in outputs] == expected, options
+
+
+@pytest.mark.parametrize("name", ("llama", "qwen2_5_vl"))
+def test_kept_on_the_host(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """A cache that holds hardly one of the prompts, and room for all of them on the host."""
+    path = tiny_checkpoint(name)
+    expected = run_transformers(path, name, new_tokens=NEW_TOKENS, device="cuda")
+    num_blocks = max(len(e.input_ids) + NEW_TOKENS for e in expected) // 16 + 2
+    config = EngineConfig(
+        device_type="cuda", dtype="float32", block_size=16, num_gpu_blocks=num_blocks, num_cpu_blocks=100
+    )
+    with AsyncEngine(str(path), backend_config=config) as engine:
+        for is_known in (False, True):
+            outputs = ask(engine, make_requests(name))
+            assert [list(output.token_ids) for output in outputs] == [e.answer for e in expected]
+            for output in outputs:
+                assert output.usage is not None
+                assert not is_known or output.usage.cached_tokens == (output.usage.prompt_tokens - 1) // 16 * 16
+        assert engine.stats().total_host_kv_loads > 0
+
+
+@pytest.mark.parametrize("name", (*BACKBONES, *FAMILIES))
+def test_bfloat16_logits_are_as_good_as_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint(name)
+    reference = run_transformers(path, name, new_tokens=1, device="cuda")
+    theirs = run_transformers(path, name, new_tokens=1, device="cuda", dtype=torch.bfloat16)
+    config = EngineConfig(device_type="cuda", dtype="bfloat16", block_size=16, num_gpu_blocks=200)
+    with AsyncEngine(str(path), backend_config=config) as engine:
+        outputs = ask(engine, make_requests(name, output_logits="all"))
+    for index, output in enumerate(outputs):
+        expected = reference[index].logits
+        ours = output.logits[: len(expected)]
+        error, their_error = (float((x - expected).norm() / expected.norm()) for x in (ours, theirs[index].logits))
+        assert error < BF16_TOLERANCE and error < BF16_RATIO * their_error + 1e-3, (name, index, error, their_error)
+
+
+@pytest.mark.timeout(7200)
+def test_who_asks_for_a_picture_that_another_gave_up_gets_an_answer(
+    tiny_checkpoint: Callable[[str], Path], pytestconfig: pytest.Config
+) -> None:
+    """For `--stress-s` seconds: requests are aborted while their picture is encoded, nothing is kept of it, and others
+    ask for the same picture. All who wait get the answer of the picture alone."""
+    config = EngineConfig(device_type="cuda", dtype="float32", num_gpu_blocks=400, enable_prefix_caching=False)
+    pictures = [make_picture(28 * (2 + n), 56, n) for n in range(3)]
+    requests = parse([("what is it?", picture) for picture in pictures], max_new_tokens=4, ignore_eos=True)
+    rng, deadline = random.Random(0), time.monotonic() + pytestconfig.getoption("stress_s")
+    counts: Counter[str] = Counter()
+    path = str(tiny_checkpoint("qwen2_5_vl"))
+    with AsyncEngine(path, backend_config=config, vision_config=VisionConfig(embedding_cache_bytes=0)) as engine:
+        expected = [ask(engine, [request])[0].token_ids for request in requests]
+        arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+        waiting: dict[int, tuple[int, list[int]]] = {}
+        while time.monotonic() < deadline or waiting:
+            while len(waiting) < 6 and time.monotonic() < deadline:
+                number = rng.randrange(len(requests))
+                request_id = engine.submit(requests[number], arrived.put)
+                waiting[request_id] = number, []
+                if rng.random() < 0.7:
+                    time.sleep(rng.random() * 0.004)
+                    engine.abort(request_id)
+            delta = arrived.get(timeout=60)
+            number, token_ids = waiting[delta.request_id]
+            token_ids += delta.token_ids
+            if delta.finish_reason is not None:
+                assert delta.error is None, delta.error
+                counts[delta.finish_reason] += 1
+                assert token_ids == list(expected[number])[: len(token_ids)]
+                assert delta.finish_reason == "abort" or len(token_ids) == 4
+                del waiting[delta.request_id]
+    print(dict(counts))
+    assert counts["abort"] and counts["length"]
+
+
+def test_cache_is_sized_by_what_is_free(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """The share of the free memory that `cache_max_entry_count` says, after the largest prefill and encode."""
+    free, _ = torch.cuda.mem_get_info()
+    config = EngineConfig(device_type="cuda", cache_max_entry_count=0.1)
+    with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
+        block_bytes = 2 * 64 * 2 * 2 * 16 * 2  # layers · tokens · (key, value) · heads · width · bytes
+        assert 0.05 * free < engine.loop.stats().num_blocks * block_bytes < 0.11 * free
+        assert ask(engine, make_requests("qwen2_5_vl"))[2].error is None

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from seesay.config import MediaLimits
+from seesay.errors import ErrorCode, RequestError
+from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.load import Video
+from seesay.processors.media.open import decode_media, open_media
+from seesay.values import Modality
+
+LIMITS = MediaLimits()
+
+
+def decode_image(source, limits):
+    allowance = Allowance(limits)
+    return decode_media(open_media(Modality.IMAGE, source, {}, allowance), allowance)
+
+
+def decode_video(source, options, limits):
+    allowance = Allowance(limits)
+    return decode_media(open_media(Modality.VIDEO, source, options, allowance), allowance)
+
+
+def test_equal_pixels_have_an_equal_digest(encode, picture, png_file):
+    media = [decode_image(source, LIMITS) for source in (png_file, encode(picture, "BMP"), picture)]
+    assert media[0].modality is Modality.IMAGE and media[0].timestamps_s == ()
+    assert media[0].frames.shape == (1, *picture.shape) and media[0].frames.flags.c_contiguous
+    assert len({item.digest for item in media}) == 1 and len(media[0].digest) == 32
+    other = picture.copy()
+    other[3, 4, 1] ^= 1
+    assert decode_image(other, LIMITS).digest != media[0].digest
+    assert decode_image(picture.reshape(60, 40, 3), LIMITS).digest != media[0].digest
+
+
+def test_digest_of_a_clip_covers_frames_and_times(clip_bytes, clip_frames):
+    first = decode_video(clip_bytes, {"num_frames": 4}, LIMITS)
+    assert first.modality is Modality.VIDEO and len(first.timestamps_s) == 4
+    assert decode_video(clip_bytes, {"num_frames": 4}, LIMITS).digest == first.digest
+    assert decode_video(clip_bytes, {"num_frames": 5}, LIMITS).digest != first.digest
+    assert decode_video(first.frames, {}, LIMITS).digest != first.digest
+    assert decode_video(clip_frames[:1], {}, LIMITS).digest != decode_image(clip_frames[0], LIMITS).digest
+
+
+def test_decoded_pixels_share_no_memory_with_what_was_given(picture, clip_frames):
+    """What the caller does to it later changes no picture that is on its way to the tower."""
+    frames = np.stack(clip_frames)
+    clip = Video(frames=frames, timestamps_s=tuple(map(float, range(len(frames)))), frame_interval_s=1.0)
+    for given, media in (
+        (picture, decode_image(picture, LIMITS)),
+        (frames, decode_video(frames, {}, LIMITS)),
+        (frames, decode_video(clip, {}, LIMITS)),
+    ):
+        assert not np.shares_memory(given, media.frames)
+        np.testing.assert_array_equal(media.frames.reshape(given.shape), given)
+
+
+def test_unknown_option_is_named():
+    with pytest.raises(RequestError, match="'speed'") as raised:
+        decode_video([], {"speed": 2}, LIMITS)
+    assert raised.value.code is ErrorCode.INVALID_REQUEST and raised.value.param == "speed"
+
+
+def test_many_threads(encode, picture, clip_bytes):
+    data = encode(picture, "JPEG")
+    image, video = decode_image(data, LIMITS), decode_video(clip_bytes, {}, LIMITS)
+    with ThreadPoolExecutor(8) as threads:
+        images = [threads.submit(decode_image, data, LIMITS) for _ in range(16)]
+        videos = [threads.submit(decode_video, clip_bytes, {}, LIMITS) for _ in range(16)]
+        assert {future.result().digest for future in images} == {image.digest}
+        assert {future.result().digest for future in videos} == {video.digest}
+    np.testing.assert_array_equal(images[0].result().frames, image.frames)

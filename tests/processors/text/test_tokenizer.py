@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import RenderedPrompt
+
+NAMES = ["byte_level", "byte_level_bos", "byte_fallback", "unigram"]
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(params=NAMES)
+def tokenizer(request, tokenizer_named):
+    return tokenizer_named(request.param)
+
+
+def join(pieces: list[str], literal: list[bool]) -> RenderedPrompt:
+    """The pieces as one text; those marked are literals."""
+    text, spans = "", []
+    for piece, is_literal in zip(pieces, literal, strict=True):
+        if is_literal and piece:
+            spans.append((len(text), len(text) + len(piece)))
+        text += piece
+    return RenderedPrompt(text=text, literals=tuple(spans))
+
+
+WORDS = st.sampled_from(
+    ["the fox", " ", "\n", "  dog", "é", "猫", "😀", "<", ">", "|",
+     "<|im_end|>", "<|image_pad|>", "<tool>", "</s>", "<s>",
+     "<image>", "s>"]
+)  # fmt: skip
+
+
+def split_prefix(tokenizer, rendered):
+    """The ids behind the tokenizer's own prefix, which must be there once, and how often the text spells it."""
+    ids = tokenizer.encode_prompt(rendered)[0].tolist()
+    prefix = tokenizer.encode("", add_special_tokens=True)
+    assert ids[: len(prefix)] == prefix
+    bos, written = tokenizer.hf.bos_token, 0
+    while prefix and rendered.text.startswith(bos, written) and (written, written + len(bos)) not in rendered.literals:
+        written += len(bos)
+    return ids[len(prefix) :], written
+
+
+@QUICK
+@given(pieces=st.lists(WORDS | st.text(max_size=5), max_size=8))
+def test_without_literals_it_is_the_hugging_face_tokenization(tokenizer, pieces):
+    rendered = RenderedPrompt(text="".join(pieces))
+    assert tokenizer.encode_prompt(rendered)[0].dtype == np.int64
+    ids, written = split_prefix(tokenizer, rendered)
+    expected = tokenizer.hf(rendered.text, add_special_tokens=False)["input_ids"]
+    assert expected == tokenizer.encode(rendered.text)
+    bos = [tokenizer.bos_token_id] * (written // len(tokenizer.hf.bos_token))
+    assert expected == [*bos, *ids]
+
+
+@QUICK
+@given(pieces=st.lists(st.tuples(WORDS, st.booleans()), max_size=8))
+def test_literals_are_plain_text(tokenizer, pieces):
+    rendered = join(*map(list, zip(*pieces, strict=True))) if pieces else RenderedPrompt(text="")
+    ids, done = split_prefix(tokenizer, rendered)
+    rest = rendered.text[done:]
+    # Added tokens are exactly those spelled outside of literals.
+    expected = []
+    for start, stop in [*rendered.literals, (len(rendered.text), len(rendered.text))]:
+        outside = tokenizer.encode(rendered.text[done:start])
+        expected += [token_id for token_id in outside if token_id in tokenizer.added_tokens]
+        done = stop
+    unknown = tokenizer.hf.unk_token_id
+    assert [i for i in ids if i in tokenizer.added_tokens and i != unknown] == [i for i in expected if i != unknown]
+    # And the text is all there.
+    if not tokenizer.hf.unk_token:
+        assert tokenizer.decode(ids, skip_special_tokens=False) == rest
+
+
+def test_a_literal_is_tokenized_together_with_its_neighbours(tokenizer_named):
+    """As by a tokenizer that has never heard of the special token."""
+    tokenizer = tokenizer_named("byte_level")
+    state = json.loads(tokenizer.backend.to_str())
+    state["added_tokens"] = []
+    plain = tokenizers.Tokenizer.from_str(json.dumps(state))
+    text = "the dog <|im_end|>sleeps"
+    rendered = RenderedPrompt(text=text, literals=((8, 18),))
+    assert tokenizer.encode_prompt(rendered)[0].tolist() == plain.encode(text).ids
+    both = RenderedPrompt(text=text + "<|im_end|>", literals=((8, 18),), markers=((24, 34),))
+    ids, markers = tokenizer.encode_prompt(both)
+    assert ids.tolist() == [*plain.encode(text).ids, tokenizer.token_id("<|im_end|>")]
+    assert markers == ((len(ids) - 1, len(ids)),)
+
+
+def test_a_literal_that_is_a_whole_word_of_the_vocabulary():
+    """Llama 3's kind of BPE takes a word that it knows without merging: a special one must not pass for such."""
+    backend = tokenizers.Tokenizer(models.BPE({"<s>": 0, "<": 1, "s": 2, ">": 3}, [], ignore_merges=True))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(["<s>"])
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    assert tokenizer.encode("<s>") == [0]
+    rendered = RenderedPrompt(text="<s> <s> <s>", literals=((4, 7),), markers=((8, 11),))
+    ids, markers = tokenizer.encode_prompt(rendered)
+    assert ids.tolist() == [0, 1, 2, 3, 0] and markers == ((4, 5),)
+
+
+MARKERS = {
+    "byte_level": "<|vision_start|><|image_pad|><|vision_end|>",
+    "byte_level_bos": "<|image_pad|>",
+    "byte_fallback": "<image>",
+    "unigram": "<image>",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("with_literal", [False, True])
+def test_marker_ranges(tokenizer_named, name, begins, with_literal):
+    tokenizer, marker = tokenizer_named(name), MARKERS[name]
+    pieces = [marker, "the 猫 ", marker, "", marker, "\n" + marker + " dog 😀é", marker, "!"]
+    text, markers, literals = tokenizer.hf.bos_token * begins, [], []
+    for index, piece in enumerate(pieces):
+        if index % 2 == 0:
+            markers.append((len(text), len(text) + len(piece)))
+        elif marker in piece and with_literal:
+            at = len(text) + piece.index(marker)
+            literals.append((at, at + len(marker)))
+        text += piece
+    rendered = RenderedPrompt(text=text, markers=tuple(markers), literals=tuple(literals))
+    ids, ranges = tokenizer.encode_prompt(rendered)
+    expected = tokenizer.encode(marker)
+    if name != "unigram":
+        expected = [i for i in expected if i in tokenizer.added_tokens]
+    assert [ids[start:stop].tolist() for start, stop in ranges] == [expected] * 4
+    times = 4 if with_literal else 5
+    assert sum(i == tokenizer.token_id(marker[-13:] if "pad" in marker[-13:] else "<image>") for i in ids) in (times, 0)
+
+
+def test_plain_markers_must_lie_on_token_borders(tokenizer_named):
+    tokenizer = tokenizer_named("byte_level")
+    good = RenderedPrompt(text="x\n!y", markers=((2, 3),))
+    ids, ranges = tokenizer.encode_prompt(good)
+    assert tokenizer.decode(ids[ranges[0][0] : ranges[0][1]]) == "!"
+    for text, span in (("the quick brown", (6, 9)), ("a dog", (2, 5)), ("the", (1, 2))):
+        with pytest.raises(RequestError, match="runs into the text beside it") as raised:
+            tokenizer.encode_prompt(RenderedPrompt(text=text, markers=(span,)))
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_beginning_of_raw_prompts(tokenizer_named):
+    for name, bos in (("byte_level_bos", "<|begin|>"), ("byte_fallback", "<s>"), ("unigram", "<s>")):
+        tokenizer = tokenizer_named(name)
+        raw = tokenizer.hf("the dog")["input_ids"]
+        assert raw[0] == tokenizer.bos_token_id
+        assert tokenizer.encode_prompt(RenderedPrompt(text="the dog"))[0].tolist() == raw
+        for times in (1, 2, 3):
+            again = RenderedPrompt(text=bos * times + "the dog")
+            ids = tokenizer.encode_prompt(again)[0].tolist()
+            assert ids == [tokenizer.bos_token_id, *tokenizer.encode(bos + "the dog")[1:]]
+        typed = RenderedPrompt(text=bos + "the dog", literals=((0, len(bos)),))
+        ids = tokenizer.encode_prompt(typed)[0].tolist()
+        assert ids[0] == tokenizer.bos_token_id and ids.count(ids[0]) == 1 and len(ids) > len(raw)
+        assert tokenizer.encode("the dog", add_special_tokens=True) == raw
+        assert (
+            tokenizer.encode("the dog", add_special_tokens=True, add_bos=False)
+            == raw[1:]
+            == tokenizer.encode("the dog")
+        )
+        assert tokenizer.encode("the dog", add_bos=True) == raw
+        assert tokenizer.encode(bos + "the dog", add_special_tokens=True).count(tokenizer.bos_token_id) == 1
+    plain = tokenizer_named("byte_level")
+    assert plain.encode("the", add_special_tokens=True) == plain.encode("the")
+    assert plain.encode("the", add_bos=True) == [plain.bos_token_id, *plain.encode("the")]
+
+
+def test_what_it_tells(tokenizer_named):
+    tokenizer = tokenizer_named("byte_level_bos")
+    assert "<|im_end|>" in tokenizer.special_tokens and "<tool>" not in tokenizer.special_tokens
+    assert tokenizer.special_ids == {tokenizer.token_id(token) for token in tokenizer.special_tokens}
+    assert tokenizer.eos_token_id == tokenizer.token_id("<|im_end|>") and tokenizer.token_id("nothing") is None
+    assert tokenizer.vocab_size == len(tokenizer.hf)
+    assert tokenizer.template_variables == {"bos_token": "<|begin|>", "eos_token": "<|im_end|>"}
+    assert tokenizer.chat_template is None
+    assert tokenizer("the dog")["input_ids"] == tokenizer.encode("the dog", add_special_tokens=True)
+    tokenizer.hf.chat_template = "{{ messages[0].content }}"
+    try:
+        assert tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "x"
+        assert Tokenizer(tokenizer.hf).chat_template == "{{ messages[0].content }}"
+    finally:
+        tokenizer.hf.chat_template = None
+    with pytest.raises(AttributeError):
+        _ = tokenizer.no_such_thing
+
+
+def test_load(tiny_checkpoint, tmp_path):
+    tokenizer = Tokenizer.load(tiny_checkpoint("qwen2"))
+    assert tokenizer.chat_template and tokenizer.decode(tokenizer.encode("the dog")) == "the dog"
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(CheckpointError, match=r"no tokenizer: neither tokenizer\.json nor"):
+        Tokenizer.load(tmp_path)
+
+
+def write_llama_2(folder):
+    """A tokenizer as Llama 2 publishes it: a blank is put before every segment, that behind `<s>` too."""
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *"▁[]/INSThe",
+        "▁[",
+        "IN",
+        "ST",
+        "INST",
+    ]
+    vocab = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    merges = [("▁", "["), ("I", "N"), ("S", "T"), ("IN", "ST")]
+    backend = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(steps)
+    backend.add_special_tokens([tokenizers.AddedToken(t, normalized=False) for t in ("<unk>", "<s>", "</s>")])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    folder.mkdir(exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    template = "{{ bos_token + '[INST] ' + messages[0].content + ' [/INST]' }}"
+    config = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+              "legacy": False, "add_bos_token": True, "add_eos_token": False, "chat_template": template}  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return backend
+
+
+def test_tokenizer_json_is_loaded_as_it_is_published(tmp_path):
+    published = write_llama_2(tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    for text in ("<s>[INST] the [/INST]", "[INST]", "a</s>[INST] b", "", " ", "the"):
+        expected = published.encode(text, add_special_tokens=False)
+        assert tokenizer.encode(text) == expected.ids, text
+        assert tokenizer.hf(text, add_special_tokens=False)["input_ids"] == expected.ids, text
+        assert tokenizer.hf(text)["input_ids"] == published.encode(text).ids
+    assert published.encode("<s>[INST]", add_special_tokens=False).tokens == ["<s>", "▁[", "INST", "]"]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2) and tokenizer.chat_template
+    assert tokenizer.template_variables == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    again = Tokenizer.wrap(tokenizer.hf)
+    assert again.encode("<s>[INST]") == tokenizer.encode("<s>[INST]")
+
+
+def test_no_fast_backend():
+    class Slow:
+        is_fast = False
+
+    with pytest.raises(CheckpointError, match="Slow has no fast backend"):
+        Tokenizer(Slow())
+
+
+def test_threads_beside_a_user_who_changes_settings(tokenizer_named):
+    tokenizer = tokenizer_named("byte_level")
+    text = "the quick brown fox <|im_end|> " * 20
+    rendered = RenderedPrompt(text=text, literals=((20, 30),))
+    expected = tokenizer.encode_prompt(rendered)[0].tolist()
+    with ThreadPoolExecutor(6) as threads:
+        ours = [threads.submit(tokenizer.encode_prompt, rendered) for _ in range(100)]
+        for _ in range(50):
+            tokenizer.hf(["a b", "c"], truncation=True, max_length=1)
+        assert all(future.result()[0].tolist() == expected for future in ours)
