@@ -381,13 +381,18 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def _read_json(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object that an answer holds. Raises APIError for an error, and for anything else."""
+    """Return the JSON object in an answer. Raise `APIError` for an error, and for anything else.
+
+    Gateways and other servers report errors with status 200, too: an object under "error" is one whatever the status.
+    """
     try:
         value = response.json()
     except ValueError:
         value = None
-    if response.is_success and isinstance(value, dict):
+    if response.is_success and isinstance(value, dict) and not isinstance(value.get("error"), Mapping):
         return value
+    if response.is_success and isinstance(value, dict):
+        raise _make_error(value["error"], response.status_code)
     if response.is_success:
         kind = response.headers.get("content-type") or "no content type"
         raise APIError(

@@ -156,6 +156,7 @@ SSE = "text/event-stream; charset=utf-8"
         (respond(b"<html>Sign in</html>", "text/html"), r"200 \(text/html\).* seesay server"),
         (respond(b"[1]"), "not with a JSON object"),
         (respond(b'{"a": 1}'), "no 'version'"),
+        (respond(b'{"error": {"message": "out of paper"}}'), "out of paper"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{", "broke"),
         (b"nonsense\r\n\r\n", "broke"),
         (b"", "broke"),
