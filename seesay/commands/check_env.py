@@ -18,6 +18,7 @@ from seesay.version import __version__
 
 _REQUIRED = (
     "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "pillow", "jinja2", "blake3",
+    "msgspec", "pyzmq",
 )  # fmt: skip
 _EXTRAS = {
     "serve": ("fastapi", "uvicorn", "pydantic", "httpx", "prometheus_client"),

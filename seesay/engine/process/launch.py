@@ -1,0 +1,127 @@
+"""Starts a process of ours at the other end of a link, and ends it.
+
+The process is `python -m MODULE`, never a copy of the caller's main module: it works from notebooks, scripts without
+`if __name__ == "__main__"`, standard input and forked processes alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing.spawn
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from seesay.engine.process.link import Link
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+END_S = 10.0
+"""Longest wait for a process that was killed: one in the middle of a driver's call ends when that returns."""
+_MAX_FOLDER_CHARS = 70
+"""The path of a Unix socket has at most 107 characters."""
+
+
+class ChildProcess(Generic[S, R]):
+    """A process and the link to it. Sends messages of the type S, receives those of the type (or union) R.
+
+    The process ends when the thread that started it does, at the latest. It has a session of its own, so that Ctrl-C
+    goes to this process alone. What it prints goes to standard error.
+    """
+
+    def __init__(self, module: str, *, receives: Any) -> None:
+        """Start it. Raises `OSError` when the system starts no process."""
+        parent = tempfile.gettempdir()
+        self._folder = Path(tempfile.mkdtemp(prefix="seesay-", dir="/tmp" if len(parent) > _MAX_FOLDER_CHARS else None))
+        self._life: int | None = None
+        ours, theirs = socket.socketpair()
+        try:
+            self.link: Link[S, R] = Link(self._folder, ours, receives=receives, is_child=False)
+            try:
+                self._process = self._start(module, theirs.fileno())
+            except BaseException:
+                self.link.close()
+                raise
+        except BaseException:
+            ours.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        finally:
+            theirs.close()
+        with contextlib.suppress(AttributeError, OSError):  # not on Linux, or forbidden in a container
+            self._life = os.pidfd_open(self._process.pid)
+
+    def _start(self, module: str, files: int) -> subprocess.Popen[bytes]:
+        executable = os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable)
+        process = subprocess.Popen(
+            # -P: the folder that we run in holds nothing of ours, unless the caller's path has it.
+            [executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else None,
+            pass_fds=(files,),
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": _python_path()},
+        )
+        assert process.stdin is not None
+        orders = {"folder": str(self._folder), "files": files, "parent": os.getpid()}
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, which the caller finds out
+            process.stdin.write(json.dumps(orders).encode() + b"\n")
+            process.stdin.flush()  # it stays open: the process ends when it is closed
+        return process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait(self, timeout_s: float, *others: int) -> bool:
+        """Wait for a message, the end of the process, or one of the descriptors `others`. Returns whether there is a
+        message."""
+        descriptors = others if self._life is None else (*others, self._life)
+        return self.link.wait(timeout_s, *descriptors)
+
+    def find_end(self) -> str | None:
+        """How the process ended, such as 'signal 9' or 'status 1'; None while it lives."""
+        status = self._process.poll()
+        if status is None:
+            return None
+        return f"signal {-status}" if status < 0 else f"status {status}"
+
+    def end(self, timeout_s: float = 0.0) -> None:
+        """Wait `timeout_s` for the process to end by itself, then kill it, and free all that the link holds. Call it
+        from the thread that receives."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        if self._process.returncode is None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self.link.close()
+        if self._life is not None:
+            os.close(self._life)
+            self._life = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _python_path() -> str:
+    """Our own `sys.path`, in which the process finds the package that we are, and all that we have."""
+    root = str(Path(__file__).resolve().parents[3])
+    paths = [str(Path(path).absolute()) for path in sys.path]
+    return os.pathsep.join(paths if root in paths else [root, *paths])
+
+
+def _has_descriptor(stream: Any) -> bool:
+    try:
+        stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True

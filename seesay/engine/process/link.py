@@ -1,0 +1,139 @@
+"""Messages between two processes: MessagePack over ZeroMQ, large arrays in shared memory beside it.
+
+Nothing is pickled. A message is one of a fixed union of types, and whatever else arrives raises. Knows nothing about
+engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import zmq
+
+from seesay.engine.process.arrays import ArrayReader, ArrayWriter, map_shared
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+MAX_SEND_S = 30.0
+"""A peer that takes nothing for so long is gone: see `LinkClosedError`."""
+_FD_MARK = b"\0"
+_LAST_WORDS_MS = 2000
+
+
+class LinkClosedError(Exception):
+    """The other process has gone, or takes no messages any more."""
+
+
+class Link(Generic[S, R]):
+    """One end of a link: sends messages of the type S, receives those of the type (or union) R.
+
+    `send` may be called from any thread, `receive` from one at a time. The two ends share a folder with the sockets,
+    for as long as it takes to connect, and `files`, the ends of a socket pair that carries descriptors.
+    """
+
+    def __init__(self, folder: Path, files: socket.socket, *, receives: Any, is_child: bool) -> None:
+        self._reader = ArrayReader()
+        self._decoder = msgspec.msgpack.Decoder(receives, ext_hook=self._reader.extension_hook, dec_hook=_keep)
+        self._files = files
+        self._files.settimeout(MAX_SEND_S)
+        self._context = zmq.Context()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._process_id = os.getpid()
+        try:
+            self._outgoing = self._open(zmq.PUSH, folder, is_child)
+            self._incoming = self._open(zmq.PULL, folder, is_child)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+
+    def _open(self, kind: int, folder: Path, is_child: bool) -> zmq.Socket[bytes]:
+        end = self._context.socket(kind)
+        end.setsockopt(zmq.SNDHWM, 0)
+        end.setsockopt(zmq.RCVHWM, 0)
+        end.setsockopt(zmq.SNDTIMEO, int(1000 * MAX_SEND_S))
+        to_child = (kind == zmq.PUSH) != is_child
+        address = f"ipc://{folder}/{'to' if to_child else 'from'}"
+        if is_child:
+            end.connect(address)
+        else:
+            end.bind(address)
+        return end
+
+    def send(self, message: S) -> None:
+        """Send a message. Raises `LinkClosedError`, `TypeError` for what cannot be sent, `OSError` without memory."""
+        writer = ArrayWriter()
+        payload = msgspec.msgpack.Encoder(enc_hook=writer.encode_hook).encode(message)
+        descriptor = writer.share() if writer.num_shared_bytes else None
+        try:
+            # The descriptor goes before its message, in the same order for all threads.
+            with self._lock:
+                self._check_open()
+                if descriptor is None:
+                    self._outgoing.send(payload)
+                    return
+                socket.send_fds(self._files, [_FD_MARK], [descriptor])
+                self._outgoing.send_multipart([payload, writer.num_shared_bytes.to_bytes(8, "little")])
+        except (OSError, zmq.ZMQError) as error:
+            raise LinkClosedError(f"a message could not be sent: {error}") from error
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def wait(self, timeout_s: float | None, *others: int) -> bool:
+        """Wait for a message, or until one of the descriptors `others` can be read. Returns whether there is one."""
+        poller = zmq.Poller()
+        poller.register(self._incoming, zmq.POLLIN)
+        for descriptor in others:
+            poller.register(descriptor, zmq.POLLIN)
+        ready = dict(poller.poll(None if timeout_s is None else max(0, int(1000 * timeout_s))))
+        return self._incoming in ready
+
+    def receive(self) -> R:
+        """Return the next message; call it when `wait` says that there is one. Raises `LinkClosedError` when it is cut
+        short, `msgspec.DecodeError` for an unknown kind of message."""
+        payload, *sizes = self._incoming.recv_multipart(zmq.NOBLOCK)
+        shared = map_shared(self._receive_descriptor(), int.from_bytes(sizes[0], "little")) if sizes else None
+        with self._reader.reading(shared):
+            message: R = self._decoder.decode(payload)
+        return message
+
+    def _receive_descriptor(self) -> int:
+        try:
+            mark, descriptors, _, _ = socket.recv_fds(self._files, len(_FD_MARK), 1)
+        except OSError as error:
+            raise LinkClosedError(f"shared memory could not be received: {error}") from error
+        if mark != _FD_MARK or len(descriptors) != 1:
+            raise LinkClosedError("the other process ended in the middle of a message")
+        return descriptors[0]
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._process_id != os.getpid():
+            raise LinkClosedError("the link is closed")
+
+    def close(self, *, delivers: bool = False) -> None:
+        """End the link; with `delivers`, what was sent goes out first, for a moment at most."""
+        if self._process_id != os.getpid():
+            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._incoming.close(linger=0)
+            self._outgoing.close(linger=_LAST_WORDS_MS if delivers else 0)
+        self._context.term()
+        with contextlib.suppress(OSError):
+            self._files.close()
+
+
+def _keep(kind: Any, value: Any) -> Any:
+    """msgspec checks that an array is one where it is expected; there is nothing to convert."""
+    del kind
+    return value

@@ -1,0 +1,50 @@
+"""The child's end of a link: connects to the process that started this one, and ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from seesay.engine.process.link import Link
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Parent:
+    """The process that started this one with `ChildProcess`. `link` is to be used like any `Link`."""
+
+    def __init__(self, *, receives: Any) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ours to end us
+        orders = json.loads(sys.stdin.buffer.readline())
+        self._folder = Path(orders["folder"])
+        self._pid = int(orders["parent"])
+        threading.Thread(target=self._end_with_it, name="seesay-parent-watch", daemon=True).start()
+        self.link: Link[Any, Any] = Link(
+            self._folder, socket.socket(fileno=orders["files"]), receives=receives, is_child=True
+        )
+
+    def confirm(self) -> None:
+        """Both directions are known to work. Removes the sockets' names, which nobody needs any more, and lets the
+        kernel end this process with its parent, whatever it is doing then."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self._pid:
+            os._exit(1)
+
+    def _end_with_it(self) -> None:
+        """End when nobody holds the other end of standard input any more."""
+        with contextlib.suppress(OSError):
+            while os.read(sys.stdin.fileno(), 1 << 10):
+                pass
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(1)
