@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -17,7 +18,7 @@ _RETRY_AFTER_S = 1.0
 
 
 class Gate:
-    """Whether new requests are let in. Belongs to the event loop that serves.
+    """Whether new requests are let in. Event loops of several threads may share it.
 
     A queue that is full for one client is not for others: one that has less than an equal part of it is let in, until
     there is twice as much inside as allowed.
@@ -26,6 +27,7 @@ class Gate:
     def __init__(self, settings: ServerSettings) -> None:
         self.max_inside = settings.max_concurrent_requests + settings.max_queue
         self.max_bytes = settings.max_total_body_bytes
+        self._lock = threading.Lock()
         self._requests: Counter[Hashable] = Counter()  # inside, by whose turn they take
         self._bytes: Counter[Hashable] = Counter()  # of the bodies of those inside
         self.is_draining = False
@@ -33,33 +35,38 @@ class Gate:
     @property
     def num_inside(self) -> int:
         """HTTP requests inside."""
-        return self._requests.total()
+        with self._lock:
+            return self._requests.total()
 
     @property
     def num_bytes(self) -> int:
         """Bytes of their bodies."""
-        return self._bytes.total()
+        with self._lock:
+            return self._bytes.total()
 
     def enter(self, turn: Hashable) -> None:
         """Count one more request inside. Raises `ApiError` when the queue is full or the server shuts down."""
         if self.is_draining:
             raise shutting_down()
-        if not _has_room(self._requests, turn, 1, self.max_inside):
-            raise _queue_full(f"{self.num_inside} requests are being answered or wait")
-        self._requests[turn] += 1
+        with self._lock:
+            if not _has_room(self._requests, turn, 1, self.max_inside):
+                raise _queue_full(f"{self._requests.total()} requests are being answered or wait")
+            self._requests[turn] += 1
 
     def take_bytes(self, turn: Hashable, num_bytes: int) -> None:
         """Count more of a body. Raises `ApiError` when those of all requests together are too large."""
-        if not _has_room(self._bytes, turn, num_bytes, self.max_bytes):
-            raise _queue_full("the requests that are being answered or wait are too large together")
-        self._bytes[turn] += num_bytes
+        with self._lock:
+            if not _has_room(self._bytes, turn, num_bytes, self.max_bytes):
+                raise _queue_full("the requests that are being answered or wait are too large together")
+            self._bytes[turn] += num_bytes
 
     def leave(self, turn: Hashable, num_bytes: int) -> None:
         """One request is over, whose body had so many bytes."""
-        for counts, number in ((self._requests, 1), (self._bytes, num_bytes)):
-            counts[turn] -= number
-            if not counts[turn]:
-                del counts[turn]
+        with self._lock:
+            for counts, number in ((self._requests, 1), (self._bytes, num_bytes)):
+                counts[turn] -= number
+                if not counts[turn]:
+                    del counts[turn]
 
 
 def _has_room(used: Counter[Hashable], turn: Hashable, wanted: int, limit: int) -> bool:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seesay.errors import ErrorCode, RequestError
@@ -117,13 +118,15 @@ class _Running:
 
     def __init__(self, engine: AsyncEngine, owner: Hashable) -> None:
         self._engine = engine
+        self._loop = asyncio.get_running_loop()
         self.owner = owner
         self.queue: asyncio.Queue[OutputDelta | ApiError | None] = asyncio.Queue()
         self.index_of: dict[int, int] = {}  # request id → index, while it runs
 
-    def end(self, error: ApiError) -> None:
-        """Let whoever reads the deltas end with `error`."""
-        self.queue.put_nowait(error)
+    def put(self, event: ApiError | None) -> None:
+        """Queue an event, from the event loop of any thread: places come from a request that ends in another one."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody reads the queue
+            self._loop.call_soon_threadsafe(self.queue.put_nowait, event)
 
     def abort(self) -> None:
         for request_id in self.index_of:
@@ -131,7 +134,7 @@ class _Running:
 
 
 class Answering:
-    """Asks the engine on behalf of HTTP requests. Belongs to the event loop that serves; another may follow it.
+    """Asks the engine on behalf of HTTP requests, whatever event loop serves each of them.
 
     At most `max_concurrent_requests` HTTP requests are inside the engine, and at most `max_sequences_per_key` sequences
     of one caller; others wait their turn here (`Places`).
@@ -158,7 +161,7 @@ class Answering:
     def end_all(self, error: ApiError) -> None:
         """Let every request that is being answered end with `error`."""
         for running in list(self._running):
-            running.end(error)
+            running.put(error)
 
     async def deltas(
         self,
@@ -176,8 +179,8 @@ class Answering:
         """
         running = _Running(self._engine, caller.turn)
         timeout_s = self._settings.request_timeout_s
-        timer = asyncio.get_running_loop().call_later(timeout_s, running.end, _timed_out(timeout_s))
-        ticket = self._places.enter(caller.turn, lambda: running.queue.put_nowait(_PLACES))
+        timer = asyncio.get_running_loop().call_later(timeout_s, running.put, _timed_out(timeout_s))
+        ticket = self._places.enter(caller.turn, partial(running.put, _PLACES))
         self._running.add(running)
         followers = _find_followers(requests)
         ready = deque(i for i in range(len(requests)) if not any(i in others for others in followers.values()))

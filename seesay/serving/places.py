@@ -1,20 +1,22 @@
 """Which HTTP requests are in the engine, and how many sequences each has there.
 
-Belongs to the event loop that serves.
+Event loops of several threads may share it.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Hashable
 
 
 class Ticket:
-    """The places of one HTTP request. `notify` is called when there are new ones to `take`."""
+    """The places of one HTTP request. `notify` is called, in any thread, when there are new ones to `take`."""
 
-    def __init__(self, number: int, owner: Hashable, notify: Callable[[], None]) -> None:
+    def __init__(self, number: int, owner: Hashable, notify: Callable[[], None], lock: threading.Lock) -> None:
+        self._lock = lock  # of the places
         self.number = number
         self.owner = owner
         self.is_inside = False
@@ -33,7 +35,8 @@ class Ticket:
 
     def take(self) -> int:
         """The number of places granted since the last call."""
-        taken, self._num_granted = self._num_granted, 0
+        with self._lock:
+            taken, self._num_granted = self._num_granted, 0
         return taken
 
 
@@ -47,6 +50,7 @@ class Places:
     def __init__(self, max_requests: int, max_per_owner: int | None = None) -> None:
         self._max_requests = max_requests
         self._max_per_owner = max_per_owner
+        self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._tickets: set[Ticket] = set()
         self._num_inside = 0
@@ -60,31 +64,35 @@ class Places:
 
     def enter(self, owner: Hashable, notify: Callable[[], None]) -> Ticket:
         """A ticket for an HTTP request; `leave` with it in the end."""
-        ticket = Ticket(next(self._numbers), owner, notify)
-        self._tickets.add(ticket)
+        ticket = Ticket(next(self._numbers), owner, notify, self._lock)
+        with self._lock:
+            self._tickets.add(ticket)
         return ticket
 
     def ask(self, ticket: Ticket, num_sequences: int) -> None:
         """Ask for places for so many more sequences."""
-        if not ticket.num_wanted:
-            insort(self._waiting.setdefault(ticket.owner, []), ticket, key=lambda other: other.number)
-        ticket.num_wanted += num_sequences
-        self._hand_out()
+        with self._lock:
+            if not ticket.num_wanted:
+                insort(self._waiting.setdefault(ticket.owner, []), ticket, key=lambda other: other.number)
+            ticket.num_wanted += num_sequences
+            self._hand_out()
 
     def give_back(self, ticket: Ticket, num_sequences: int = 1) -> None:
         """Some sequences are over."""
-        ticket.num_held -= num_sequences
-        self._release(ticket.owner, num_sequences)
-        self._hand_out()
+        with self._lock:
+            ticket.num_held -= num_sequences
+            self._release(ticket.owner, num_sequences)
+            self._hand_out()
 
     def leave(self, ticket: Ticket) -> None:
         """The HTTP request is over, and with it all its sequences."""
-        self._tickets.remove(ticket)
-        self._num_inside -= ticket.is_inside
-        if ticket.num_wanted:
-            self._stop_waiting(ticket)
-        self._release(ticket.owner, ticket.num_held)
-        self._hand_out()
+        with self._lock:
+            self._tickets.remove(ticket)
+            self._num_inside -= ticket.is_inside
+            if ticket.num_wanted:
+                self._stop_waiting(ticket)
+            self._release(ticket.owner, ticket.num_held)
+            self._hand_out()
 
     def _release(self, owner: Hashable, num_sequences: int) -> None:
         self._held[owner] -= num_sequences

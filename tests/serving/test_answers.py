@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from live_server import HeldEngine, make_settings
+from live_server import HeldEngine, make_settings, wait_until
 from starlette.testclient import TestClient
 
 from seesay.config import GenerationConfig
@@ -208,6 +208,29 @@ async def test_deltas_from_many_threads_wake_the_loop_seldom(held: HeldEngine, m
 
     await asyncio.to_thread(send)
     assert await task == 1000
+
+
+def test_event_loops_share_the_slots(held: HeldEngine, make: MakeAnswering) -> None:
+    """A slot that falls free in one event loop wakes the request that waits for it in another."""
+    answering = make(max_concurrent_requests=1, request_timeout_s=60)
+    with ThreadPoolExecutor(3) as threads:
+        answers = [threads.submit(asyncio.run, answering.collect([REQUEST], receive=never)) for _ in range(3)]
+        for num_left in (2, 1, 0):
+            wait_until(lambda: answering.num_waiting == num_left and not held.submitted.empty())
+            assert held.submitted.qsize() == 1
+            held.answer({"text": "a", "finish_reason": "stop"})
+        assert [answer.result()[0].text for answer in answers] == ["a"] * 3
+
+
+def test_the_shutdown_of_one_event_loop_ends_what_waits_in_another(held: HeldEngine, make: MakeAnswering) -> None:
+    answering = make(max_concurrent_requests=1, request_timeout_s=60)
+    with ThreadPoolExecutor(2) as threads:
+        tasks = [threads.submit(asyncio.run, answering.collect([REQUEST], receive=never)) for _ in range(2)]
+        wait_until(lambda: answering.num_waiting == 1)
+        answering.end_all(shutting_down())
+        for task in tasks:
+            with pytest.raises(ApiError, match="shutting down"):
+                task.result(timeout=20)
 
 
 def test_choices_have_their_own_seeds() -> None:

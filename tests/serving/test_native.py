@@ -93,6 +93,20 @@ def test_cancel_keeps_what_was_said(server: LiveServer):
     wait_until(lambda: server.state.answering.num_running == 0)
 
 
+def test_tokens_without_a_text_are_no_part_of_the_next_prompt(server: LiveServer):
+    """With `ignore_eos` special tokens are generated, which the text that the session holds has not."""
+    alone = turn(server, "one", 11)["input_tokens"]
+    end = server.state.engine.tokenizer.token_id("<|im_end|>")
+    options = {"ignore_eos": True, "logit_bias": {str(end): 100}, "request_output_len": 200}
+    first = turn(server, "one", 12, **options)
+    assert (first["text"], first["tokens"], first["input_tokens"]) == ("", 200, alone)
+    second = turn(server, "one", 12)
+    assert second["history_tokens"] == alone + 200
+    messages = [{"role": role, "content": text} for role, text in (("user", "one"), ("assistant", ""), ("user", "one"))]
+    prompt_tokens = server.post("/tokenize", {"messages": messages, "add_generation_prompt": True}).json()["count"]
+    assert second["input_tokens"] == prompt_tokens - alone - 1  # one ended the first answer
+
+
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_streamed: bool):
     held = HeldEngine(engine)
@@ -177,12 +191,12 @@ def test_the_number_of_sessions_is_bounded():
     store = SessionStore(max_sessions=3)
     for key in range(5):
         with store.answering(key) as conversation:
-            store.extend(conversation, say("x"), num_tokens=1)
+            store.extend(conversation, say("x"), num_tokens=1, num_prompt_tokens=1)
     assert len(store) == 3
     with store.answering(2) as conversation:
         assert conversation.messages  # 2 was kept, and is the newest now
     with store.answering(5) as conversation:
-        store.extend(conversation, say("x"), num_tokens=1)
+        store.extend(conversation, say("x"), num_tokens=1, num_prompt_tokens=1)
     with store.answering(3) as conversation:
         assert not conversation.messages
 
@@ -193,10 +207,10 @@ def test_the_bytes_of_sessions_are_bounded():
     for key in range(4):
         with store.answering(key) as conversation:
             store.check_size(conversation, [picture])
-            store.extend(conversation, [picture], num_tokens=1)
+            store.extend(conversation, [picture], num_tokens=1, num_prompt_tokens=1)
     assert len(store) == 2 and store.num_bytes < 10_000
     with store.answering(3) as conversation:
-        store.extend(conversation, [picture], num_tokens=1)
+        store.extend(conversation, [picture], num_tokens=1, num_prompt_tokens=1)
         with pytest.raises(ApiError, match="10000 bytes"):
             store.check_size(conversation, [picture])
 
@@ -210,7 +224,7 @@ def test_running_sessions_are_not_dropped():
         with pytest.raises(ApiError) as caught, store.answering("a"):
             pass
         assert caught.value.status_code == 409
-        store.extend(conversation, say("x"), num_tokens=1)
+        store.extend(conversation, say("x"), num_tokens=1, num_prompt_tokens=1)
     assert len(store) == 1
 
 

@@ -130,6 +130,7 @@ class _Reply:
 
     async def _answer(self, conversation: Conversation, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
         history_tokens, texts, tokens, prompt_tokens = conversation.num_tokens, [], 0, 0
+        num_before = conversation.num_prompt_tokens
         request = GenerationRequest(
             prompt=(*conversation.messages, *self._turn), gen_config=self._config, streams=self._streams
         )
@@ -143,24 +144,31 @@ class _Reply:
                     yield _piece(delta.text, tokens=tokens, history_tokens=history_tokens)
                     continue
                 usage = delta.usage or Usage()
-                self._remember(conversation, "".join(texts), usage.prompt_tokens + usage.completion_tokens)
+                await self._remember(conversation, "".join(texts), usage.prompt_tokens, usage.completion_tokens)
                 yield _piece(
                     delta.text,
                     tokens=usage.completion_tokens,
                     history_tokens=history_tokens,
-                    input_tokens=max(0, usage.prompt_tokens - history_tokens),
+                    input_tokens=max(0, usage.prompt_tokens - num_before),
                     finish_reason=delta.finish_reason,
                 )
                 return
         if any(texts):
-            self._remember(conversation, "".join(texts), prompt_tokens + tokens)
-        new_tokens = max(0, prompt_tokens - history_tokens)
+            await self._remember(conversation, "".join(texts), prompt_tokens, tokens)
+        new_tokens = max(0, prompt_tokens - num_before)
         yield _piece("", tokens=tokens, history_tokens=history_tokens, input_tokens=new_tokens, finish_reason="cancel")
 
-    def _remember(self, conversation: Conversation, text: str, num_tokens: int) -> None:
+    async def _remember(self, conversation: Conversation, text: str, prompt_tokens: int, tokens: int) -> None:
+        """Add the turn and its answer, whose `tokens` may be more than its text has: special ones leave none."""
         if self._key is not None:
+            num_text_tokens = len(await asyncio.to_thread(self._state.engine.tokenizer.encode, text))
             answer = Message(role="assistant", parts=(TextPart(text=text),))
-            self._store.extend(conversation, (*self._turn, answer), num_tokens=num_tokens)
+            self._store.extend(
+                conversation,
+                (*self._turn, answer),
+                num_tokens=prompt_tokens + tokens,
+                num_prompt_tokens=prompt_tokens + min(tokens, num_text_tokens + 1),  # one ends the answer
+            )
 
 
 def _as_messages(body: InteractiveRequest) -> list[Any]:

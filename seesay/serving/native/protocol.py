@@ -61,8 +61,9 @@ class InteractiveRequest(SamplingFields):
 
 
 class InteractiveAnswer(BaseModel):
-    """An answer, or in a stream a piece of it. `tokens` are those generated so far, `input_tokens` this turn's prompt,
-    `history_tokens` what the session held before; `input_tokens` is null until the last piece."""
+    """An answer, or in a stream a piece of it. `tokens` are those generated so far, `input_tokens` what this turn
+    adds to the prompt, `history_tokens` those of the turns before, generated ones without a text included;
+    `input_tokens` is null until the last piece."""
 
     text: str
     tokens: int

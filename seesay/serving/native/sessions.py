@@ -18,11 +18,16 @@ _MESSAGE_BYTES = 256  # of a message without its content
 
 
 class Conversation:
-    """What was said in one session. `num_tokens` were its prompt and answer together, `cancelled` ends its answer."""
+    """The messages of one session. `cancelled` ends its answer.
+
+    num_tokens: the last prompt and all tokens generated for it. num_prompt_tokens: those that the messages take in the
+    next prompt, which are fewer when tokens without a text were generated.
+    """
 
     def __init__(self) -> None:
         self.messages: tuple[Message, ...] = ()
         self.num_tokens = 0
+        self.num_prompt_tokens = 0
         self.num_bytes = 0
         self.is_answering = False
         self.cancelled = asyncio.Event()
@@ -82,10 +87,13 @@ class SessionStore:
             if not conversation.messages and self._conversations.get(key) is conversation:
                 del self._conversations[key]
 
-    def extend(self, conversation: Conversation, turn: Sequence[Message], *, num_tokens: int) -> None:
-        """Add a turn with its answer."""
+    def extend(
+        self, conversation: Conversation, turn: Sequence[Message], *, num_tokens: int, num_prompt_tokens: int
+    ) -> None:
+        """Add a turn with its answer. The counts are those of `Conversation`."""
         conversation.messages = (*conversation.messages, *turn)
         conversation.num_tokens = num_tokens
+        conversation.num_prompt_tokens = num_prompt_tokens
         conversation.num_bytes += sum(map(_size_of, turn))
         self._make_room()
 
