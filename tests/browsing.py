@@ -42,3 +42,11 @@ def box_of(page: Any, selector: str) -> Any:
         }""",
         selector,
     )
+
+
+def wait_until_still(page: Any) -> None:
+    """Wait until no animation or transition that ends is running, so that boxes can be measured."""
+    page.wait_for_function(
+        """() => document.getAnimations().every(animation =>
+            animation.playState !== "running" || !isFinite(animation.effect.getComputedTiming().endTime))"""
+    )

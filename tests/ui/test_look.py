@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import OpenPage, ask, box_of, count, text_of
+from browsing import OpenPage, ask, box_of, count, text_of, wait_until_still
 from PIL import Image
 
 PHONE = {"width": 390, "height": 844}
@@ -203,6 +203,8 @@ def test_panels_are_of_one_width_and_show_this_questions_media_first(
     for number in range(3):
         page.locator("summary.seesay-line").nth(number).click()
     page.click("#settings-button")
+    page.wait_for_selector("#settings")
+    wait_until_still(page)
     sides = {
         (round(box["left"]), round(box["right"]))
         for box in page.evaluate(
