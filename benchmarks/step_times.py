@@ -34,7 +34,7 @@ from seesay.checkpoint import Checkpoint, resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.query import measure_memory, synchronize
 from seesay.device.streams import hold_stream, make_stream, on_stream, record_event
-from seesay.engine.engine import resolve
+from seesay.engine.loading import resolve
 from seesay.llm.kv_cache import bytes_per_block
 from seesay.llm.runner import LaunchedStep, ModelRunner
 from seesay.llm.sampling_params import SamplingParams

@@ -148,7 +148,8 @@ class MediaItem:
     `span` is the (start, stop) range of prompt positions it occupies; `slots` int64 [R] are the absolute positions,
     ascending and inside the span, that take the R rows of the encoder's output. `hash` is 32 bytes over content,
     preprocessing options and model revision: the key of every cache. `features` is the family's own preprocessed
-    input for its tower, and `num_units` what it costs to encode (patches, tiles times patches, …).
+    input for its tower, and `num_units` what it costs to encode (patches, tiles times patches, …). `has_arrays` is
+    false when the arrays among the features were left out, because the item most likely need not be encoded again.
     """
 
     modality: Modality
@@ -157,6 +158,7 @@ class MediaItem:
     hash: bytes
     features: Mapping[str, Any]
     num_units: int
+    has_arrays: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from seesay.config import GenerationConfig
 from seesay.engine.engine import AsyncEngine
+from seesay.engine.loop import EngineLoop
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
@@ -81,11 +82,17 @@ def _read(ids: Sequence[int], arrived: queue.SimpleQueue[OutputDelta]) -> list[l
     return list(deltas.values())
 
 
+def loop_of(engine: AsyncEngine) -> EngineLoop:
+    """The core of an engine, which is a thread of this process."""
+    assert isinstance(engine.core, EngineLoop)
+    return engine.core
+
+
 @contextmanager
 def held(engine: AsyncEngine) -> Iterator[None]:
     """What is submitted inside is computed only once all of it is prepared, in the order in which that was done."""
     is_ready = threading.Event()
-    engine.loop._inbox.put(lambda: None if is_ready.wait(60) else pytest.fail("held for 60 s"))
+    loop_of(engine)._inbox.put(lambda: None if is_ready.wait(60) else pytest.fail("held for 60 s"))
     yield
     _wait_until_prepared(engine)
     is_ready.set()

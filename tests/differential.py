@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,13 @@ from llm.backbones import VOCAB, Backbone, decoder_name
 from seesay.checkpoint import Checkpoint
 from seesay.config import VisionConfig
 from seesay.encoders.store import Lookup
-from seesay.engine.live_request import LiveRequest
 from seesay.engine.loop import EngineLoop
+from seesay.engine.messages import TokenOutput, TokenRequest
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
-from seesay.llm.sequence import Sequence as TokenSequence
-from seesay.values import MediaItem, Modality, MultimodalInput, OutputDelta
+from seesay.values import MediaItem, Modality, MultimodalInput
 
 HIDDEN = 60
 SESSION_LEN = 96
@@ -112,19 +110,6 @@ def make_question(rng: random.Random) -> Question:
     return Question(rng.randrange(len(BEGINNINGS)), pictures, rng.randrange(12), SamplingParams(**options))
 
 
-class NoText:
-    """Stands in for the detokenizer: no tokenizer, no text."""
-
-    stop = None
-    stops_at_words = False
-
-    def push(self, token_ids: Sequence[int]) -> Any:
-        return SimpleNamespace(text="")
-
-    def flush(self) -> str:
-        return ""
-
-
 # --- the loop ---------------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +172,7 @@ class Asked:
     asked_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0
     token_ids: list[int] = field(default_factory=list)
-    final: OutputDelta | None = None
+    final: TokenOutput | None = None
 
 
 class World:
@@ -229,9 +214,17 @@ class World:
             vision_config=VisionConfig(max_batch_size=3, embedding_cache_bytes=setup.embedding_bytes),
             is_ahead=setup.is_ahead,
         )
+        self._arrived: queue.SimpleQueue[TokenOutput] = queue.SimpleQueue()
+        self.loop.start(self)
         inject_into(self.loop, faults)
-        self._arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
         self._num_asked = 0
+
+    def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+        for output in outputs:
+            self._arrived.put(output)
+
+    def on_features_wanted(self, request_id: int, item_index: int) -> None:
+        raise AssertionError(f"features of item {item_index} of request {request_id} are wanted: it came with arrays")
 
     def ask(self, questions: Sequence[tuple[Question, int | None]], rng: random.Random) -> dict[int, Asked]:
         """Ask (question, when to leave) pairs, up to `max_live` at a time, until each has its final delta."""
@@ -253,7 +246,7 @@ class World:
                 one.final, one.ended_at = delta, time.monotonic()
                 del live[delta.request_id]
             elif one.leaves_after is not None and len(one.token_ids) >= one.leaves_after:
-                self.loop.abort(delta.request_id)
+                self.loop.abort([delta.request_id])
         assert self._arrived.empty(), "output after the final delta"
         return asked
 
@@ -261,21 +254,20 @@ class World:
         """Ask one question. Returns the id of its deltas."""
         self._num_asked += 1
         request_id = self._num_asked
-        request = LiveRequest(
-            sequence=TokenSequence(request_id, question.make_prompt(), question.params, is_streamed=streams),
-            detokenizer=NoText(),  # type: ignore[arg-type]
-            on_output=self._arrived.put,
-            streams=streams,
-            include_stop=True,
-            received_at=time.perf_counter(),
+        request = TokenRequest(
+            request_id=request_id,
+            prompt=question.make_prompt(),
+            params=question.params,
+            is_streamed=streams,
+            defers_tokens=not streams,
         )
-        self.loop.submit(request)
+        self.loop.submit([request])
         return request_id
 
-    def take_delta(self) -> OutputDelta:
+    def take_delta(self) -> TokenOutput:
         return self._arrived.get(timeout=TIMEOUT_S)
 
-    def take_final(self, request_id: int) -> OutputDelta:
+    def take_final(self, request_id: int) -> TokenOutput:
         """The final delta of the one request that is live."""
         while True:
             delta = self._arrived.get(timeout=TIMEOUT_S)
@@ -289,16 +281,16 @@ class World:
 
         def wait_while(state: Lookup) -> None:
             deadline = time.monotonic() + 0.01
-            while self.loop.store.find(item.hash) is state and time.monotonic() < deadline:
+            while self.loop.embeddings.store.find(item.hash) is state and time.monotonic() < deadline:
                 time.sleep(0.0001)
 
         if not question.pictures or rng.random() < 0.5:
             time.sleep(rng.random() * 0.003)
-            self.loop.abort(request_id)
+            self.loop.abort([request_id])
             return
         item = question.make_prompt().items[0]
         wait_while(Lookup.MISSING)
-        self.loop.abort(request_id)
+        self.loop.abort([request_id])
         wait_while(Lookup.IN_FLIGHT)
 
     def settle(self) -> None:
@@ -315,10 +307,10 @@ class World:
         def check() -> None:
             try:
                 self.scheduler.check_integrity()
-                self.loop.store.check_integrity()
+                self.loop.embeddings.store.check_integrity()
                 stats = self.scheduler.stats()
                 assert (stats.num_running, stats.num_waiting, stats.num_used_blocks) == (0, 0, 0), stats
-                assert self.loop.store.stats().pinned_bytes == 0
+                assert self.loop.embeddings.store.stats().pinned_bytes == 0
             except BaseException as error:
                 problems.append(error)
 
@@ -349,5 +341,8 @@ def check_answers(asked: Mapping[int, Asked], alone: Mapping[Question, Asked], f
         assert one.token_ids == expected.token_ids, where
         assert one.final.finish_reason == expected.final.finish_reason, where
         if one.question.params.prompt_logprobs:
-            ours, theirs = one.final.prompt_logprobs, expected.final.prompt_logprobs
-            np.testing.assert_allclose(ours or (), theirs or (), atol=1e-3, err_msg=where)
+            assert one.final.report is not None and expected.final.report is not None, where
+            ours, theirs = one.final.report.prompt_logprobs, expected.final.report.prompt_logprobs
+            assert (ours is None) == (theirs is None), where
+            if ours is not None and theirs is not None:
+                np.testing.assert_allclose(ours, theirs, atol=1e-3, err_msg=where)

@@ -118,7 +118,7 @@ def inject_into(loop: EngineLoop, faults: Faults) -> None:
                 faults.strike("after copy")
 
         runner._host_cache.copy = faulty_copy
-    worker: Any = loop.worker
+    worker: Any = loop.embeddings.worker
     worker._on_ready, worker._on_failed = delay(worker._on_ready, faults), delay(worker._on_failed, faults)
 
 

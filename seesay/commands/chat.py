@@ -114,10 +114,9 @@ def _run(arguments: argparse.Namespace) -> int:
         vision_config=options.make_vision_config(arguments),
         media_limits=MediaLimits(**options.read_media_options(arguments)),
     ) as pipe:
-        resolved = pipe.engine.resolved
-        dtype = str(resolved.dtype).removeprefix("torch.")
+        facts = pipe.engine.core.facts
         seconds = time.perf_counter() - started
-        terminal.aside(f"ready after {seconds:.1f} s on {resolved.device} in {dtype}; /help shows what you can do")
+        terminal.aside(f"ready after {seconds:.1f} s on {facts.device} in {facts.dtype}; /help shows what you can do")
         return run_chat(arguments, LocalModel(pipe, gen_config), terminal)
 
 

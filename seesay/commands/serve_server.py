@@ -256,7 +256,7 @@ def _run(arguments: argparse.Namespace) -> int:
             scheme = "https" if settings.ssl_certfile else "http"
             seconds = time.perf_counter() - started
             print(
-                f"seesay: ready after {seconds:.1f} s on {engine.resolved.device}; "
+                f"seesay: ready after {seconds:.1f} s on {engine.core.facts.device}; "
                 f"serving {scheme}://{settings.host}:{port_of(sockets)} (Ctrl-C ends it, answers first)",
                 file=sys.stderr,
                 flush=True,

@@ -62,10 +62,13 @@ class EmbeddingStore:
         with self._lock:
             return key in self._entries or key in self._in_flight
 
-    def begin(self, key: bytes) -> Lookup:
-        """Ask for an embedding. After MISSING the caller owes a `put` or a `fail`."""
+    def begin(self, key: bytes, *, can_encode: bool = True) -> Lookup:
+        """Ask for an embedding. After MISSING the caller owes a `put` or a `fail`. Without `can_encode` it owes
+        nothing, and MISSING changes nothing."""
         with self._lock:
             found = self._find(key)
+            if found is Lookup.MISSING and not can_encode:
+                return found
             if found is Lookup.MISSING:
                 self._total_misses += 1
                 self._in_flight.add(key)

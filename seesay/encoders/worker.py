@@ -126,19 +126,21 @@ class EncoderWorker:
         with self._changed:
             return tuple(sorted(self._sizes.items()))
 
-    def submit(self, item: MediaItem) -> None:
+    def submit(self, item: MediaItem) -> bool:
         """Ask for an item's embedding. The answer for its hash comes once: at once and in this thread when the
-        embedding is there, with that of an equal item when one is being encoded."""
+        embedding is there, with that of an equal item when one is being encoded. Returns False, and nothing happens,
+        when the item would have to be encoded but has no arrays."""
         with self._changed:
             is_closed = self._is_closing
-            lookup = None if is_closed else self._store.begin(item.hash)
-            if lookup is Lookup.MISSING:
+            lookup = None if is_closed else self._store.begin(item.hash, can_encode=item.has_arrays)
+            if lookup is Lookup.MISSING and item.has_arrays:
                 self._queue.append(_Queued(item, time.perf_counter()))
                 self._changed.notify()
         if is_closed:
             self._on_failed(item.hash, RequestError(ErrorCode.CLOSED, "the engine is closed"))
         elif lookup is Lookup.READY:
             self._on_ready(item.hash, EncodeTiming())
+        return lookup is not Lookup.MISSING or item.has_arrays
 
     def close(self) -> None:
         """Finish the batch in hand, fail what is queued, end the thread, let go of the encoder. Further items fail."""

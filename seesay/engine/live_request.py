@@ -1,18 +1,22 @@
-"""A request while the engine loop answers it: its output so far, where that goes, and what it cost."""
+"""A request while the engine loop computes it: tokens that are not handed out yet, and what it cost."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from seesay.encoders.worker import EncodeTiming
-from seesay.llm.sequence import EmbeddingState, Sequence
-from seesay.processors.text.detokenize import IncrementalDetokenizer
-from seesay.values import FinishReason, MediaReport, Modality, OutputDelta, StageTimings, Usage
+from seesay.engine.messages import TokenOutput, TokenReport, TokenRequest
+from seesay.errors import RequestError
+from seesay.llm.sequence import EmbeddingState
+from seesay.llm.sequence import Sequence as TokenSequence
+from seesay.values import FinishReason
 
-OutputSink = Callable[[OutputDelta], None]
+if TYPE_CHECKING:
+    from seesay.llm.runner import RowResult
 
 
 class Collected:
@@ -24,52 +28,33 @@ class Collected:
         self._stop: int | None = None
 
     def add(self, start: int, piece: Any) -> None:
-        """Take `piece` (tensor or tuple, one entry per position from `start`)."""
+        """Take `piece` (CPU tensor or tuple, one entry per position from `start`)."""
         stop = start + len(piece)
         known = 0 if self._stop is None else max(0, self._stop - start)
         if known < len(piece):
             self._pieces.append(piece[known:])
             self._stop = stop
 
-    def as_tensor(self) -> Any:
-        """All entries as one tensor [n, …]; None when there are none."""
-        if not self._pieces:
-            return None
-        import torch
-
-        return torch.cat(self._pieces)
-
-    def as_tuple(self) -> tuple[Any, ...]:
-        return tuple(entry for piece in self._pieces for entry in piece)
+    def as_array(self) -> Any:
+        """All entries as one array [n, …]; None when there are none."""
+        return np.concatenate([np.asarray(piece) for piece in self._pieces]) if self._pieces else None
 
 
 @dataclass(slots=True, kw_only=True)
 class LiveRequest:
-    """A request inside the loop: its sequence, where its output goes, what is not handed out yet, and what it cost.
+    """A request inside the loop: its sequence, its output that was not sent yet, and what it cost.
 
-    streams: whether new output is handed out at every step; otherwise all of it comes with the final delta, and nobody
-        is woken in between.
-    Times that end in `_at` are `time.perf_counter()` readings; the others are seconds.
+    defers_tokens: whether all tokens come with the final output. Times that end in `_at` are `time.perf_counter()`
+    readings.
     """
 
-    sequence: Sequence
-    detokenizer: IncrementalDetokenizer
-    on_output: OutputSink
-    streams: bool
-    include_stop: bool
-    received_at: float
-    media: tuple[MediaReport, ...] = ()
-    fetch_s: float = 0.0
-    decode_media_s: float = 0.0
-    preprocess_s: float = 0.0
+    sequence: TokenSequence
+    defers_tokens: bool
     encode_queue_s: float = 0.0
     encode_s: float = 0.0
     encoded_until_s: float = 0.0
     computing_at: float | None = None
     first_token_at: float | None = None
-    num_output_tokens: int = 0
-    deferred_ids: list[int] = field(default_factory=list)
-    new_text: list[str] = field(default_factory=list)
     new_token_ids: list[int] = field(default_factory=list)
     new_logprobs: list[Mapping[int, float]] = field(default_factory=list)
     logits: Collected = field(default_factory=Collected)
@@ -78,14 +63,26 @@ class LiveRequest:
     hidden_sum: Any = None
     encoded_items: set[int] = field(default_factory=set)
 
+    @classmethod
+    def make(cls, request: TokenRequest) -> LiveRequest:
+        """The live form of `request`, whose sequence waits."""
+        sequence = TokenSequence(
+            request.request_id,
+            request.prompt,
+            request.params,
+            owner=request.owner,
+            cache_salt=request.cache_salt,
+            is_streamed=request.is_streamed,
+        )
+        return cls(sequence=sequence, defers_tokens=request.defers_tokens)
+
+    @property
+    def request_id(self) -> int:
+        return self.sequence.seq_id
+
     def add_encoding(self, item_hash: bytes, timing: EncodeTiming) -> None:
         """Take what it cost to get an embedding, when a media item of this request waits for it."""
-        seq = self.sequence
-        waiting = [
-            index
-            for index, (item, state) in enumerate(zip(seq.items, seq.item_states, strict=True))
-            if item.hash == item_hash and state is EmbeddingState.REQUESTED
-        ]
+        waiting = self.find_waiting(item_hash)
         if waiting and timing.encode_s > 0:
             self.encoded_items.update(waiting)
             self.encode_queue_s = max(self.encode_queue_s, timing.queue_s)
@@ -94,99 +91,65 @@ class LiveRequest:
             self.encode_s += max(0.0, ended_s - max(timing.started_s, self.encoded_until_s))
             self.encoded_until_s = max(ended_s, self.encoded_until_s)
 
-    def make_media(self) -> tuple[MediaReport, ...]:
-        """How each media item was seen, and whether a tower ran for it."""
-        return tuple(
-            replace(report, is_cached=index not in self.encoded_items) for index, report in enumerate(self.media)
-        )
+    def find_waiting(self, item_hash: bytes) -> list[int]:
+        """Indexes of the media items that wait for this embedding."""
+        seq = self.sequence
+        return [
+            index
+            for index, (item, state) in enumerate(zip(seq.items, seq.item_states, strict=True))
+            if item.hash == item_hash and state is EmbeddingState.REQUESTED
+        ]
 
-    def add_hidden_sum(self, start: int, hidden_sum: Any) -> None:
-        """Take the sum of the hidden states of a row from position `start`. Nothing of a pooled sequence comes from a
-        cache, so one that was preempted begins again at 0."""
-        self.hidden_sum = hidden_sum if start == 0 else self.hidden_sum + hidden_sum
+    def add_row(self, row: RowResult) -> None:
+        """Take what a row gave beside its token and the logprobs of it."""
+        self.prompt_logprobs.add(row.start + 1, row.prompt_logprobs)
+        if row.logits is not None:
+            self.logits.add(row.logits.start, row.logits.values)
+        if row.hidden_states is not None:
+            self.hidden_states.add(row.hidden_states.start, row.hidden_states.values)
+        if row.hidden_sum is not None:
+            # Nothing of a pooled sequence comes from a cache, so one that was preempted begins again at 0.
+            self.hidden_sum = row.hidden_sum if row.start == 0 else self.hidden_sum + row.hidden_sum
 
-    def make_pooled(self) -> Any:
-        """The mean of the prompt's hidden states; None when the request is not pooled."""
-        return None if self.hidden_sum is None else self.hidden_sum / self.sequence.num_prompt_tokens
-
-    @property
-    def request_id(self) -> int:
-        return self.sequence.seq_id
-
-    @property
-    def defers_text(self) -> bool:
-        """Whether tokens may wait for the end of the answer before they become text: nobody sees them before, and no
-        word in them ends it."""
-        params = self.sequence.params
-        return not (self.streams or self.detokenizer.stops_at_words or params.pooling) and params.logprobs is None
-
-    def take_deferred(self) -> list[int]:
-        """The token ids that are not text yet."""
-        taken, self.deferred_ids = self.deferred_ids, []
-        return taken
-
-    def add_output(self, text: str, token_ids: Iterable[int] = (), logprobs: Mapping[int, float] | None = None) -> None:
-        """Take new output; `logprobs` is of the one new token."""
-        self.new_text.append(text)
+    def add_tokens(self, token_ids: Sequence[int], logprobs: Mapping[int, float] | None) -> None:
+        """Take new tokens; `logprobs` is of the one new token."""
         self.new_token_ids.extend(token_ids)
         if logprobs is not None:
             self.new_logprobs.append(logprobs)
 
-    def take_delta(self) -> OutputDelta:
-        """What is new since the last call, as a delta that is not final."""
-        delta = OutputDelta(
+    def take_output(
+        self,
+        reason: FinishReason | None = None,
+        *,
+        stop_token_id: int | None = None,
+        error: RequestError | None = None,
+    ) -> TokenOutput:
+        """What is new since the last call; with a `reason` the final output, which has the report."""
+        output = TokenOutput(
             request_id=self.request_id,
-            prompt_tokens=self.sequence.num_prompt_tokens,
-            text="".join(self.new_text),
             token_ids=tuple(self.new_token_ids),
             logprobs=tuple(self.new_logprobs) or None,
-        )
-        self.num_output_tokens += len(self.new_token_ids)
-        self.new_text, self.new_token_ids, self.new_logprobs = [], [], []
-        return delta
-
-    def take_final(
-        self, reason: FinishReason, *, stop_reason: str | int | None = None, error: Exception | None = None
-    ) -> OutputDelta:
-        """The last delta: what is new, and everything that is reported once."""
-        return replace(
-            self.take_delta(),
             finish_reason=reason,
-            stop_reason=stop_reason,
-            usage=self.make_usage(),
-            timings=self.make_timings(),
-            logits=self.logits.as_tensor(),
-            last_hidden_state=self.hidden_states.as_tensor(),
-            prompt_logprobs=self.prompt_logprobs.as_tuple() or None,
-            pooled=self.make_pooled() if reason == "stop" else None,
-            media=self.make_media() if reason in ("stop", "length") else (),
+            stop_token_id=stop_token_id,
             error=error,
+            report=None if reason is None else self._make_report(),
         )
+        self.new_token_ids, self.new_logprobs = [], []
+        return output
 
-    def make_usage(self) -> Usage:
-        seq = self.sequence
-        num_images = sum(item.modality is Modality.IMAGE for item in seq.items)
-        return Usage(
-            prompt_tokens=seq.num_prompt_tokens,
-            completion_tokens=self.num_output_tokens,
-            cached_tokens=seq.num_cached_tokens,
-            media_tokens=sum(len(item.slots) for item in seq.items),
-            num_images=num_images,
-            num_videos=len(seq.items) - num_images,
-        )
-
-    def make_timings(self) -> StageTimings:
-        now = time.perf_counter()
-        first = self.first_token_at
-        computing = self.computing_at
-        return StageTimings(
-            fetch_s=self.fetch_s,
-            decode_media_s=self.decode_media_s,
-            preprocess_s=self.preprocess_s,
+    def _make_report(self) -> TokenReport:
+        seq, pooled = self.sequence, None
+        if self.hidden_sum is not None:  # the mean of the prompt's hidden states
+            pooled = np.asarray(self.hidden_sum / seq.num_prompt_tokens)
+        return TokenReport(
+            num_cached_tokens=seq.num_cached_tokens,
             encode_queue_s=self.encode_queue_s,
             encode_s=self.encode_s,
-            prefill_s=(first or now) - computing if computing is not None else 0.0,
-            decode_s=now - first if first is not None else 0.0,
-            time_to_first_token_s=first - self.received_at if first is not None else 0.0,
-            total_s=now - self.received_at,
+            computing_at_s=self.computing_at,
+            first_token_at_s=self.first_token_at,
+            encoded_items=tuple(sorted(self.encoded_items)),
+            logits=self.logits.as_array(),
+            hidden_states=self.hidden_states.as_array(),
+            prompt_logprobs=self.prompt_logprobs.as_array(),
+            pooled=pooled,
         )

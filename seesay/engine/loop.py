@@ -1,8 +1,8 @@
-"""The engine's loop: plan a step, launch it, commit the one before, hand out what is new. One thread owns scheduler and
-runner.
+"""The engine loop, the core in a thread of this process: plan a step, launch it, commit the one before, send tokens.
+One thread owns scheduler and runner.
 
 Everything reaches it through an inbox, so nothing here is locked. Whatever happens inside, each request that was
-accepted ends in exactly one final `OutputDelta`.
+submitted ends in exactly one final `TokenOutput`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
 from seesay.device.interpreter import quick_switches
 from seesay.device.query import is_out_of_memory, release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
-from seesay.encoders.store import EmbeddingStore, Lookup
-from seesay.encoders.worker import EncoderWorker, EncodeTiming
+from seesay.encoders.store import Lookup
+from seesay.encoders.worker import EncodeTiming
+from seesay.engine.core import CoreListener
+from seesay.engine.embedding_supply import EmbeddingSupply
+from seesay.engine.failures import explain
 from seesay.engine.live_request import LiveRequest
-from seesay.errors import ErrorCode, MissingExtraError, RequestError, describe
-from seesay.llm.scheduler import Scheduler, SchedulerStats, SequenceUpdate
+from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenReport, TokenRequest
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.scheduler import Scheduler, SequenceUpdate
 from seesay.values import (
-    EncodeJob,
     EngineStats,
     FinishReason,
-    OutputDelta,
     StepPlan,
 )
 
@@ -40,8 +43,7 @@ logger = logging.getLogger("seesay")
 
 
 class EngineLoop:
-    """Answers submitted requests until it is closed. `submit`, `abort`, `expect_media`, `forget_media`,
-    `yield_to_launches`, `reset_caches`, `stop` and `close` are thread-safe."""
+    """An `EngineCore` in a thread: computes token requests until it is closed. Nothing runs before `start`."""
 
     def __init__(
         self,
@@ -59,55 +61,78 @@ class EngineLoop:
         self._in_flight: tuple[StepPlan, LaunchedStep] | None = None
         self._pacer = TowerPacer()
         self._live: dict[int, LiveRequest] = {}
+        self._outputs: list[TokenOutput] = []  # of the step that is being committed, until they are sent
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closed = False
-        self._expected_media: set[int] = set()  # ids of requests whose media are to be encoded soon
-        self._arrived_media: list[int] = []  # those of them that were admitted
         self._step_sizes: dict[int, int] = {}  # rows of a step → number of steps
         self._total_step_tokens = 0
         self._total_not_finite = 0
         self._stats_lock = threading.Lock()
-        self._expected_lock = threading.Lock()
-        self.store = EmbeddingStore(vision_config.embedding_cache_bytes)
-        self.worker: EncoderWorker | None = None
-        if encoder is not None:
-            self.worker = EncoderWorker(
-                encoder,
-                self.store,
-                vision_config,
-                embedding_size=runner.decoder.config.hidden_size,
-                on_ready=lambda key, timing: self._inbox.put(lambda: self._on_encoded(key, timing)),
-                on_failed=lambda key, error: self._inbox.put(lambda: self._on_encode_failed(key, error)),
-                is_more_coming=lambda: bool(self._expected_media),
-                pacer=self._pacer,
-            )
+        self.embeddings = EmbeddingSupply(
+            encoder,
+            vision_config,
+            self._live,
+            embedding_size=runner.decoder.config.hidden_size,
+            pacer=self._pacer,
+        )
+        self.facts = CoreFacts(
+            device=str(runner.device),
+            dtype=str(runner.dtype).removeprefix("torch."),
+            session_len=scheduler.config.session_len,
+            max_batch_size=scheduler.config.max_batch_size,
+            takes_media=encoder is not None,
+            resizes_on_device=encoder is not None and runner.device.type == "cuda",
+        )
         self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
-        self._thread.start()
 
     # --- called from other threads --------------------------------------------------------------------------------
 
+    def start(self, listener: CoreListener) -> None:
+        """Start the threads. `listener` is called from the loop's own."""
+        self._listener = listener
+        self.embeddings.start(
+            on_ready=lambda key, timing: self._inbox.put(lambda: self._on_encoded(key, timing)),
+            on_failed=lambda key, error: self._inbox.put(lambda: self._on_encode_failed(key, error)),
+            on_features_wanted=listener.on_features_wanted,
+        )
+        self._thread.start()
+
+    def submit(self, requests: Sequence[TokenRequest]) -> None:
+        """Answer requests. Their outputs come from the loop's thread."""
+        for request in requests:
+            try:
+                self._inbox.put(partial(self._admit, LiveRequest.make(request)))
+            except Exception as error:  # the prompt's parts do not fit together
+                self._inbox.put(partial(self._refuse, request.request_id, explain(error)))
+
+    def finish(self, request_id: int, reason: FinishReason) -> None:
+        """End a request whose text is complete; nothing happens when it is over already."""
+        self._inbox.put(lambda: self._end(request_id, reason))
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """End requests that nobody waits for; nothing happens to those that are over already."""
+        for request_id in request_ids:
+            self._inbox.put(partial(self._end, request_id, "abort"))
+
     def expect_media(self, request_ids: Iterable[int]) -> None:
-        """Say that these requests are being prepared and have media, so that the encoder may wait a moment to batch
-        them. Whoever does not submit one must forget it."""
-        with self._expected_lock:
-            self._expected_media.update(request_ids)
+        """Let the encoder wait a moment for the media of these requests."""
+        self.embeddings.expect(request_ids)
 
     def forget_media(self, request_ids: Iterable[int]) -> None:
         """Expect no media of these requests any more."""
-        with self._expected_lock:
-            self._expected_media.difference_update(request_ids)
+        self.embeddings.forget(request_ids)
+
+    def is_encoded(self, item_hash: bytes) -> bool:
+        """Whether this embedding is there, or being made."""
+        return item_hash in self.embeddings.store
+
+    def give_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
+        """Answer `CoreListener.on_features_wanted`."""
+        self._inbox.put(lambda: self._take_features(request_id, item_index, features))
 
     def yield_to_launches(self) -> None:
         """Wait while work is launched for a GPU, but not long: for threads that are going to run much Python."""
         self._pacer.launching.yield_to_launches()
-
-    def submit(self, request: LiveRequest) -> None:
-        """Answer a request. Its output comes from the loop's thread."""
-        self._inbox.put(lambda: self._admit(request))
-
-    def abort(self, request_id: int) -> None:
-        """End a request that nobody waits for; nothing happens when it is over already."""
-        self._inbox.put(lambda: self._end(request_id, "abort"))
 
     def stop(self) -> None:
         """End all requests with an error, then the threads, and free the weights and caches. Waits for nothing."""
@@ -124,20 +149,16 @@ class EngineLoop:
 
         def reset() -> None:
             self._scheduler.forget_prefixes()
-            self.store.clear()
+            self.embeddings.store.clear()
             is_done.set()
 
         self._inbox.put(reset)
         while threading.current_thread() is not self._thread and self._thread.is_alive() and not is_done.wait(0.5):
             pass
 
-    def stats(self) -> SchedulerStats:
-        """Counts of the scheduler, as of its last step."""
-        return self._scheduler.stats()
-
-    def engine_stats(self) -> EngineStats:
+    def stats(self) -> EngineStats:
         """Counts of everything that the loop owns."""
-        scheduler, store, worker = self._scheduler.stats(), self.store.stats(), self.worker
+        scheduler, store, worker = self._scheduler.stats(), self.embeddings.store.stats(), self.embeddings.worker
         with self._stats_lock:
             step_sizes, total_step_tokens = tuple(sorted(self._step_sizes.items())), self._total_step_tokens
         return EngineStats(
@@ -171,9 +192,7 @@ class EngineLoop:
     def _run(self) -> None:
         with quick_switches if self._runner.stream is not None else nullcontext():
             self._answer_until_closed()
-        if self.worker is not None:
-            self.worker.close()
-        self.store.clear()
+        self.embeddings.close()
         device = self._runner.device
         del self._runner  # with the weights and the KV cache
         release_cached_memory(device)
@@ -183,7 +202,9 @@ class EngineLoop:
         while not self._is_closed:
             try:
                 self._drain_inbox(wait=not has_more)
+                self._send_outputs()
                 has_more = self._step()
+                self._send_outputs()
             except BaseException:  # no signal reaches this thread: a user's callback may raise anything
                 logger.exception("the engine loop failed; its requests end")
                 self._in_flight = None
@@ -192,6 +213,7 @@ class EngineLoop:
         self._drain_inbox(wait=False)
         self._collect_in_flight()
         self._end_all(RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete"))
+        self._send_outputs()
 
     def _drain_inbox(self, *, wait: bool) -> None:
         try:
@@ -205,7 +227,7 @@ class EngineLoop:
     def _step(self) -> bool:
         """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
         plan = self._scheduler.plan_step()
-        self._start_encoding(plan.encode_jobs)
+        self.embeddings.start_encoding(plan.encode_jobs)
         has_more = bool(plan.rows) or self._in_flight is not None
         if plan.saves or plan.loads:
             plan = self._copy_blocks(plan)
@@ -213,8 +235,7 @@ class EngineLoop:
             self._launch(plan)
         if not plan.rows or not self._is_ahead:
             self._collect_in_flight()
-        for ref in self._scheduler.take_released():
-            self.store.unpin(ref.hash, (ref.seq_id, ref.item_index))
+        self.embeddings.release(self._scheduler.take_released())
         if not has_more:
             self._pacer.rest()
         return has_more
@@ -238,7 +259,7 @@ class EngineLoop:
                 request.computing_at = now
         try:
             with self._pacer.step(self._runner.stream, is_paced=plan.is_streamed):
-                launched = self._runner.launch(plan, self._scheduler.sequences, self.store)
+                launched = self._runner.launch(plan, self._scheduler.sequences, self.embeddings.store)
         except BaseException as error:
             failure = error
         else:
@@ -287,7 +308,7 @@ class EngineLoop:
                 continue
             alone = StepPlan(rows=(row,))
             try:
-                launched = self._runner.launch(alone, self._scheduler.sequences, self.store)
+                launched = self._runner.launch(alone, self._scheduler.sequences, self.embeddings.store)
             except BaseException as error:
                 self._recover(alone, error)
             else:
@@ -306,79 +327,59 @@ class EngineLoop:
             request = self._live.get(row.seq_id)
             if request is None:  # it ended when the step before was committed
                 continue
-            request.prompt_logprobs.add(row.start + 1, row.prompt_logprobs)
-            if row.logits is not None:
-                request.logits.add(row.logits.start, row.logits.values)
-            if row.hidden_states is not None:
-                request.hidden_states.add(row.hidden_states.start, row.hidden_states.values)
-            if row.hidden_sum is not None:
-                request.add_hidden_sum(row.start, row.hidden_sum)
+            request.add_row(row)
         logprobs = {row.seq_id: row.logprobs for row in result.rows if row.logprobs is not None}
         for update in self._scheduler.commit_step(plan, result.token_ids):
             request = self._live[update.seq.seq_id]
             if request.first_token_at is None:
                 request.first_token_at = time.perf_counter()
-            if request.defers_text and update.finish_reason is None:
-                request.deferred_ids += update.token_ids
-            else:
-                self._deliver(request, update, logprobs.get(request.request_id))
+            self._deliver(request, update, logprobs.get(request.request_id))
 
     # --- output ---------------------------------------------------------------------------------------------------
 
     def _deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Mapping[int, float] | None) -> None:
-        """Turn a sequence's new tokens into output, and end it at a stop word."""
+        """Take a sequence's new tokens, and hand them out unless they wait for the end."""
         if request.sequence.params.pooling is not None:
             # The token that ended the prompt's last row is nobody's: the answer is the pooled state.
             self._finish(request, "error" if update.error else "stop", error=update.error)
             return
-        token_ids = update.token_ids
-        reason = update.finish_reason
-        stop: str | int | None = update.stop_token_id
-        keeps_stop = request.include_stop and update.stop_token_id in update.seq.params.stop_token_ids
-        if update.stop_token_id is not None and not keeps_stop:
-            token_ids = token_ids[:-1]
-        token_ids = (*request.take_deferred(), *token_ids)
-        text = request.detokenizer.push(token_ids).text
-        if reason is not None:
-            text += request.detokenizer.flush()
-        if request.detokenizer.stop is not None and update.error is None:
-            reason, stop = "stop", request.detokenizer.stop
-            self._scheduler.finish(update.seq.seq_id, "stop")
-        request.add_output(text, token_ids, logprobs if token_ids else None)
-        if reason is not None:
-            self._finish(request, reason, stop_reason=stop, error=update.error)
-        elif request.streams:
-            self._emit(request, request.take_delta())
+        request.add_tokens(update.token_ids, logprobs)
+        if update.finish_reason is not None:
+            self._finish(request, update.finish_reason, stop_token_id=update.stop_token_id, error=update.error)
+        elif not request.defers_tokens:
+            self._outputs.append(request.take_output())
 
     def _finish(
         self,
         request: LiveRequest,
         reason: FinishReason,
         *,
-        stop_reason: str | int | None = None,
+        stop_token_id: int | None = None,
         error: Exception | None = None,
     ) -> None:
-        """Emit the final delta of a request that the scheduler no longer has."""
+        """Make the final output of a request that the scheduler no longer has."""
         del self._live[request.request_id]
-        self._emit(request, request.take_final(reason, stop_reason=stop_reason, error=error))
+        shown = None if error is None else explain(error)
+        self._outputs.append(request.take_output(reason, stop_token_id=stop_token_id, error=shown))
+        self.embeddings.drop(request.request_id)
 
-    def _emit(self, request: LiveRequest, delta: OutputDelta) -> None:
+    def _send_outputs(self) -> None:
+        """Hand out what a step or the inbox gave, in one call."""
+        if not self._outputs:
+            return
+        outputs, self._outputs = self._outputs, []
         try:
-            request.on_output(delta)
+            self._listener.on_outputs(outputs)
         except BaseException:
-            logger.exception("the receiver of request %d failed; the request is aborted", request.request_id)
-            self.abort(request.request_id)
+            logger.exception("the receiver of the engine's outputs failed; their requests are aborted")
+            self.abort([output.request_id for output in outputs if output.finish_reason is None])
 
     def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
         """End a live request from outside of a step; nothing happens when it is over."""
         request = self._live.get(request_id)
-        if request is None:
-            return
-        self._scheduler.finish(request_id, reason, error)
-        token_ids = request.take_deferred()
-        text = request.detokenizer.push(token_ids).text + request.detokenizer.flush()
-        request.add_output(text, token_ids)
-        self._finish(request, reason, error=error)
+        if request is not None:
+            self._scheduler.finish(request_id, reason, error)
+            self._finish(request, reason, error=error)
 
     def _fail(self, request_id: int, error: BaseException) -> None:
         self._end(request_id, "error", explain(error))
@@ -386,41 +387,45 @@ class EngineLoop:
     def _end_all(self, error: RequestError) -> None:
         for request_id in list(self._live):
             self._end(request_id, "error", error)
-        for ref in self._scheduler.take_released():
-            self.store.unpin(ref.hash, (ref.seq_id, ref.item_index))
+        self.embeddings.release(self._scheduler.take_released())
 
     # --- commands -------------------------------------------------------------------------------------------------
 
     def _admit(self, request: LiveRequest) -> None:
-        self._arrived_media.append(request.request_id)
+        self.embeddings.note_arrival(request.request_id)
         self._live[request.request_id] = request
         try:
             self._scheduler.add(request.sequence)
         except RequestError as error:
             self._finish(request, "error", error=error)
 
-    def _start_encoding(self, jobs: Iterable[EncodeJob]) -> None:
-        for job in jobs:
-            assert self.worker is not None, "a model without a tower was given media"
-            item = self._scheduler.sequences[job.seq_id].items[job.item_index]
-            self.store.pin(item.hash, (job.seq_id, job.item_index))
-            self.worker.submit(item)
-        if self._arrived_media:
-            self.forget_media(self._arrived_media)
-            self._arrived_media.clear()
+    def _refuse(self, request_id: int, error: RequestError) -> None:
+        """End a request that could not even be made live."""
+        self.embeddings.note_arrival(request_id)
+        self._outputs.append(
+            TokenOutput(request_id=request_id, finish_reason="error", error=error, report=TokenReport())
+        )
+
+    def _take_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
+        if request_id not in self._live:  # it ended meanwhile; another request was asked then
+            return
+        if isinstance(features, RequestError):
+            self._end(request_id, "error", features)
+        else:
+            self.embeddings.take_features(request_id, item_index, features)
 
     # The worker's messages are read some time after they were sent. Those for whom an item was encoded may be gone, its
     # embedding evicted, and others wait for the same item to be encoded again. So a message says only that something
     # happened: the store says what is true now. Who waits has pinned the item before asking for it, and only this
     # thread asks, so that what is there stays, and while an item is being encoded another message is still to come.
     def _on_encoded(self, item_hash: bytes, timing: EncodeTiming) -> None:
-        if self.store.find(item_hash) is Lookup.READY:
+        if self.embeddings.store.find(item_hash) is Lookup.READY:
             for request in self._live.values():
                 request.add_encoding(item_hash, timing)
             self._scheduler.mark_ready(item_hash)
 
     def _on_encode_failed(self, item_hash: bytes, error: Exception) -> None:
-        found = self.store.find(item_hash)
+        found = self.embeddings.store.find(item_hash)
         if found is Lookup.READY:
             self._scheduler.mark_ready(item_hash)
         if found is not Lookup.MISSING:
@@ -430,17 +435,3 @@ class EngineLoop:
 
     def _stop(self) -> None:
         self._is_closed = True
-
-
-def explain(error: BaseException) -> RequestError:
-    """`error` as one that may be shown to a user. Our own bugs are logged with their traceback."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, MissingExtraError):
-        return RequestError(ErrorCode.INVALID_REQUEST, str(error))
-    if is_out_of_memory(error):
-        return RequestError(
-            ErrorCode.OUT_OF_MEMORY, "the device ran out of memory on this request: shorten it, or use smaller pictures"
-        )
-    logger.error("a request failed unexpectedly", exc_info=error)
-    return RequestError(ErrorCode.INTERNAL, f"this request failed inside the engine: {describe(error)}")

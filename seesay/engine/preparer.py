@@ -1,4 +1,4 @@
-"""From a request to what the engine loop computes: template, media, tokens, sampling options.
+"""From a request to what the core computes: template, media, tokens, sampling options.
 
 Runs in worker threads. Everything that is wrong with a request is found here and raised as `RequestError`.
 """
@@ -16,11 +16,12 @@ import numpy.typing as npt
 from seesay.checkpoint import Checkpoint
 from seesay.config import MediaLimits, VisionConfig
 from seesay.device.interpreter import quick_switches
-from seesay.engine.live_request import LiveRequest, OutputSink
+from seesay.engine.live_answer import LiveAnswer, OutputSink
+from seesay.engine.messages import TokenRequest
+from seesay.engine.opened_model import OpenedModel
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import check_prompt_length
-from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate
@@ -34,7 +35,6 @@ from seesay.values import (
     RenderedPrompt,
     TextPart,
 )
-from seesay.vl.family import Family
 from seesay.vl.media import FeatureCacheStats, MediaBatch, MediaFront, OpenRequest, PreparedMedia
 from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
 
@@ -53,26 +53,24 @@ class RequestPreparer:
 
     def __init__(
         self,
+        model: OpenedModel,
         *,
-        checkpoint: Checkpoint,
-        family: Family,
-        tokenizer: Tokenizer,
         chat_template: ChatTemplate,
-        vocab_size: int,
         session_len: int,
         takes_media: bool,
         vision_config: VisionConfig,
         media_limits: MediaLimits,
         is_encoded: Callable[[bytes], bool],
     ) -> None:
-        self.tokenizer = tokenizer
+        checkpoint, family = model.checkpoint, model.family
+        self.tokenizer = model.tokenizer
         self.chat_template = chat_template
         self._checkpoint = checkpoint
         self._family = family
-        self._vocab_size = vocab_size
+        self._vocab_size = model.vocab_size
         self._session_len = session_len
         self._takes_media = takes_media
-        self._eos_token_ids = _find_eos(checkpoint, tokenizer, vocab_size)
+        self._eos_token_ids = _find_eos(checkpoint, model.tokenizer, model.vocab_size)
         self._media = MediaFront(
             family,
             vision_config,
@@ -98,9 +96,9 @@ class RequestPreparer:
         on_output: OutputSink,
         received_at: float,
         batch: MediaBatch | None = None,
-    ) -> LiveRequest:
-        """Everything the loop needs to answer `request`. `received_at` is a `time.perf_counter()` reading; `batch` is
-        shared by the requests of one call."""
+    ) -> tuple[TokenRequest, LiveAnswer]:
+        """What the core needs to compute `request`, and what makes text of its tokens. `received_at` is a
+        `time.perf_counter()` reading; `batch` is shared by the requests of one call."""
         config = request.gen_config
         template_words, template_ids = self._split_stop_words(
             self.chat_template.stop_words if _is_conversation(request) else ()
@@ -116,18 +114,31 @@ class RequestPreparer:
             include_stop_str=config.include_stop_str_in_output,
             spaces_between_special_tokens=config.spaces_between_special_tokens,
         )
-        return LiveRequest(
-            sequence=TokenSequence(request_id, prompt, params, owner=request.owner, is_streamed=request.streams),
+        loaders = {i: item.load_features for i, item in enumerate(media) if item.load_features is not None}
+        answer = LiveAnswer(
+            request_id=request_id,
+            prompt=prompt,
+            params=params,
             detokenizer=detokenizer,
             on_output=on_output,
             streams=request.streams,
-            include_stop=config.include_stop_str_in_output,
+            keeps_stop=config.include_stop_str_in_output,
             received_at=received_at,
             media=tuple(map(_report, media, prompt.items)),
+            load_features=loaders,
             fetch_s=sum(item.fetch_s for item in media),
             decode_media_s=sum(item.decode_s for item in media),
             preprocess_s=sum(item.preprocess_s for item in media),
         )
+        token_request = TokenRequest(
+            request_id=request_id,
+            prompt=prompt,
+            params=params,
+            owner=request.owner,
+            is_streamed=request.streams,
+            defers_tokens=answer.defers_tokens,
+        )
+        return token_request, answer
 
     def _make_params(
         self, request: GenerationRequest, *, stop_ids: list[int], template_ids: list[int]

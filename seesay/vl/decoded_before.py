@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,19 +15,16 @@ from seesay.vl.family import Features
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMedia:
-    """`key` and `size` are those of `PreparedMedia`. `told` are the features that are no arrays, `arrays` the names of
-    those that are."""
+    """`key` and `size` are those of `PreparedMedia`. `told` are the features that are not arrays."""
 
     key: bytes
     size: MediaSize
     told: Features
-    arrays: frozenset[str]
 
     @classmethod
     def of(cls, key: bytes, size: MediaSize, features: Features) -> SeenMedia:
-        arrays = frozenset(name for name, value in features.items() if isinstance(value, np.ndarray))
-        told = {name: value for name, value in features.items() if name not in arrays}
-        return cls(key=key, size=size, told=told, arrays=arrays)
+        told = {name: value for name, value in features.items() if not isinstance(value, np.ndarray)}
+        return cls(key=key, size=size, told=told)
 
 
 class SeenContents:
@@ -56,29 +51,3 @@ class SeenContents:
             self._entries[content_key] = seen
             if len(self._entries) > self._limit:
                 self._entries.popitem(last=False)
-
-
-class FeaturesOnDemand(Mapping[str, Any]):
-    """Features whose arrays are made by `load` when the first of them is asked for."""
-
-    def __init__(self, seen: SeenMedia, load: Callable[[], Features]) -> None:
-        self._seen = seen
-        self._load = load
-        self._loaded: Features | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._seen.arrays:
-            return self._seen.told[name]
-        if self._loaded is None:
-            self._loaded = self._load()
-        return self._loaded[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._seen.arrays or name in self._seen.told
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._seen.told
-        yield from self._seen.arrays
-
-    def __len__(self) -> int:
-        return len(self._seen.told) + len(self._seen.arrays)

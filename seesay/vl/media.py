@@ -14,7 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from seesay.config import MediaLimits, VisionConfig
@@ -24,7 +25,7 @@ from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.open import DECODE_OPTIONS, OpenedMedia, decode_media, open_media
 from seesay.thread_pool import ThreadPool
 from seesay.values import MediaPart, MediaSize, Modality
-from seesay.vl.decoded_before import FeaturesOnDemand, SeenContents, SeenMedia
+from seesay.vl.decoded_before import SeenContents, SeenMedia
 from seesay.vl.family import Family, Features
 
 _FETCH_THREADS = 32
@@ -38,13 +39,15 @@ class PreparedMedia:
     """One picture or clip, ready for a tower.
 
     `key` is 32 bytes over the decoded content and the preprocessing options. `features` are the family's own. `size` is
-    that of the decoded frames.
+    that of the decoded frames. `load_features` is set when the media was not decoded, because its embedding is at hand:
+    `features` then lack their arrays, and this makes them all, should the embedding leave before it is used.
     """
 
     modality: Modality
     features: Mapping[str, Any]
     key: bytes
     size: MediaSize
+    load_features: Callable[[], Features] | None = None
     fetch_s: float = 0.0
     decode_s: float = 0.0
     preprocess_s: float = 0.0
@@ -265,29 +268,38 @@ class MediaFront:
         started = time.perf_counter()
         content_key = self._hash_content(item)
         seen = self._seen.get(content_key) if content_key is not None else None
-        features = self._recall(item, seen) if seen is not None else None
-        if seen is not None and features is not None:
+        recalled = self._recall(item, seen) if seen is not None else None
+        if recalled is not None:
             if item.opened.size is None:
-                allowance.spend_pixels(seen.size.num_pixels)
-            return PreparedMedia(
-                modality=item.opened.modality,
-                features=features,
-                key=seen.key,
-                size=seen.size,
-                fetch_s=item.opened.fetch_s,
-                decode_s=time.perf_counter() - started,
-            )
+                allowance.spend_pixels(recalled.size.num_pixels)
+            return replace(recalled, decode_s=time.perf_counter() - started)
         prepared = self._decode_one(item, allowance)
         if content_key is not None:
             self._seen.put(content_key, SeenMedia.of(prepared.key, prepared.size, prepared.features))
         return prepared
 
-    def _recall(self, item: OpenItem, seen: SeenMedia) -> Features | None:
-        """The features of media that was seen before, without decoding it now. None where it must be decoded again."""
+    def _recall(self, item: OpenItem, seen: SeenMedia) -> PreparedMedia | None:
+        """Media that was seen before, without decoding it now. None where it must be decoded again."""
+        load: Callable[[], Features] | None = None
+        features: Features | None = seen.told
         if self._is_encoded(seen.key):
-            # Should the embedding leave before it is used, the encoder asks for them after all.
-            return FeaturesOnDemand(seen, lambda: self._decode_one(item, Allowance(self._limits)).features)
-        return self._cache.get(seen.key) if seen.key in self._cache else None
+            load = partial(self._load_features, item)
+        else:
+            features = self._cache.get(seen.key) if seen.key in self._cache else None
+        if features is None:
+            return None
+        return PreparedMedia(
+            modality=item.opened.modality,
+            features=features,
+            key=seen.key,
+            size=seen.size,
+            load_features=load,
+            fetch_s=item.opened.fetch_s,
+        )
+
+    def _load_features(self, item: OpenItem) -> Features:
+        """Decode what was recalled after all."""
+        return self._decode_one(item, Allowance(self._limits)).features
 
     def _decode_one(self, item: OpenItem, allowance: Allowance) -> PreparedMedia:
         size = item.opened.size

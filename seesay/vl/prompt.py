@@ -130,6 +130,7 @@ def build_input(
                 hash=hash_item(item.key, model_digest, salt),
                 features=item.features,
                 num_units=family.num_units(item.features),
+                has_arrays=item.load_features is None,
             )
         )
         length += len(expansion.token_ids)

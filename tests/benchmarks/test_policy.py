@@ -18,7 +18,7 @@ from policy import IMAGE, RECORDED, TEXT, draw_arrivals, make_clients, make_pane
 from simulator import Answer
 from step_model import StepShape, load_recording
 
-from seesay.engine import engine
+from seesay.engine import loading
 from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.step_sizes import token_sizes
 
@@ -108,10 +108,10 @@ def test_a_share_of_the_time_is_what_a_deadline_asks_for() -> None:
 
 
 def test_the_policy_named_chunk_is_the_engines() -> None:
-    chunk = FixedChunks(max_streamed_tokens=engine._STREAMED_TOKENS, max_encoding_tokens=engine._ENCODING_TOKENS)
+    chunk = FixedChunks(max_streamed_tokens=loading._STREAMED_TOKENS, max_encoding_tokens=loading._ENCODING_TOKENS)
     assert parse_policy("chunk")(TRUE) == chunk
     assert parse_policy("chunk:max_streamed_tokens=768")(TRUE) == FixedChunks(
-        max_streamed_tokens=768, max_encoding_tokens=engine._ENCODING_TOKENS
+        max_streamed_tokens=768, max_encoding_tokens=loading._ENCODING_TOKENS
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import ask, collect, held, join, make_picture, parse
+from asking import ask, collect, held, join, loop_of, make_picture, parse
 
 from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
@@ -36,9 +36,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def check_all_free(engine: AsyncEngine) -> None:
     """Nothing runs, no block is used and no embedding is pinned."""
-    wait_until(lambda: engine.loop.stats().num_running + engine.loop.stats().num_waiting == 0)
-    wait_until(lambda: engine.loop.stats().num_used_blocks == 0)
-    wait_until(lambda: engine.loop.store.stats().pinned_bytes == 0)
+    wait_until(lambda: loop_of(engine).stats().num_running + loop_of(engine).stats().num_waiting == 0)
+    wait_until(lambda: loop_of(engine).stats().num_used_kv_blocks == 0)
+    wait_until(lambda: loop_of(engine).embeddings.store.stats().pinned_bytes == 0)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def vision_engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngin
 
 
 def test_tower_calls_are_batched_across_requests(vision_engine: AsyncEngine) -> None:
-    worker = vision_engine.loop.worker
+    worker = loop_of(vision_engine).embeddings.worker
     assert worker is not None
     pictures = [make_picture(24 + 4 * seed, 40, seed) for seed in range(8)]
     ask(vision_engine, parse([("what?", picture) for picture in pictures], max_new_tokens=3))
@@ -70,7 +70,7 @@ def test_tower_calls_are_batched_across_requests(vision_engine: AsyncEngine) -> 
 
 
 def test_equal_pictures_in_flight_are_encoded_once(vision_engine: AsyncEngine) -> None:
-    worker = vision_engine.loop.worker
+    worker = loop_of(vision_engine).embeddings.worker
     assert worker is not None
     requests = parse([(f"question {k}", make_picture(40, 30, 50)) for k in range(6)], max_new_tokens=3)
     outputs = ask(vision_engine, requests)
@@ -103,7 +103,7 @@ def test_bad_media_end_their_request_only(vision_engine: AsyncEngine, tmp_path: 
 def test_failing_tower_ends_the_requests_that_need_it(
     vision_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = vision_engine.loop.worker
+    worker = loop_of(vision_engine).embeddings.worker
     assert worker is not None
     encode = worker._encoder.encode
 
@@ -123,7 +123,7 @@ def test_disabled_vision_encoder_refuses_pictures(tiny_checkpoint: Callable[[str
     config = EngineConfig(device_type="cpu", disable_vision_encoder=True)
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
         refused, text = ask(engine, parse([("a", make_picture(40, 30, 1)), "b"], max_new_tokens=3))
-        assert engine.loop.worker is None
+        assert loop_of(engine).embeddings.worker is None
     assert isinstance(refused.error, RequestError) and "disable_vision_encoder" in refused.error.message
     assert text.finish_reason == "length"
 
@@ -420,13 +420,13 @@ def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], m
     with AsyncEngine(str(tiny_checkpoint("qwen2")), backend_config=config) as engine:
         expected = [mean_states(engine, [prompt])[0] for prompt in prompts]
         interrupted = []
-        preempt = engine.loop._scheduler._preempt
+        preempt = loop_of(engine)._scheduler._preempt
 
         def watch(seq: Any) -> None:
             interrupted.append((seq.params.pooling, seq.num_computed))
             preempt(seq)
 
-        monkeypatch.setattr(engine.loop._scheduler, "_preempt", watch)
+        monkeypatch.setattr(loop_of(engine)._scheduler, "_preempt", watch)
         arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
         finals: dict[int, OutputDelta] = {}
         with held(engine):
@@ -514,7 +514,7 @@ def test_session_len_is_what_the_cache_can_hold(tiny_checkpoint: Callable[[str],
 def test_failing_step_ends_the_row_at_fault_only(
     text_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, error: Exception, is_ahead: bool
 ) -> None:
-    runner = text_engine.loop._runner
+    runner = loop_of(text_engine)._runner
     launch = runner.launch
 
     def fail_on_long_prompts(plan: Any, sequences: Any, embeddings: Any) -> Any:
@@ -524,7 +524,7 @@ def test_failing_step_ends_the_row_at_fault_only(
 
     expected = ask(text_engine, parse(["short", "small"], max_new_tokens=6, ignore_eos=True))
     monkeypatch.setattr(runner, "launch", fail_on_long_prompts)
-    monkeypatch.setattr(text_engine.loop, "_is_ahead", is_ahead)
+    monkeypatch.setattr(loop_of(text_engine), "_is_ahead", is_ahead)
     short, long, small = ask(text_engine, parse(["short", "long " * 20, "small"], max_new_tokens=6, ignore_eos=True))
     assert [short.token_ids, small.token_ids] == [output.token_ids for output in expected]
     assert isinstance(long.error, RequestError)
@@ -542,7 +542,7 @@ def test_failing_steps_lose_nothing_between_device_and_host(
         expected = [output.token_ids for output in ask(engine, requests)]
     config = EngineConfig(**options, num_gpu_blocks=24, num_cpu_blocks=100, async_scheduling=is_ahead)
     with AsyncEngine(path, backend_config=config) as engine:
-        runner = engine.loop._runner
+        runner = loop_of(engine)._runner
         launch, forward, plans, failed = runner.launch, runner.decoder.forward, [], []
 
         def watch(plan: Any, *others: Any) -> Any:
@@ -612,7 +612,7 @@ def test_an_answer_that_nobody_reads_meanwhile_is_the_same_text(text_engine: Asy
     arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
     long = replace(request, streams=False, gen_config=replace(request.gen_config, max_new_tokens=1900))
     request_id = text_engine.submit(long, arrived.put)
-    wait_until(lambda: any(live.deferred_ids for live in list(text_engine.loop._live.values())))
+    wait_until(lambda: any(live.new_token_ids for live in list(loop_of(text_engine)._live.values())))
     text_engine.abort(request_id)
     aborted = arrived.get(timeout=30)
     assert aborted.finish_reason == "abort" and aborted.text and len(aborted.token_ids) > 0

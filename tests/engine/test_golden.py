@@ -18,6 +18,7 @@ from asking import (
     Expected,
     ask,
     ask_in_order,
+    loop_of,
     make_conversations,
     make_message,
     make_picture,
@@ -115,7 +116,7 @@ def test_preempted_in_the_middle(case: Case) -> None:
         options = {"num_gpu_blocks": num_blocks, "enable_prefix_caching": caching, "async_scheduling": not caching}
         with build(case, block_size=4, **options) as engine:
             check(case, ask_in_order(engine, make_requests(case)))
-            assert engine.loop.stats().total_preemptions > 0, "the cache was meant to be too small"
+            assert loop_of(engine).stats().total_preemptions > 0, "the cache was meant to be too small"
 
 
 @pytest.mark.parametrize("is_ahead", (False, True))

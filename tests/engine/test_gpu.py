@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import BACKBONES, FAMILIES, ask, make_conversations, make_picture, parse, run_transformers
+from asking import BACKBONES, FAMILIES, ask, loop_of, make_conversations, make_picture, parse, run_transformers
 
 from seesay.config import EngineConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
@@ -123,5 +123,5 @@ def test_cache_is_sized_by_what_is_free(tiny_checkpoint: Callable[[str], Path]) 
     config = EngineConfig(device_type="cuda", cache_max_entry_count=0.1)
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
         block_bytes = 2 * 64 * 2 * 2 * 16 * 2  # layers · tokens · (key, value) · heads · width · bytes
-        assert 0.05 * free < engine.loop.stats().num_blocks * block_bytes < 0.11 * free
+        assert 0.05 * free < loop_of(engine).stats().num_kv_blocks * block_bytes < 0.11 * free
         assert ask(engine, make_requests("qwen2_5_vl"))[2].error is None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from asking import ask, collect, make_picture, parse
+from asking import ask, collect, loop_of, make_picture, parse
 from PIL import Image
 
 from seesay.config import ConfigError, EngineConfig, GenerationConfig
@@ -117,9 +117,9 @@ def test_a_batch_that_breaks_off_leaves_nothing_behind(
         assert not engine._preparing
         assert ask(engine, parse(["a"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
         deadline_s = time.monotonic() + 20
-        while (engine.loop._expected_media or engine.loop._live) and time.monotonic() < deadline_s:
+        while (loop_of(engine).embeddings._expected or loop_of(engine)._live) and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        assert not engine.loop._expected_media and not engine.loop._live
+        assert not loop_of(engine).embeddings._expected and not loop_of(engine)._live
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads is what is tested
@@ -186,7 +186,7 @@ def test_a_failing_command_does_not_end_the_loop(tiny_checkpoint: Callable[[str]
         raise ValueError("a bug in the loop")
 
     with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=CPU) as engine:
-        engine.loop._inbox.put(fail)
+        loop_of(engine)._inbox.put(fail)
         assert ask(engine, parse(["c"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
 
 
@@ -223,9 +223,9 @@ def test_leaving_a_chat_stream_ends_its_turn(tiny_checkpoint: Callable[[str], Pa
             break
         assert not session.is_answering and session.messages == ()
         deadline = time.monotonic() + 20
-        while engine.loop.stats().num_running and time.monotonic() < deadline:
+        while loop_of(engine).stats().num_running and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert engine.loop.stats().num_running == 0
+        assert loop_of(engine).stats().num_running == 0
         pipe.chat("two", session=session, gen_config=GenerationConfig(max_new_tokens=2, ignore_eos=True))
         assert len(session.history) == 1
 

@@ -75,7 +75,7 @@ def test_a_late_message_about_a_picture_is_not_about_those_who_ask_again(
         return encode(tower, features)
 
     monkeypatch.setattr(FakeTower, "encode", hold)
-    worker: Any = world.loop.worker
+    worker: Any = world.loop.embeddings.worker
     reports = worker._on_ready, worker._on_failed
     late, is_over = [], threading.Event()
 
@@ -90,7 +90,7 @@ def test_a_late_message_about_a_picture_is_not_about_those_who_ask_again(
     worker._on_ready, worker._on_failed = map(keep, reports)
     first = world.submit(PICTURE)
     gate.arrived.acquire()
-    world.loop.abort(first)
+    world.loop.abort([first])
     assert world.take_final(first).finish_reason == "abort"
     gate.arrived.release()
     gate.open()
@@ -201,10 +201,10 @@ def test_a_transient_nan_ends_one_request_and_is_kept_nowhere(
     assert calls and bad.final is not None
     assert bad.final.finish_reason == "error" and "not finite" in str(bad.final.error)
     assert [one.token_ids for one in good] == alone[1:], "those who waited for the spoiled block"
-    assert world.loop.engine_stats().total_not_finite == 1
+    assert world.loop.stats().total_not_finite == 1
     for _ in range(2):
         assert [one.token_ids for one in ask(world, long, *others)] == alone
-    assert world.loop.engine_stats().total_not_finite == 1
+    assert world.loop.stats().total_not_finite == 1
     world.check_idle()
 
 
@@ -217,7 +217,7 @@ def test_what_a_faulty_answer_began_with_is_forgotten(make_world: Make) -> None:
     [spoiled] = world.ask([(question, None)], random.Random(0)).values()
     assert spoiled.final is not None and spoiled.final.finish_reason == "error"
     assert ask(world, question)[0].token_ids == first.token_ids
-    assert world.loop.engine_stats().total_not_finite == 1
+    assert world.loop.stats().total_not_finite == 1
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
@@ -240,10 +240,10 @@ def test_reset_caches_forgets_everything_and_harms_no_answer(make_world: Make, i
         is_over.set()
         resetting.join()
     world.loop.reset_caches()
-    stats = world.loop.engine_stats()
+    stats = world.loop.stats()
     assert (stats.num_embeddings, stats.num_cached_kv_blocks, stats.num_used_host_kv_blocks) == (0, 0, 0)
     [again] = ask(world, questions[6])
-    assert again.final is not None and again.final.usage is not None and again.final.usage.cached_tokens == 0
+    assert again.final is not None and again.final.report is not None and again.final.report.num_cached_tokens == 0
     world.check_idle()
 
 
@@ -255,9 +255,9 @@ def test_what_ran_when_the_caches_were_reset_is_found_by_nobody(make_world: Make
     world.take_delta()
     world.loop.reset_caches()
     world.take_final(request_id)
-    assert world.loop.engine_stats().num_cached_kv_blocks == 0
+    assert world.loop.stats().num_cached_kv_blocks == 0
     ask(world, long)
-    assert world.loop.engine_stats().num_cached_kv_blocks > 0
+    assert world.loop.stats().num_cached_kv_blocks > 0
 
 
 def test_closed_loops_do_not_hang_who_resets(make_world: Make) -> None:

@@ -1,0 +1,93 @@
+"""The seam between the two halves of the engine: what a front asks of a core, and what a core tells a front.
+
+A core schedules and computes token requests; it knows nothing about text. `EngineLoop` is the core in a thread of this
+process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenRequest
+from seesay.errors import RequestError
+from seesay.values import EngineStats, FinishReason
+
+
+class CoreListener(Protocol):
+    """The front, as a core sees it. Called from one thread of the core; must be quick, and must not raise."""
+
+    def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take all outputs of one step, in one call; several may be of one request, in their order."""
+        ...
+
+    def on_features_wanted(self, request_id: int, item_index: int) -> None:
+        """Make the features of a media item that came without arrays, and answer with `EngineCore.give_features`.
+        Nothing needs to be done for a request that is over."""
+        ...
+
+
+class EngineCore(Protocol):
+    """Computes token requests. All methods may be called from any thread, and return without waiting for the core
+    unless they say so."""
+
+    @property
+    def facts(self) -> CoreFacts:
+        """What was settled while the model was loaded."""
+        ...
+
+    def start(self, listener: CoreListener) -> None:
+        """Begin to work. Called once, before all other methods."""
+        ...
+
+    def submit(self, requests: Sequence[TokenRequest]) -> None:
+        """Answer requests. Each ends in exactly one final output, whatever happens."""
+        ...
+
+    def finish(self, request_id: int, reason: FinishReason) -> None:
+        """End a request whose text is complete; its final output still comes. Tokens that were computed meanwhile may
+        come before it. Called from `on_outputs`, it ends the request before the core plans another step."""
+        ...
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """End requests that nobody waits for, with reason 'abort'. Nothing happens to those that are over."""
+        ...
+
+    def expect_media(self, request_ids: Iterable[int]) -> None:
+        """Say that these requests are being prepared and have media, so that the encoder may wait a moment to batch
+        them. Whoever does not submit one must forget it."""
+        ...
+
+    def forget_media(self, request_ids: Iterable[int]) -> None:
+        """Expect no media of these requests any more."""
+        ...
+
+    def is_encoded(self, item_hash: bytes) -> bool:
+        """Whether the embedding of this media item is there, or being made. It may be gone a moment later."""
+        ...
+
+    def give_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
+        """Answer `on_features_wanted`: with all features of the item, or with why they cannot be made, which ends the
+        request."""
+        ...
+
+    def yield_to_launches(self) -> None:
+        """Wait while work is launched for a GPU, but not long: for threads that are going to run much Python."""
+        ...
+
+    def reset_caches(self) -> None:
+        """Forget all embeddings and the content of all KV blocks, and wait until that is done. Live requests keep what
+        they use until they end."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """Counts of everything that the core owns."""
+        ...
+
+    def stop(self) -> None:
+        """End all requests with an error, then the threads, and free the weights and caches."""
+        ...
+
+    def close(self) -> None:
+        """`stop`, and wait until all of that is done."""
+        ...

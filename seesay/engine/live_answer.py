@@ -1,0 +1,184 @@
+"""An answer while the core computes it: tokens become text here, and what the core reports becomes an `OutputDelta`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seesay.engine.messages import Features, TokenOutput, TokenReport
+from seesay.processors.text.detokenize import IncrementalDetokenizer
+from seesay.values import (
+    FinishReason,
+    MediaReport,
+    Modality,
+    MultimodalInput,
+    OutputDelta,
+    StageTimings,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from seesay.llm.sampling_params import SamplingParams
+
+OutputSink = Callable[[OutputDelta], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveAnswer:
+    """The front's half of a request that the core computes.
+
+    streams: whether new output is handed out as it comes; otherwise all of it comes with the final delta, and nobody
+        is woken in between.
+    keeps_stop: whether the stop token of the request that ended the answer, or the stop word, remains in it.
+    load_features: by index of a media item that was sent without arrays, how its features are made after all.
+    received_at: a `time.perf_counter()` reading; other times are seconds.
+    """
+
+    request_id: int
+    prompt: MultimodalInput
+    params: SamplingParams
+    detokenizer: IncrementalDetokenizer
+    on_output: OutputSink
+    streams: bool
+    keeps_stop: bool
+    received_at: float
+    media: tuple[MediaReport, ...] = ()
+    load_features: Mapping[int, Callable[[], Features]] = field(default_factory=dict)
+    fetch_s: float = 0.0
+    decode_media_s: float = 0.0
+    preprocess_s: float = 0.0
+    num_tokens: int = 0
+    num_output_tokens: int = 0
+    new_text: list[str] = field(default_factory=list)
+    new_token_ids: list[int] = field(default_factory=list)
+    new_logprobs: list[Mapping[int, float]] = field(default_factory=list)
+
+    @property
+    def defers_tokens(self) -> bool:
+        """Whether tokens may wait for the end of the answer before they become text: nobody sees them before, and no
+        word in them ends it."""
+        return not (self.streams or self.detokenizer.stops_at_words or self.params.pooling)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a stop word has ended the text: tokens that come later are nobody's."""
+        return self.detokenizer.stop is not None
+
+    def take(self, output: TokenOutput) -> OutputDelta | None:
+        """The delta that `output` makes; None when there is nothing to hand out yet."""
+        is_over = self.has_stopped
+        if not is_over:
+            self._add_tokens(output)
+        if output.finish_reason is not None:
+            # An error behind a stop word is of tokens that are nobody's.
+            return self._make_final(replace(output, error=None) if is_over else output)
+        # The text before a stop word comes with the final delta, which the core's report completes.
+        return self._make_delta() if self.streams and not self.has_stopped else None
+
+    def _add_tokens(self, output: TokenOutput) -> None:
+        token_ids, logprobs = output.token_ids, output.logprobs or ()
+        self.num_tokens += len(token_ids)
+        keeps_stop = self.keeps_stop and output.stop_token_id in self.params.stop_token_ids
+        if output.stop_token_id is not None and not keeps_stop:
+            token_ids = token_ids[:-1]
+        if not self.detokenizer.stops_at_words:
+            self.new_text.append(self.detokenizer.push(token_ids).text)
+        for index, token_id in enumerate(token_ids if self.detokenizer.stops_at_words else ()):
+            self.new_text.append(self.detokenizer.push((token_id,)).text)
+            if self.has_stopped:
+                self.num_tokens -= len(output.token_ids) - index - 1
+                token_ids = token_ids[: index + 1]
+                break
+        if output.finish_reason is not None:
+            self.new_text.append(self.detokenizer.flush())
+        self.new_token_ids.extend(token_ids)
+        self.new_logprobs.extend(logprobs[: len(token_ids)])
+
+    def _make_delta(self) -> OutputDelta:
+        """What is new since the last call, as a delta that is not final."""
+        delta = OutputDelta(
+            request_id=self.request_id,
+            prompt_tokens=len(self.prompt.token_ids),
+            text="".join(self.new_text),
+            token_ids=tuple(self.new_token_ids),
+            logprobs=tuple(self.new_logprobs) or None,
+        )
+        self.num_output_tokens += len(self.new_token_ids)
+        self.new_text, self.new_token_ids, self.new_logprobs = [], [], []
+        return delta
+
+    def _make_final(self, output: TokenOutput) -> OutputDelta:
+        """The last delta: what is new, and everything that is reported once."""
+        reason: FinishReason | None = output.finish_reason
+        stop: str | int | None = output.stop_token_id
+        error = output.error
+        if self.has_stopped and error is None:
+            reason, stop = "stop", self.detokenizer.stop
+        report = output.report or TokenReport()
+        return replace(
+            self._make_delta(),
+            finish_reason=reason,
+            stop_reason=stop,
+            usage=self._make_usage(report),
+            timings=self._make_timings(report),
+            logits=self._cut(report.logits, self.params.output_logits),
+            last_hidden_state=self._cut(report.hidden_states, self.params.output_last_hidden_state),
+            prompt_logprobs=None if report.prompt_logprobs is None else tuple(report.prompt_logprobs.tolist()),
+            pooled=_as_tensor(report.pooled) if reason == "stop" else None,
+            media=self._make_media(report) if reason in ("stop", "length") else (),
+            error=error,
+        )
+
+    def _cut(self, values: npt.NDArray[np.float32] | None, kind: str | None) -> Any:
+        """Per-position outputs as a tensor, without those that were computed behind a stop word."""
+        if values is not None and self.has_stopped:
+            values = values[: self.num_tokens + (len(self.prompt.token_ids) - 1 if kind == "all" else 0)]
+        return _as_tensor(values)
+
+    def _make_media(self, report: TokenReport) -> tuple[MediaReport, ...]:
+        """How each media item was seen, and whether a tower ran for it."""
+        return tuple(
+            replace(media, is_cached=index not in report.encoded_items) for index, media in enumerate(self.media)
+        )
+
+    def _make_usage(self, report: TokenReport) -> Usage:
+        items = self.prompt.items
+        num_images = sum(item.modality is Modality.IMAGE for item in items)
+        return Usage(
+            prompt_tokens=len(self.prompt.token_ids),
+            completion_tokens=self.num_output_tokens,
+            cached_tokens=report.num_cached_tokens,
+            media_tokens=sum(len(item.slots) for item in items),
+            num_images=num_images,
+            num_videos=len(items) - num_images,
+        )
+
+    def _make_timings(self, report: TokenReport) -> StageTimings:
+        now = time.perf_counter()
+        first, computing = report.first_token_at_s, report.computing_at_s
+        return StageTimings(
+            fetch_s=self.fetch_s,
+            decode_media_s=self.decode_media_s,
+            preprocess_s=self.preprocess_s,
+            encode_queue_s=report.encode_queue_s,
+            encode_s=report.encode_s,
+            prefill_s=(first or now) - computing if computing is not None else 0.0,
+            decode_s=now - first if first is not None else 0.0,
+            time_to_first_token_s=first - self.received_at if first is not None else 0.0,
+            total_s=now - self.received_at,
+        )
+
+
+def _as_tensor(values: npt.NDArray[np.float32] | None) -> Any:
+    """`values` as a tensor; the same memory, unless it must not be written."""
+    if values is None:
+        return None
+    import torch
+
+    return torch.from_numpy(np.require(values, requirements="W"))

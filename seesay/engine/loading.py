@@ -1,0 +1,156 @@
+"""Builds a core: loads the weights, sizes the KV cache by trial, warms up what steps will use."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from seesay.device.query import measure_peak, pick_device
+from seesay.engine.loop import EngineLoop
+from seesay.llm.block_pool import BlockPool
+from seesay.llm.scheduler import Scheduler, SchedulerConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.checkpoint import Checkpoint
+    from seesay.config import EngineConfig, VisionConfig
+    from seesay.encoders.encoder import Encoder
+    from seesay.engine.opened_model import OpenedModel
+    from seesay.llm.runner import ModelRunner
+
+logger = logging.getLogger("seesay")
+
+_STREAMED_TOKENS = 368
+"""Most tokens of prompts in a step in which streamed answers go on: about 8 ms of a 7B model on a large GPU."""
+_ENCODING_TOKENS = 1024
+"""Most tokens of prompts in a step while pictures are encoded: shorter ones let tower and decoder go hand in hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """What the engine really uses, after 'auto' and None were settled for this checkpoint and device."""
+
+    device: torch.device
+    dtype: torch.dtype
+    session_len: int
+    max_batch_size: int
+
+
+def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> ResolvedConfig:
+    """Settle 'auto' and None in `config`. Raises `ConfigError` for a device that is not there."""
+    import torch
+
+    device = pick_device(config.device_type)
+    if config.dtype != "auto":
+        dtype = config.dtype
+    elif device.type == "cpu":
+        dtype = "float32"
+    else:
+        stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or text_config.dtype
+        dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
+    num_positions = text_config.max_position_embeddings
+    if config.session_len is not None and config.session_len > num_positions:
+        logger.warning(
+            "session_len=%d is more than the %d positions that the model was trained for: answers beyond them are "
+            "seldom good",
+            config.session_len,
+            num_positions,
+        )
+    return ResolvedConfig(
+        device=device,
+        dtype=getattr(torch, dtype),
+        session_len=config.session_len or num_positions,
+        max_batch_size=config.max_batch_size or (512 if device.type == "cuda" else 32),
+    )
+
+
+def load_core(model: OpenedModel, config: EngineConfig, vision_config: VisionConfig) -> EngineLoop:
+    """Load the weights of `model` and build the core that computes with them; it is not started. What a front must know
+    of it is in `EngineLoop.facts`. Raises `CheckpointError` or `ConfigError`."""
+    with model.checkpoint.blamed():
+        resolved = resolve(config, model.checkpoint, model.backbone.text_config)
+        encoder = _build_encoder(model, config, resolved)
+        runner, scheduler = _build_runner(model, config, resolved, encoder)
+    is_ahead = config.async_scheduling
+    return EngineLoop(
+        scheduler=scheduler,
+        runner=runner,
+        encoder=encoder,
+        vision_config=vision_config,
+        is_ahead=resolved.device.type == "cuda" if is_ahead is None else is_ahead,
+    )
+
+
+def _build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> Encoder | None:
+    family = model.family
+    if not family.modalities or config.disable_vision_encoder:
+        return None
+    family.resizes_on_device = resolved.device.type == "cuda"
+    encoder = family.build_encoder(resolved.device, resolved.dtype)
+    if config.eager_mode:
+        encoder.disable_graphs()
+    return encoder
+
+
+def _build_runner(
+    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, encoder: Encoder | None
+) -> tuple[ModelRunner, Scheduler]:
+    """Load the decoder, and size the KV cache after the largest prefill and the largest encode were tried."""
+    from seesay.llm.runner import ModelRunner
+
+    backbone = model.backbone
+    runner = ModelRunner.load(
+        model.checkpoint,
+        backbone.text_config,
+        decoder_name=backbone.decoder_name,
+        tied_embeddings=backbone.tie_word_embeddings,
+        device=resolved.device,
+        dtype=resolved.dtype,
+        block_size=config.block_size,
+        session_len=resolved.session_len,
+    )
+    is_gpu = resolved.device.type == "cuda"
+    records_graphs = is_gpu and not config.eager_mode
+    reserved = runner.profile(
+        max_tokens=config.max_prefill_token_num,
+        max_batch_size=resolved.max_batch_size,
+        session_len=resolved.session_len,
+        records_graphs=records_graphs,
+    )
+    largest = model.family.largest_input() if encoder is not None and resolved.device.type != "cpu" else None
+    if encoder is not None and largest is not None:
+        reserved += measure_peak(resolved.device, lambda: encoder.encode([largest]))
+    num_blocks = runner.allocate_cache(
+        num_blocks=config.num_gpu_blocks,
+        share=config.cache_max_entry_count,
+        max_batch_size=resolved.max_batch_size,
+        session_len=resolved.session_len,
+        reserved_bytes=reserved,
+        num_host_slots=config.num_cpu_blocks,
+    )
+    pool = BlockPool(
+        num_blocks,
+        config.block_size,
+        enable_prefix_caching=config.enable_prefix_caching,
+        num_host_slots=config.num_cpu_blocks,
+    )
+    where = f"{num_blocks} blocks of {config.block_size} tokens on {resolved.device}"
+    logger.info("KV cache: %s, %d more in host memory", where, config.num_cpu_blocks)
+    if num_blocks * config.block_size < resolved.session_len:
+        resolved = replace(resolved, session_len=num_blocks * config.block_size)
+        logger.warning("the KV cache holds %d tokens: session_len is lowered to that", resolved.session_len)
+    if is_gpu:
+        runner.warm_up(max_tokens=config.max_prefill_token_num, max_batch_size=resolved.max_batch_size)
+    if records_graphs:
+        runner.record_graphs(max_batch_size=resolved.max_batch_size, session_len=resolved.session_len)
+    scheduler_config = SchedulerConfig(
+        max_batch_size=resolved.max_batch_size,
+        max_prefill_token_num=config.max_prefill_token_num,
+        max_streamed_tokens=_STREAMED_TOKENS if is_gpu else None,
+        max_encoding_tokens=_ENCODING_TOKENS if is_gpu else None,
+        session_len=resolved.session_len,
+        short_limit=runner.decoder.config.rotary.short_limit,
+    )
+    return runner, Scheduler(scheduler_config, pool)

@@ -1,0 +1,104 @@
+"""What the two halves of the engine send each other: tokens in, tokens out. Plain data and numpy arrays alone, so that
+every value here can be serialized.
+
+The front makes token requests of prompts and text of tokens; the core (`EngineCore`) computes. All times that end in
+`_at_s` are `time.perf_counter()` readings. On Linux that is CLOCK_MONOTONIC, which all processes of a machine share, so
+readings of the two halves may be compared when they are different processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from seesay.errors import RequestError
+    from seesay.llm.sampling_params import SamplingParams
+    from seesay.values import FinishReason, MultimodalInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """A prompt of tokens and embeddings, and how to continue it.
+
+    request_id: unique among the live requests of a core. An item of `prompt` whose `has_arrays` is false is encoded
+        only if its embedding is not at hand; the core then asks for its features (`CoreListener.on_features_wanted`).
+    owner: whose it is; owners take turns. cache_salt: requests of different salts share no KV block.
+    is_streamed: whether somebody reads the answer while it is made, so that its tokens should come evenly.
+    defers_tokens: whether nobody reads tokens before the end; all of them then come with the final output.
+    """
+
+    request_id: int
+    prompt: MultimodalInput
+    params: SamplingParams
+    owner: Hashable = None
+    cache_salt: bytes = b""
+    is_streamed: bool = False
+    defers_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenReport:
+    """What the core reports once per request, when it ends.
+
+    num_cached_tokens: of the prompt, from the prefix cache.
+    encode_queue_s: the longest that a media item waited for its batch; encode_s: seconds in which items were encoded.
+    computing_at_s: when its first row was launched; first_token_at_s: when its first token was known. None: never.
+    encoded_items: indexes of the media items for which a tower ran.
+    logits float32 [n, vocab], hidden_states float32 [n, hidden], prompt_logprobs float64 [n], pooled float32 [hidden]:
+        when they were asked for.
+    """
+
+    num_cached_tokens: int = 0
+    encode_queue_s: float = 0.0
+    encode_s: float = 0.0
+    computing_at_s: float | None = None
+    first_token_at_s: float | None = None
+    encoded_items: tuple[int, ...] = ()
+    logits: npt.NDArray[np.float32] | None = None
+    hidden_states: npt.NDArray[np.float32] | None = None
+    prompt_logprobs: npt.NDArray[np.float64] | None = None
+    pooled: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOutput:
+    """New tokens of one request, its end, or both. Every request ends in exactly one output with a `finish_reason`.
+
+    token_ids: they include the token that ended the request, which `stop_token_id` then names. logprobs: {token id:
+    logprob} for each of them, when asked for. error: set when `finish_reason` is 'error'. report: comes with the final
+    output; None there when the core itself is gone.
+    """
+
+    request_id: int
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Mapping[int, float], ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: RequestError | None = None
+    report: TokenReport | None = None
+
+
+Features = Mapping[str, Any]
+"""A family's preprocessed input of one media item: numbers, strings, tuples of these, and numpy arrays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreFacts:
+    """What a front must know of a core, once its model is loaded.
+
+    device, dtype: names, such as 'cuda:0' and 'bfloat16'. session_len: most tokens of a prompt and its answer, which
+    the KV cache can hold. takes_media: whether the vision encoder is there. resizes_on_device: whether decoded frames
+    are resized by the core's device where the family asks for that (see `Family`).
+    """
+
+    device: str
+    dtype: str
+    session_len: int
+    max_batch_size: int
+    takes_media: bool
+    resizes_on_device: bool
