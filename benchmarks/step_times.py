@@ -272,10 +272,12 @@ def time_calls(
     times = []
     for side_px in sides_px:
         frames = rng.integers(0, 256, (1, side_px, side_px, 3), dtype=np.uint8)
-        features = family.preprocess(DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32)), {})
+        media = DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32))
+        plan = family.plan_media(media.modality, media.size, {})
+        features = family.preprocess(media, plan.measures)
         encode = partial(encoder.encode, [features])
         found = [stopwatch.time_call(encode, stream) for _ in range(NUM_FIRST_CALLS + rounds)]
-        times.append(EncodeTime(family.num_units(features), round(statistics.median(found[NUM_FIRST_CALLS:]), 4)))
+        times.append(EncodeTime(plan.num_units, round(statistics.median(found[NUM_FIRST_CALLS:]), 4)))
     return sorted(times)
 
 

@@ -33,7 +33,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPart:
-    """A reference to a picture or clip, not loaded yet.
+    """A reference to a picture or video, not loaded yet.
 
     `source` is whatever `load_image` / `load_video` take: path, URL, data URL, bytes, PIL image, list of frames.
     `options` are the per-item options of the request: `min_pixels`, `max_pixels`, `fps`, `num_frames`, ….
@@ -97,7 +97,7 @@ class RenderedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSize:
-    """What a header tells of a picture (one frame) or of the frames that are taken from a clip, upright, in pixels."""
+    """Size in pixels of an upright picture (one frame), or of the frames that are taken from a video."""
 
     num_frames: int
     height: int
@@ -109,11 +109,23 @@ class MediaSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VideoFrames:
+    """Sampled frames of a video: `frames` uint8 [N, H, W, 3] and the second of the video each is shown at.
+
+    `frame_interval_s` is the video's duration divided by N.
+    """
+
+    frames: npt.NDArray[np.uint8]
+    timestamps_s: tuple[float, ...]
+    frame_interval_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedMedia:
-    """Pixels of one picture (N = 1) or of the sampled frames of one clip.
+    """Pixels of one picture (N = 1) or of the sampled frames of one video.
 
     `frames` is uint8 [N, H, W, 3]; `timestamps_s` has one time per frame (empty for a picture);
-    `frame_interval_s` is the clip's duration divided by N (0 for a picture, or when it is not known);
+    `frame_interval_s` is the video's duration divided by N (0 for a picture, or when it is not known);
     `digest` is 32 bytes over the pixels and times: equal content has an equal digest, however it was sent.
     """
 
@@ -143,7 +155,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaItem:
-    """One picture or clip inside a tokenized prompt.
+    """One picture or video inside a tokenized prompt.
 
     `span` is the (start, stop) range of prompt positions it occupies; `slots` int64 [R] are the absolute positions,
     ascending and inside the span, that take the R rows of the encoder's output. `hash` is 32 bytes over content,
@@ -233,7 +245,7 @@ class StepPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Counts of one request. `cached_tokens` of the prompt came from the prefix cache, `media_tokens` hold embeddings
-    of its `num_images` pictures and `num_videos` clips."""
+    of its `num_images` pictures and `num_videos` videos."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -261,9 +273,9 @@ class StageTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaReport:
-    """How one picture or clip of a request was seen.
+    """How one picture or video of a request was seen.
 
-    num_frames, height, width: as it came (of a clip, the frames that were taken). resized_height, resized_width: in
+    num_frames, height, width: as it came (of a video, the frames that were taken). resized_height, resized_width: in
     pixels, as the model receives it. num_tiles: pieces, of all frames together, that go through the tower (1 where a
     picture is not cut); num_patches: of all of them; num_tokens: its places in the prompt. is_cached: no tower ran for
     it, because its embedding or its part of the KV cache was there.

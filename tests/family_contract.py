@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ import torch
 
 from seesay.checkpoint import Checkpoint
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
-from seesay.vl.family import Family
+from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality, MultimodalInput, RenderedPrompt
+from seesay.vl.family import Family, Features, MediaPlan
+from seesay.vl.media import PreparedMedia
 from seesay.vl.prompt import build_input, tokenize
 from seesay.vl.registry import find_family, list_families
 
@@ -71,6 +71,23 @@ def draw_media(modality: Modality, count: int, height: int, width: int, seed: in
     return DecodedMedia(modality=modality, frames=frames, timestamps_s=times, digest=rng.bytes(32))
 
 
+def plan(family: Family, modality: Modality, size: MediaSize, options: Mapping[str, Any] | None = None) -> MediaPlan:
+    """The plan of an item with options as a request has them."""
+    return family.plan_media(modality, size, family.resolve_options(modality, options or {}))
+
+
+def prepare(family: Family, media: DecodedMedia, options: Mapping[str, Any] | None = None) -> PreparedMedia:
+    """What the media front makes of decoded media."""
+    planned = plan(family, media.modality, media.size, options)
+    features = family.preprocess(media, planned.measures)
+    return PreparedMedia(modality=media.modality, features=features, plan=planned, key=media.digest, size=media.size)
+
+
+def preprocess(family: Family, media: DecodedMedia, options: Mapping[str, Any] | None = None) -> Features:
+    """The tower's input for decoded media, with options as a request has them."""
+    return prepare(family, media, options).features
+
+
 def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | None = None) -> MultimodalInput:
     """'the', a marker and a word for each of `media`, an end: through our prompt builder."""
     markers = loaded.family.markers
@@ -79,10 +96,7 @@ def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | N
         spans.append((len(text), len(text) + len(markers[item.modality])))
         text += f"{markers[item.modality]} in 12\n"
     parts = tuple(MediaPart(modality=item.modality, source=None) for item in media)
-    prepared = [
-        SimpleNamespace(modality=m.modality, features=loaded.family.preprocess(m, options or {}), key=m.digest)
-        for m in media
-    ]
+    prepared = [prepare(loaded.family, item, options) for item in media]
     rendered = RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
     tokens = tokenize(rendered, loaded.tokenizer)
     made: MultimodalInput = build_input(tokens, prepared, family=loaded.family, model_digest=bytes(32))
@@ -96,12 +110,12 @@ def run_processor(loaded: Loaded, media: list[DecodedMedia]) -> Any:
     markers = loaded.family.markers
     text = "the " + "".join(f"{markers[item.modality]} in 12\n" for item in media) + "<|im_end|>"
     images = [Image.fromarray(item.frames[0]) for item in media if item.modality is IMAGE]
-    clips = [torch.from_numpy(item.frames).permute(0, 3, 1, 2) for item in media if item.modality is VIDEO]
+    videos = [torch.from_numpy(item.frames).permute(0, 3, 1, 2) for item in media if item.modality is VIDEO]
     kwargs: dict[str, Any] = {"images": images} if images else {}
-    if clips:
-        kwargs["videos"] = clips
+    if videos:
+        kwargs["videos"] = videos
         kwargs["video_metadata"] = [
-            {"fps": FPS, "total_num_frames": len(clip), "frames_indices": list(range(len(clip)))} for clip in clips
+            {"fps": FPS, "total_num_frames": len(video), "frames_indices": list(range(len(video)))} for video in videos
         ]
     return loaded.processor(text=[text], return_tensors="pt", **kwargs)
 
@@ -123,11 +137,11 @@ def hf_rows(loaded: Loaded, inputs: Any, media: list[DecodedMedia]) -> list[torc
             counts = [len(item.slots) for item in build(loaded, media).items]
             return list(rows.split(counts))
         images = iter(model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]).pooler_output)
-        clips = iter(())
+        videos = iter(())
         if "pixel_values_videos" in inputs:
             found = model.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"]).pooler_output
-            clips = iter(found)
-        return [next(images) if item.modality is IMAGE else next(clips) for item in media]
+            videos = iter(found)
+        return [next(images) if item.modality is IMAGE else next(videos) for item in media]
 
 
 def edit_json(source: Path, target: Path, name: str, edit: Callable[[dict[str, Any]], None]) -> Path:

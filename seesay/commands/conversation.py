@@ -56,9 +56,9 @@ class Attachment:
         except OSError as error:
             raise RequestError(ErrorCode.INVALID_MEDIA, f"cannot read {source!r}: {error.strerror}") from None
         if kind == "image":
-            from seesay.processors.media.picture import read_size
+            from seesay.processors.media.picture import Picture
 
-            read_size(content, _ANY_SIZE, repr(source))
+            Picture(content, limits=_ANY_SIZE, name=repr(source)).size()
         guessed = mimetypes.guess_type(path.name)[0] or ""
         mime = guessed if guessed.startswith(f"{kind}/") else {"image": "image/png", "video": "video/mp4"}[kind]
         return cls(kind=kind, source=source, url=f"data:{mime};base64,{base64.b64encode(content).decode()}")

@@ -45,7 +45,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate, as_template, choose_template
 from seesay.values import EngineStats, FinishReason, GenerationRequest, OutputDelta
-from seesay.vl.media import MediaBatch
+from seesay.vl.media_batch import MediaBatch
 from seesay.vl.messages import parse_prompts
 
 if TYPE_CHECKING:

@@ -35,7 +35,9 @@ from seesay.values import (
     RenderedPrompt,
     TextPart,
 )
-from seesay.vl.media import FeatureCacheStats, MediaBatch, MediaFront, OpenRequest, PreparedMedia
+from seesay.vl.feature_cache import FeatureCacheStats
+from seesay.vl.media import MediaFront, OpenRequest, PreparedMedia
+from seesay.vl.media_batch import MediaBatch
 from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
 
 _LEAST_CHARS, _CHARS_PER_TOKEN, _LEAST_PARTS = 1 << 20, 64, 4096
@@ -184,7 +186,7 @@ class RequestPreparer:
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def count_tokens(self, request: GenerationRequest) -> int:
-        """Tokens of the prompt, media included. Decodes only clips that do not tell their size otherwise."""
+        """Tokens of the prompt, media included. Decodes only videos that do not tell their size otherwise."""
         tokens, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len)
         counts = [item.num_tokens for item in opened.items]
         if None in counts:
@@ -333,7 +335,7 @@ def _texts_of(messages: Iterable[Message]) -> Iterator[str]:
 
 
 def has_media(request: GenerationRequest) -> bool:
-    """Whether a request refers to pictures or clips."""
+    """Whether a request refers to pictures or videos."""
     return any(True for _ in _media_parts(request))
 
 

@@ -1,7 +1,7 @@
-"""How families work whose towers take pictures and clips at about their own size, cut into patches, with positions in
-time, height and width.
+"""The base of families whose towers take pictures and videos at about their own size, cut into patches, with positions
+in time, height and width.
 
-Pixels stay uint8 until they are on the tower's device: a quarter of the memory to cache and to move.
+Pixels stay uint8 until they are on the tower's device: they take a quarter of the memory in caches and transfers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seesay.vl.pixels import PixelSettings, read_processor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchSettings:
-    """Sizes of one modality. `total_pixels`, when set, is shared evenly by the frames of a clip."""
+    """Sizes of one modality. `total_pixels`, when set, is divided equally among the frames of a video."""
 
     pixels: PixelSettings
     min_pixels: int
@@ -43,7 +43,7 @@ class PatchSettings:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], where: object, default_size: Mapping[str, int]) -> PatchSettings:
-        """From the processor's JSON; `min_pixels` and `max_pixels` go before `size`, as in Transformers."""
+        """Read the processor's JSON; `min_pixels` and `max_pixels` override `size`, as in Transformers."""
         size = {**default_size, **(settings.get("size") or {})}
         factor = settings.get("patch_size", 14) * settings.get("merge_size", 2)
         budget = int(settings.get("max_video_tokens", 128000) * factor * factor * 0.9)
@@ -62,7 +62,7 @@ class PatchSettings:
         return options.get("max_pixels", max(self.max_pixels, options.get("min_pixels", self.min_pixels)))
 
     def fit(self, size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
-        """(height, width) the frames are resized to: near their own size, or near `resized_height` and
+        """Return the (height, width) that frames are resized to: near their own size, or near `resized_height` and
         `resized_width`. Raises `RequestError` for options that contradict each other."""
         min_pixels = options.get("min_pixels", self.min_pixels)
         max_pixels = self.max_pixels_of(options)
@@ -83,8 +83,8 @@ class PatchSettings:
 
 
 class DynamicResolutionFamily(Family):
-    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, or those of `send_frames`; `grid` (t, h,
-    w) in patches and what else `measure` tells, and for a clip `seconds_per_grid`, the time between two steps of t."""
+    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, or those of `send_frames`; the plan's measures, with
+    `grid` (t, h, w) in patches; and for a video `seconds_per_grid`, the time between two steps of t."""
 
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
@@ -117,7 +117,7 @@ class DynamicResolutionFamily(Family):
                     f"{given}, config.json's vision_config says {expected}"
                 )
         if self.settings[Modality.IMAGE].pixels.statistics != self.settings[Modality.VIDEO].pixels.statistics:
-            raise CheckpointError(f"{checkpoint.path}: pictures and clips are normalized differently: not supported")
+            raise CheckpointError(f"{checkpoint.path}: pictures and videos are normalized differently: not supported")
         self.merge_size: int = vision.spatial_merge_size
         self._start, self._end = config.vision_start_token_id, config.vision_end_token_id
         self._pads = {Modality.IMAGE: config.image_token_id, Modality.VIDEO: config.video_token_id}
@@ -139,11 +139,11 @@ class DynamicResolutionFamily(Family):
             for modality, settings in self.settings.items()
         }
 
-    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         import torch
 
         settings = self.settings[media.modality]
-        features: dict[str, Any] = {**self.measure(media.modality, media.size, options)}
+        features: dict[str, Any] = {**measures}
         if media.modality is Modality.VIDEO:
             features["seconds_per_grid"] = _frame_interval_s(media) * settings.temporal_patch_size
         if self.may_send_frames(media.size, settings.pixels.resample):
@@ -167,29 +167,30 @@ class DynamicResolutionFamily(Family):
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
         return {**options, "max_pixels": max_pixels}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         settings = self.settings[modality]
-        height, width = settings.fit(size, self.check_options(modality, options))
+        height, width = settings.fit(size, options)
         steps = -(-size.num_frames // settings.temporal_patch_size)
         grid = (steps, height // settings.patch_size, width // settings.patch_size)
         return {"grid": grid, "num_tiles": 1, "resized": (height, width)}
 
-    def expand(self, modality: Modality, features: Features) -> Expansion:
-        num_rows = math.prod(features["grid"]) // self.merge_size**2
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
+        num_rows = math.prod(measures["grid"]) // self.merge_size**2
         return make_expansion(([self._start], False), ([self._pads[modality]] * num_rows, True), ([self._end], False))
 
-    def num_units(self, features: Features) -> int:
-        return math.prod(features["grid"])
+    def num_units(self, measures: Features) -> int:
+        return math.prod(measures["grid"])
 
     def time_interval(self, features: Features) -> float:  # noqa: ARG002
-        """Rotary positions between two time steps of an item."""
+        """Return the rotary positions between two time steps of an item."""
         return 1.0
 
     def positions(
         self, token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...]
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """int64 [3, T] of (time, height, width): text counts up in all three; a picture's rows form a grid that starts
-        at the next position and takes as many positions as its longer side (M-RoPE, arXiv 2409.12191 section 2.1)."""
+        """Return int64 [3, T] of (time, height, width): text counts up in all three; the rows of a picture form a grid
+        that starts at the next position and takes as many positions as its longer side (M-RoPE, arXiv 2409.12191,
+        section 2.1)."""
         positions = np.empty((3, len(token_ids)), dtype=np.int64)
         done, next_position = 0, 0
         highest = -1
@@ -224,7 +225,7 @@ def _fill_text(positions: npt.NDArray[np.int64], start: int, stop: int, first: i
 
 
 def _frame_interval_s(media: DecodedMedia) -> float:
-    """Seconds that one frame stands for: duration / N where it is known, else the mean time between two frames."""
+    """Return the seconds that one frame stands for: duration / N if known, else the mean time between two frames."""
     times = media.timestamps_s
     if media.frame_interval_s > 0:
         return media.frame_interval_s

@@ -1,4 +1,4 @@
-"""What a model family must say about itself, and the parts that are the same for all of them.
+"""The interface of a model family, and the parts that are the same for all families.
 
 A family knows its markers, preprocessing, placeholder tokens, positions, weights and tower. It computes nothing on
 a device: torch is imported inside `build_encoder` only.
@@ -37,26 +37,27 @@ logger = logging.getLogger("seesay")
 Features = Mapping[str, Any]
 
 MAX_UNITS = 1 << 22
-"""Most patches of one picture or clip: beyond it nothing is worth counting."""
+"""Most patches of one picture or video: no prompt can hold more."""
 MAX_PIXELS, MAX_TILES = 1 << 31, 1024
-"""Largest values of options that ask for pixels and for tiles."""
+"""Largest values of options that give a number of pixels and of tiles."""
 MAX_DEVICE_PIXELS = 1 << 24
-"""Larger pictures are resized on the host, so that they take no more of the device's memory than was planned for."""
+"""Larger pictures are resized on the host, so that they take no more device memory than was planned for."""
 
 
 BARE_DECODER = {name: name for name in ("layers.", "embed_tokens.", "norm.")}
-"""How a decoder that was saved by itself, without its head, names its tensors: see `WeightMap.decoder`."""
+"""Tensor names of a decoder that was saved by itself, without its head: see `WeightMap.decoder`."""
 
 _MAX_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightMap:
-    """Whose tensor is whose, by prefix of its name in the checkpoint; the longest prefix that fits decides.
+    """Assign checkpoint tensors to the decoder and the tower, by prefix of their names; the longest matching prefix
+    decides.
 
-    `decoder` and `tower` give what the prefix becomes in the decoder's (`layers.0.self_attn.q_proj.weight`,
-    `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and the tower's names. Prefixes in `ignored` are not used
-    by us, nor are buffers (`is_buffer`), whoever has them.
+    `decoder` and `tower` map a prefix to what replaces it in the decoder's names (`layers.0.self_attn.q_proj.weight`,
+    `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and in the tower's. Tensors whose prefix is in `ignored` are
+    not used, and neither are buffers (`is_buffer`).
     """
 
     decoder: Mapping[str, str]
@@ -64,16 +65,16 @@ class WeightMap:
     ignored: tuple[str, ...] = ()
 
     def decoder_name(self, name: str) -> str | None:
-        """The decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
+        """Return the decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
         return self._rename(name, self.decoder)
 
     def tower_name(self, name: str) -> str | None:
-        """The tower's name of checkpoint tensor `name`; None when it is not the tower's."""
+        """Return the tower's name of checkpoint tensor `name`; None when it is not the tower's."""
         return self._rename(name, self.tower)
 
     def is_leftover(self, name: str) -> bool:
-        """Whether the tensor belongs to nobody: another head of the model, or a buffer that is not as common as the
-        rotary frequencies of old checkpoints and the position ids of towers."""
+        """Return whether neither decoder nor tower use the tensor, and it is not expected either: another head of the
+        model, or a buffer other than the rotary frequencies and position ids that many checkpoints contain."""
         if is_buffer(name):
             return not name.endswith((".inv_freq", ".position_ids"))
         return self._prefix(name) is None
@@ -102,11 +103,32 @@ class Backbone:
     tie_word_embeddings: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPlan:
+    """What one media item becomes, known from its size before a pixel is decoded.
+
+    `measures` are the features that hold no pixels: `resized` (height, width) in pixels and `num_tiles` are among them.
+    `expansion` replaces the item's marker; `num_units` are the patches that go through the tower.
+    """
+
+    measures: Features
+    expansion: Expansion
+    num_units: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Places in the prompt."""
+        return len(self.expansion.token_ids)
+
+
 class Family(ABC):
     """One kind of model. An instance belongs to one loaded checkpoint; its methods are thread-safe.
 
-    options: names of the per-item options `preprocess` knows, by modality; their values are positive integers.
-    decode_defaults: how a clip is sampled when the request does not say (`fps`, `num_frames`, …).
+    A media item takes this way: `resolve_options` checks its options, `plan_media` makes a `MediaPlan` of its size, and
+    `preprocess` makes the tower's input of its pixels and the plan's measures.
+
+    options: names of the per-item options by modality; their values are positive integers.
+    decode_defaults: how a video is sampled when the request does not say (`fps`, `num_frames`, …).
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
     """
@@ -119,7 +141,7 @@ class Family(ABC):
     resizes_on_device: bool = False
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
-        """Read the processor settings. Warns, by name, of tensors that belong to nobody."""
+        """Read the processor settings. Logs one warning that names the leftover tensors (`WeightMap.is_leftover`)."""
         self.checkpoint = checkpoint
         self.tokenizer = tokenizer
         leftovers = {re.sub(r"\d+", "*", n) for n in checkpoint.tensor_names() if self.weights.is_leftover(n)}
@@ -136,74 +158,76 @@ class Family(ABC):
     @property
     @abstractmethod
     def markers(self) -> Mapping[Modality, str]:
-        """The text that stands for one picture or clip in a rendered prompt."""
+        """The text that stands for one picture or video in a rendered prompt."""
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        """The settings that decide what `preprocess` returns (JSON values): part of every cache key."""
+        """The settings that decide what `preprocess` returns, as JSON values: part of every cache key."""
         return {}
 
     @abstractmethod
-    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
-        """The tower's input for one picture or clip. Raises `RequestError` for an option it does not know."""
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
+        """Return the `measures` of a `MediaPlan` for media of this size. `options` are those of `resolve_options`.
+        Raises `RequestError` for options that contradict each other or the size."""
 
     @abstractmethod
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
-        """What `preprocess` makes of media of this size, but for the pixels: the entries that `expand` and `num_units`
-        read. `num_tiles` and `resized` (height, width) in pixels are among them. Raises `RequestError` as it does."""
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
+        """Return the tokens that replace the marker's. As many take embeddings as the tower makes rows."""
 
-    def count_tokens(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> int:
-        """Places in the prompt that media of this size take, known before a pixel is decoded. Raises `RequestError` for
-        more patches than any prompt can hold, whatever the options ask for."""
-        measured = self.measure(modality, size, options)
-        if (num_units := self.num_units(measured)) > MAX_UNITS:
+    @abstractmethod
+    def num_units(self, measures: Features) -> int:
+        """Return the number of patches that go through the tower: the cost of encoding."""
+
+    @abstractmethod
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        """Return the tower's input for one item, `measures` included, which are those of its plan."""
+
+    def plan_media(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> MediaPlan:
+        """Plan an item of this size. `options` are those of `resolve_options`. Raises `RequestError` for more patches
+        than any prompt can hold, and for what `measure` refuses."""
+        measures = self.measure(modality, size, options)
+        num_units = self.num_units(measures)
+        if num_units > MAX_UNITS:
             message = (
                 f"the {modality.value} would become {num_units} patches, more than the {MAX_UNITS} that one may have: "
                 "ask for fewer pixels, tiles or frames"
             )
             raise RequestError(ErrorCode.MEDIA_TOO_LARGE, message, "messages")
-        return len(self.expand(modality, measured).token_ids)
-
-    @abstractmethod
-    def expand(self, modality: Modality, features: Features) -> Expansion:
-        """The tokens that replace the marker's. As many take embeddings as the tower makes rows."""
-
-    @abstractmethod
-    def num_units(self, features: Features) -> int:
-        """Patches that go through the tower: what encoding costs."""
+        return MediaPlan(measures=measures, expansion=self.expand(modality, measures), num_units=num_units)
 
     def positions(
         self,
         token_ids: npt.NDArray[np.int64],
         items: tuple[MediaItem, ...],  # noqa: ARG002
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """Rotary positions int64 [T] or [3, T] of a prompt, and the position of the first generated token.
+        """Return rotary positions int64 [T] or [3, T] of a prompt, and the position of the first generated token.
 
         Media are found by the items' spans and slots, never by token ids.
         """
         return np.arange(len(token_ids), dtype=np.int64), len(token_ids)
 
     def largest_input(self) -> Features | None:
-        """Features of the costliest picture with default options, for memory planning; None without a tower."""
+        """Return features of the costliest picture with default options, for memory planning; None without a tower."""
         size = self.largest_size()
         if size is None:
             return None
-        # A GPU that resizes also holds the picture as it came.
+        # A GPU that resizes also holds the picture at its own size.
         times = max(1, math.isqrt(MAX_DEVICE_PIXELS // math.prod(size))) if self.resizes_on_device else 1
         frames = np.zeros((1, times * size[0], times * size[1], 3), dtype=np.uint8)
-        return self.preprocess(DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32)), {})
+        media = DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32))
+        return self.preprocess(media, self.measure(media.modality, media.size, {}))
 
     def largest_size(self) -> tuple[int, int] | None:
-        """(height, width) in pixels of the picture that costs most; None without a tower."""
+        """Return (height, width) in pixels of the costliest picture; None without a tower."""
         return None
 
     def may_send_frames(self, size: MediaSize, resample: Resample) -> bool:
-        """Whether the tower's device is to resize frames of this size."""
-        # lanczos is Pillow's, on the host
+        """Return whether the tower's device resizes frames of this size."""
+        # Pillow alone has a lanczos filter, on the host.
         return self.resizes_on_device and resample != "lanczos" and size.height * size.width <= MAX_DEVICE_PIXELS
 
     def backbone(self) -> Backbone:
-        """The text decoder: its config and which tensors are its own."""
+        """Return the text decoder's config and the names of its tensors."""
         config = self.checkpoint.hf_config()
         text_config = config.get_text_config(decoder=True)
         names = {self.weights.decoder_name(name) for name in self.checkpoint.tensor_names()}
@@ -215,32 +239,33 @@ class Family(ABC):
         )
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:  # noqa: ARG002
-        """The tower with its weights on `device`. Raises `CheckpointError` naming a tensor that does not fit."""
+        """Return the tower with its weights on `device`. Raises `CheckpointError` naming a tensor that does not fit."""
         raise CheckpointError(f"{self.checkpoint.architecture} has no vision tower")
 
-    def media_key(self, modality: Modality, options: Mapping[str, Any]) -> bytes:
-        """What, besides the decoded pixels, decides the features: part of a media item's hash."""
-        chosen = self.check_options(modality, options)
-        parts = [self.name, modality.value, dict(self.preprocessing), dict(chosen)]
+    def media_key(self, modality: Modality, options: Mapping[str, int]) -> bytes:
+        """Return what decides the features besides the decoded pixels: a part of the item's hash. `options` are those
+        of `resolve_options`."""
+        parts = [self.name, modality.value, dict(self.preprocessing), dict(options)]
         return json.dumps(parts, sort_keys=True).encode()
 
     def resolve_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return the options of one media item with `detail` replaced by what it means to this family. The result is
-        what all other methods take. Raises `RequestError` naming the first bad option."""
-        own = {name: value for name, value in options.items() if name != "detail"}
-        chosen, detail = self.check_options(modality, own), options.get("detail", "auto")
+        """Check the options of one media item, and replace `detail` by what it means to this family. All other methods
+        take the result. Raises `RequestError` naming the first bad option."""
+        chosen = {name: value for name, value in options.items() if name != "detail"}
+        self._check_options(modality, chosen)
+        detail = options.get("detail", "auto")
         if detail not in DETAILS:
             message = f"{modality.value} option detail must be {', '.join(DETAILS)}, got {str(detail)[:40]!r}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "detail")
         return self.lower_detail(modality, chosen) if detail == "low" else chosen
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
-        """Return `options` changed to take fewer tokens, never more. A family whose media all take the same number has
-        nothing to change. Raises `RequestError` for options that ask for the opposite."""
+        """Return `options` changed so that media take fewer tokens, never more; unchanged where all media take the same
+        number. Raises `RequestError` for options that contradict this."""
         return options
 
-    def check_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
-        """`options` when all are known integers within reason, else `RequestError` naming the first bad one."""
+    def _check_options(self, modality: Modality, options: Mapping[str, Any]) -> None:
+        """Raise `RequestError` naming the first option that is unknown or not an integer within its range."""
         known = self.options.get(modality, ())
         for name, value in options.items():
             if name not in known:
@@ -249,19 +274,18 @@ class Family(ABC):
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
             most = MAX_TILES if name.endswith("_patch") else MAX_PIXELS
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                message = f"{modality.value} option {name} must be an integer in [1, {most}]"
+                message = f"{modality.value} option {name} must be an integer in [1, {most}], got {str(value)[:40]!r}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
-        return options
 
     def token_id(self, text: str) -> int:
-        """Id of the special token spelled `text`; `CheckpointError` when the tokenizer has none."""
+        """Return the id of the special token spelled `text`. Raises `CheckpointError` when the tokenizer has none."""
         token = self.tokenizer.token_id(text)
         if token is None:
             raise CheckpointError(f"{self.checkpoint.path}: the tokenizer has no token {text!r}")
         return token
 
     def token_text(self, token_id: int) -> str:
-        """Spelling of the special token `token_id`; `CheckpointError` when the tokenizer has none."""
+        """Return the spelling of the special token `token_id`. Raises `CheckpointError` when the tokenizer has none."""
         text = self.tokenizer.hf.convert_ids_to_tokens(token_id)
         if not isinstance(text, str):
             raise CheckpointError(f"{self.checkpoint.path}: config.json names token {token_id}, the tokenizer has none")
@@ -276,7 +300,7 @@ def make_expansion(*pieces: tuple[list[int], bool]) -> Expansion:
 
 
 def is_layer_above(name: str, prefix: str, count: int) -> bool:
-    """Whether parameter `name` is `prefix` + the number of a layer that is not among the first `count`."""
+    """Return whether parameter `name` belongs to a layer (`prefix` + its number) beyond the first `count`."""
     number = name.removeprefix(prefix).partition(".")[0]
     return name.startswith(prefix) and number.isdigit() and int(number) >= count
 
@@ -284,11 +308,11 @@ def is_layer_above(name: str, prefix: str, count: int) -> bool:
 def send_frames(
     media: DecodedMedia, sizes: tuple[tuple[int, int], ...], *, resample: Resample, patch: tuple[int, int, int]
 ) -> Features:
-    """Features by which a GPU makes the tower's input of decoded frames: `frames` uint8 [N, H, W, 3] brought to each of
-    `sizes` (height, width) by the filter `resample`, and cut into patches of `patch` (frames, height, width)."""
+    """Return features from which a GPU makes the tower's input: `frames` uint8 [N, H, W, 3] are resized to each of
+    `sizes` (height, width) with the filter `resample`, and cut into patches of `patch` (frames, height, width)."""
     return {"frames": media.frames, "sizes": sizes, "resample": resample, "patch": patch}
 
 
 def own_pixels(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """`frames` as a contiguous array of its own, so that features never share memory with decoded media."""
+    """Return a contiguous copy of `frames`, so that features never share memory with decoded media."""
     return np.array(frames, order="C")

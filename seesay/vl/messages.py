@@ -8,7 +8,6 @@ A bad prompt becomes a `RequestError` in the result, so that its siblings are an
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 from seesay.config import GenerationConfig
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.sources import is_base64_media
-from seesay.values import GenerationRequest, MediaPart, Message, Modality, TextPart
+from seesay.values import GenerationRequest, MediaPart, Message, Modality, TextPart, VideoFrames
 from seesay.vl.constants import DETAILS, IMAGE_TOKEN, VIDEO_TOKEN
 
 Part = TextPart | MediaPart
@@ -150,14 +149,8 @@ def _is_file(path: str) -> bool:
 def _make_media(source: Any) -> MediaPart:
     name = str(source) if isinstance(source, str | PurePath) else ""
     address = name.partition("?")[0].lower() if "://" in name else name.lower()
-    is_video = address.endswith(_VIDEO_SUFFIXES) or name.startswith("data:video/") or _is_loaded_video(source)
+    is_video = address.endswith(_VIDEO_SUFFIXES) or name.startswith("data:video/") or isinstance(source, VideoFrames)
     return MediaPart(modality=Modality.VIDEO if is_video else Modality.IMAGE, source=source)
-
-
-def _is_loaded_video(source: Any) -> bool:
-    # Where the module was never imported, nobody can have loaded a clip; importing it here would cost its decoders.
-    media = sys.modules.get("seesay.processors.media.load")
-    return media is not None and isinstance(source, media.Video)
 
 
 def _place(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -115,7 +115,7 @@ def build_input(
     items: list[MediaItem] = []
     length = done = 0
     for (start, stop), item in zip(ranges, media):
-        expansion = family.expand(item.modality, item.features)
+        expansion = item.plan.expansion
         assert expansion.token_ids.shape == expansion.takes_embedding.shape, "an expansion flags each of its tokens"
         pieces += [token_ids[done:start], expansion.token_ids]
         length += start - done
@@ -129,7 +129,7 @@ def build_input(
                 slots=slots,
                 hash=hash_item(item.key, model_digest, salt),
                 features=item.features,
-                num_units=family.num_units(item.features),
+                num_units=item.plan.num_units,
                 has_arrays=item.load_features is None,
             )
         )

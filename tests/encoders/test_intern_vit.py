@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from family_contract import preprocess
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
@@ -45,7 +46,7 @@ def test_variants_equal_transformers(
     family = find_family(checkpoint.architecture)(checkpoint, Tokenizer.load(path))
     encoder: Any = family.build_encoder(torch.device("cpu"), torch.float32)
     frames = np.random.default_rng(0).integers(0, 256, (1, 40, 90, 3), dtype=np.uint8)
-    features = family.preprocess(DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32)), {})
+    features = preprocess(family, DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32)))
     rows = encoder.encode([features])[0]
     pixels = encoder.load_pixels(features).permute(0, 3, 1, 2)
     with torch.no_grad():

@@ -20,9 +20,8 @@ from seesay.engine.engine import AsyncEngine
 from seesay.engine.response import Response
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.offline.pipeline import Pipeline
-from seesay.processors.media.open import decode_media
+from seesay.processors.media.picture import Picture
 from seesay.values import GenerationRequest, OutputDelta
-from seesay.vl import media
 
 CPU = EngineConfig(device_type="cpu", block_size=16)
 
@@ -586,15 +585,17 @@ def test_one_picture_in_many_requests_of_a_call_is_decoded_once(
 ) -> None:
     decoded: list[Any] = []
 
-    def count(opened: Any, allowance: Any) -> Any:
-        decoded.append(opened.content)
-        return decode_media(opened, allowance)
+    decode = Picture.decode
 
-    monkeypatch.setattr(media, "decode_media", count)
+    def count(picture: Picture) -> Any:
+        decoded.append(picture.identity)
+        return decode(picture)
+
+    monkeypatch.setattr(Picture, "decode", count)
     first, second = make_picture(40, 30, 170), make_picture(40, 30, 171)
     prompts = [("a", first), ("b", second), ("c", first), ("d", [second, first])]
     outputs = ask(vision_engine, parse(prompts, max_new_tokens=5, ignore_eos=True))
-    assert len(decoded) == 2 and {id(content) for content in decoded} == {id(first), id(second)}
+    assert len(decoded) == 2 and {identity[0] for identity in decoded} == {id(first), id(second)}
     alone = [ask(vision_engine, parse([prompt], max_new_tokens=5, ignore_eos=True))[0] for prompt in prompts]
     assert [output.token_ids for output in outputs] == [output.token_ids for output in alone]
 

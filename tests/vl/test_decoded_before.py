@@ -1,4 +1,4 @@
-"""Pictures and clips that came before: what is still done for them, and that nothing else changes."""
+"""Pictures and videos that came before: what is still done for them, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from PIL import Image
 from seesay.config import EngineConfig, MediaLimits, VisionConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import RequestError
-from seesay.processors.media import open as decode
-from seesay.values import MediaPart, MediaSize, Modality
-from seesay.vl import media
+from seesay.processors.media.open import OpenedMedia
+from seesay.processors.media.picture import Picture
+from seesay.processors.media.video_file import VideoFile
+from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality
 from seesay.vl.decoded_before import SeenContents, SeenMedia
 from seesay.vl.family import Family
 from seesay.vl.media import MediaFront, PreparedMedia
@@ -33,7 +34,7 @@ def encode_picture(seed: int, kind: str = "PNG") -> bytes:
     return buffer.getvalue()
 
 
-def encode_clip(num_frames: int) -> bytes:
+def encode_video(num_frames: int) -> bytes:
     buffer = io.BytesIO()
     first, *others = (make_picture(48, 64, seed) for seed in range(num_frames))
     first.save(buffer, "GIF", save_all=True, append_images=others, duration=100)
@@ -49,12 +50,13 @@ def family(tiny_checkpoint: Callable[[str], Path]) -> Family:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Modality]:
     """What was decoded, in order."""
     seen: list[Modality] = []
+    for kind in (Picture, VideoFile):
 
-    def count(opened: decode.OpenedMedia, allowance: Any) -> Any:
-        seen.append(opened.modality)
-        return decode.decode_media(opened, allowance)
+        def count(opened: OpenedMedia, decode: Callable[[Any], DecodedMedia] = kind.decode) -> DecodedMedia:
+            seen.append(opened.modality)
+            return decode(opened)
 
-    monkeypatch.setattr(media, "decode_media", count)
+        monkeypatch.setattr(kind, "decode", count)
     return seen
 
 
@@ -97,17 +99,15 @@ def test_what_is_encoded_is_decoded_only_on_demand(
 ) -> None:
     """All that a prompt is built of is there without a pixel; should the tower ask after all, it gets what it got."""
     monkeypatch.setattr(family, "resizes_on_device", on_device)
-    content = encode_picture(1) if modality is IMAGE else encode_clip(6)
+    content = encode_picture(1) if modality is IMAGE else encode_video(6)
     embedded: set[bytes] = set()
     front = make_front(is_encoded=lambda key: key in embedded)
     [first] = prepare(front, content, modality=modality)
     embedded.add(first.key)
     [again] = prepare(front, content, modality=modality)
     assert again.key == first.key
-    assert family.expand(modality, again.features).token_ids.tolist() == (
-        family.expand(modality, first.features).token_ids.tolist()
-    )
-    assert family.num_units(again.features) == family.num_units(first.features)
+    assert again.plan.expansion.token_ids.tolist() == first.plan.expansion.token_ids.tolist()
+    assert (again.plan.measures, again.plan.num_units) == (first.plan.measures, first.plan.num_units)
     assert again.features.get("seconds_per_grid") == first.features.get("seconds_per_grid")
     assert not any(isinstance(value, np.ndarray) for value in again.features.values())
     assert decoded == [modality] and again.load_features is not None and first.load_features is None
@@ -128,8 +128,8 @@ def test_other_bytes_options_and_pixels_are_no_acquaintances(
     prepare(front, make_picture(40, 60, 1))
     prepare(front, make_picture(40, 60, 1))
     assert len(decoded) == 6, "pixels may have been changed in place"
-    clips = [prepare(front, encode_clip(8), modality=VIDEO, num_frames=count)[0] for count in (4, 6)]
-    assert clips[0].size.num_frames == 4 and clips[1].size.num_frames == 6 and len(decoded) == 8
+    videos = [prepare(front, encode_video(8), modality=VIDEO, num_frames=count)[0] for count in (4, 6)]
+    assert videos[0].size.num_frames == 4 and videos[1].size.num_frames == 6 and len(decoded) == 8
 
 
 @pytest.mark.parametrize(("on_device", "num_kept"), [(False, 2), (True, 1)])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import ask, make_picture, parse
-from family_contract import IMAGE, VIDEO, VISION_FAMILIES, Loaded, edit_json, load_family
+from family_contract import IMAGE, VIDEO, VISION_FAMILIES, Loaded, edit_json, load_family, plan
 
 from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
@@ -36,7 +36,7 @@ OPTIONS: Mapping[Modality, tuple[Mapping[str, Any], ...]] = {
 
 
 def count(family: Family, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> int:
-    return family.count_tokens(modality, size, family.resolve_options(modality, options))
+    return plan(family, modality, size, options).num_tokens
 
 
 def take_large_pictures(settings: dict[str, Any]) -> None:
@@ -78,13 +78,11 @@ def test_a_large_picture_takes_fewer(tiny_checkpoint: Callable[[str], Path], tmp
     for name in ("qwen2_vl", "qwen2_5_vl"):
         path = edit_json(tiny_checkpoint(name), tmp_path / name, "processor_config.json", take_large_pictures)
         family = load_family(path)[0]
-        measured = family.measure(IMAGE, size, family.resolve_options(IMAGE, {"detail": "low"}))
-        height, width = measured["resized"]
+        height, width = plan(family, IMAGE, size, {"detail": "low"}).measures["resized"]
         assert 0.8 * LOW_DETAIL_PIXELS < height * width <= LOW_DETAIL_PIXELS
         assert count(family, IMAGE, size, {"detail": "low"}) < count(family, IMAGE, size, {})
     family = load_family(tiny_checkpoint("internvl"))[0]
-    low = family.resolve_options(IMAGE, {"detail": "low", "max_dynamic_patch": 9})
-    assert family.measure(IMAGE, size, low)["num_tiles"] == 1
+    assert plan(family, IMAGE, size, {"detail": "low", "max_dynamic_patch": 9}).measures["num_tiles"] == 1
     assert count(family, IMAGE, size, {"detail": "low"}) < count(family, IMAGE, size, {})
 
 

@@ -22,6 +22,8 @@ from family_contract import (
     draw_media,
     edit_json,
     load_family,
+    plan,
+    preprocess,
 )
 from safetensors.torch import load_file, save_file
 
@@ -61,7 +63,7 @@ def test_names_of_newer_checkpoints_mean_the_same(
     family, _ = load_family(path)
     old = {loaded.family.weights.decoder_name(n) for n in loaded.family.checkpoint.tensor_names()}
     assert {family.weights.decoder_name(n) for n in family.checkpoint.tensor_names()} == old
-    features = [family.preprocess(draw_image(30, 40), {})]
+    features = [preprocess(family, draw_image(30, 40))]
     rows = family.build_encoder(torch.device("cpu"), torch.float32).encode(features)
     torch.testing.assert_close(rows, loaded.encoder.encode(features), rtol=0, atol=0)
 
@@ -101,9 +103,9 @@ def test_llava_feature_layers(
     model.save_pretrained(path)
     family, _ = load_family(path)
     encoder = family.build_encoder(torch.device("cpu"), torch.float32)
-    features = family.preprocess(draw_image(40, 30), {})
+    features = preprocess(family, draw_image(40, 30))
     rows = encoder.encode([features])[0]
-    assert len(rows) == family.expand(IMAGE, features).takes_embedding.sum()
+    assert len(rows) == plan(family, IMAGE, draw_image(40, 30).size).expansion.takes_embedding.sum()
     with torch.no_grad():
         expected = model.model.get_image_features(encoder.load_pixels(features).permute(0, 3, 1, 2)).pooler_output
     torch.testing.assert_close(rows, expected[0], rtol=0, atol=1e-4)
@@ -137,11 +139,11 @@ def test_flat_config_and_one_processor_file(
     rope = ours.text_config.rope_parameters
     assert (rope["rope_theta"], rope["mrope_section"]) == (10000.0, [2, 3, 3])
     assert ours.tie_word_embeddings == theirs.tie_word_embeddings
-    features = family.preprocess(draw_image(40, 90), {})
-    np.testing.assert_array_equal(features["pixels"], loaded.family.preprocess(draw_image(40, 90), {})["pixels"])
+    features = preprocess(family, draw_image(40, 90))
+    np.testing.assert_array_equal(features["pixels"], preprocess(loaded.family, draw_image(40, 90))["pixels"])
     rows = family.build_encoder(torch.device("cpu"), torch.float32).encode([features])
     torch.testing.assert_close(rows, loaded.encoder.encode([features]), rtol=0, atol=0)
-    assert family.preprocess(draw_media(VIDEO, 4, 90, 90), {})["grid"] == (2, 20, 20)
+    assert preprocess(family, draw_media(VIDEO, 4, 90, 90))["grid"] == (2, 20, 20)
 
 
 def test_llava_with_the_inner_vision_model(
@@ -158,9 +160,9 @@ def test_llava_with_the_inner_vision_model(
     (path / "preprocessor_config.json").write_text(json.dumps(settings))
     family, _ = load_family(path)
     loaded = load("llava")
-    features = family.preprocess(draw_image(40, 90), {})
+    features = preprocess(family, draw_image(40, 90))
     rows = family.build_encoder(torch.device("cpu"), torch.float32).encode([features])
-    expected = loaded.encoder.encode([loaded.family.preprocess(draw_image(40, 90), {})])
+    expected = loaded.encoder.encode([preprocess(loaded.family, draw_image(40, 90))])
     torch.testing.assert_close(rows, expected, rtol=0, atol=0)
     names = {family.backbone().decoder_name(name) for name in family.checkpoint.tensor_names()}
     assert names == {loaded.family.backbone().decoder_name(n) for n in loaded.family.checkpoint.tensor_names()}
@@ -178,7 +180,7 @@ def test_llava_pads_to_a_square_as_the_processor_does(tiny_checkpoint: Callable[
     image = draw_image(40, 90)
     processor = LlavaImageProcessor(size={"shortest_edge": 20}, crop_size={"height": 20, "width": 20}, do_pad=True)
     expected = processor(torch.from_numpy(image.frames[0]).permute(2, 0, 1), return_tensors="pt")["pixel_values"]
-    found = encoder.load_pixels(family.preprocess(image, {})).permute(0, 3, 1, 2)
+    found = encoder.load_pixels(preprocess(family, image)).permute(0, 3, 1, 2)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 

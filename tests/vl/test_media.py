@@ -25,8 +25,11 @@ from seesay.config import EngineConfig, GenerationConfig, MediaLimits, VisionCon
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors.media.load import load_image
+from seesay.processors.media.video_file import VideoFile
 from seesay.values import GenerationRequest, MediaPart, Modality
-from seesay.vl.media import MediaBatch, MediaFront, PixelGate
+from seesay.vl.media import MediaFront
+from seesay.vl.media_batch import MediaBatch
+from seesay.vl.pixel_gate import PixelGate
 from seesay.vl.utils import encode_image_base64
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
@@ -78,7 +81,7 @@ def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a pixel was decoded")
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
-    monkeypatch.setattr("seesay.processors.media.video.decode_clip", fail)
+    monkeypatch.setattr(VideoFile, "frames", fail)
 
 
 def images(*sources: Any) -> list[MediaPart]:
@@ -217,7 +220,7 @@ def test_an_unknown_transparency_is_refused(make_front: Callable[..., MediaFront
 
 def test_numbers_of_items_bytes_and_pixels(make_front: Callable[..., MediaFront], no_decoding: None) -> None:
     small = encode(make_picture(20, 20, 1))
-    assert "2 pictures and clips, more than 1" in refusal(make_front(max_items=1), images(small, small)).message
+    assert "2 pictures and videos, more than 1" in refusal(make_front(max_items=1), images(small, small)).message
     limit = 2 * len(small) + 10
     front = make_front(max_total_bytes=limit)
     front.open(images(small, small))

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
 from seesay.errors import RequestError
-from seesay.values import Expansion, MediaPart, Modality, RenderedPrompt
+from seesay.values import Expansion, MediaPart, MediaSize, Modality, RenderedPrompt
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+from seesay.vl.family import MediaPlan
+from seesay.vl.media import PreparedMedia
 from seesay.vl.prompt import TokenizedPrompt, build_input, render_raw, tokenize
 
 MARKERS = {Modality.IMAGE: "[I]", Modality.VIDEO: "[V]"}
 
 
-@dataclass
-class Prepared:
-    features: dict
-    key: bytes
-    modality: Modality = Modality.IMAGE
+def prepare(num_rows, key):
+    """A picture of n rows, which becomes: begin (2), n rows (3), end (4)."""
+    expansion = Expansion(
+        token_ids=np.array([2, *[3] * num_rows, 4], dtype=np.int64),
+        takes_embedding=np.array([False, *[True] * num_rows, False]),
+    )
+    plan = MediaPlan(measures={}, expansion=expansion, num_units=4 * num_rows)
+    size = MediaSize(num_frames=1, height=1, width=1)
+    return PreparedMedia(modality=Modality.IMAGE, features={}, plan=plan, key=key, size=size)
 
 
 class CharTokenizer:
@@ -39,16 +43,6 @@ class CharTokenizer:
 
 
 class FakeFamily:
-    """A picture of n rows becomes: begin (2), n rows (3), end (4)."""
-
-    def expand(self, modality, features):
-        n = features["n"]
-        takes = np.array([False, *[True] * n, False])
-        return Expansion(token_ids=np.array([2, *[3] * n, 4], dtype=np.int64), takes_embedding=takes)
-
-    def num_units(self, features):
-        return 4 * features["n"]
-
     def positions(self, token_ids, items):
         return np.arange(len(token_ids)), len(token_ids)
 
@@ -71,7 +65,7 @@ def test_text_only():
 
 def test_items_stand_in_their_markers_places():
     rendered = RenderedPrompt(text="a[I]b[I][I]", media=media("image", "image"), markers=((1, 4), (8, 11)))
-    built = build(rendered, [Prepared({"n": 2}, b"x"), Prepared({"n": 1}, b"y")])
+    built = build(rendered, [prepare(2, b"x"), prepare(1, b"y")])
     text = [ord(c) for c in "b[I]"]
     assert built.token_ids.tolist() == [97, 2, 3, 3, 4, *text, 2, 3, 4]
     first, second = built.items
@@ -83,7 +77,7 @@ def test_items_stand_in_their_markers_places():
 
 def test_bos_shifts_nothing():
     rendered = RenderedPrompt(text="[I]b", media=media("image"), markers=((0, 3),))
-    built = build(rendered, [Prepared({"n": 1}, b"x")], prefix=[1])
+    built = build(rendered, [prepare(1, b"x")], prefix=[1])
     assert built.token_ids.tolist() == [1, 2, 3, 4, 98]
     assert built.items[0].slots.tolist() == [2]
 
@@ -92,7 +86,7 @@ def test_hash_is_of_content_model_and_salt():
     rendered = RenderedPrompt(text="[I][I]", media=media("image", "image"), markers=((0, 3), (3, 6)))
 
     def hashes(key="x", **kwargs):
-        built = build(rendered, [Prepared({"n": 1}, b"x"), Prepared({"n": 1}, key.encode())], **kwargs)
+        built = build(rendered, [prepare(1, b"x"), prepare(1, key.encode())], **kwargs)
         return [item.hash for item in built.items]
 
     same, again = hashes()
@@ -106,7 +100,7 @@ def test_what_cannot_be_built():
     with pytest.raises(RequestError, match="empty"):
         build(RenderedPrompt(text=""), [])
     with pytest.raises(RequestError, match="too small"):
-        build(RenderedPrompt(text="[I]", media=media("image"), markers=((0, 3),)), [Prepared({"n": 0}, b"x")])
+        build(RenderedPrompt(text="[I]", media=media("image"), markers=((0, 3),)), [prepare(0, b"x")])
 
 
 def test_token_ids():

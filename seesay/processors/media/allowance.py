@@ -1,6 +1,4 @@
-"""What the media of one request may still cost: bytes, pixels, seconds. Thread-safe, so that they can be fetched at the
-same time.
-"""
+"""The bytes, pixels and seconds that the media of one request may still cost. Thread-safe: they are fetched in parallel."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from seesay.errors import ErrorCode, RequestError
 
 
 class Allowance:
-    """Starts full when it is made: its clock runs from then on. `limits` are those that it enforces."""
+    """Enforces `limits` for one request. Its deadline runs from its construction."""
 
     def __init__(self, limits: MediaLimits) -> None:
         self.limits = limits
@@ -22,23 +20,23 @@ class Allowance:
         self._lock = threading.Lock()
 
     def remaining_s(self) -> float:
-        """Seconds left to fetch, more than 0. Raises `TimeoutError` when there are none."""
+        """Return the seconds left for fetching, more than 0. Raises `TimeoutError` when there are none."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
     def check_items(self, num_items: int) -> None:
-        """Raise `RequestError` when a request has more pictures and clips than it may."""
+        """Raise `RequestError` when a request has more pictures and videos than it may."""
         if num_items > self.limits.max_items:
             raise RequestError(
                 ErrorCode.MEDIA_TOO_LARGE,
-                f"the request has {num_items} pictures and clips, more than {self.limits.max_items}: send fewer, "
+                f"the request has {num_items} pictures and videos, more than {self.limits.max_items}: send fewer, "
                 "or raise MediaLimits.max_items",
             )
 
     def spend_bytes(self, num_bytes: int) -> None:
-        """Take what was read or is about to be. Raises `RequestError` when that is more than is left."""
+        """Count bytes that were or will be read. Raises `RequestError` when that is more than is left."""
         with self._lock:
             self._num_bytes += num_bytes
             is_exceeded = self._num_bytes > self.limits.max_total_bytes
@@ -50,7 +48,7 @@ class Allowance:
             )
 
     def spend_pixels(self, num_pixels: int) -> None:
-        """Take what is about to be decoded. Raises `RequestError` when that is more than is left."""
+        """Count pixels that will be decoded. Raises `RequestError` when that is more than is left."""
         with self._lock:
             self._num_pixels += num_pixels
             is_exceeded = self._num_pixels > self.limits.max_total_pixels

@@ -1,9 +1,11 @@
-"""Which frames of a clip are taken. Pure arithmetic; the rules for `fps` are those of qwen-vl-utils."""
+"""Frame sampling: which frames of a video are taken. Pure arithmetic; the rules for `fps` are those of qwen-vl-utils."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,7 @@ _MAX_FRAMES = 768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSampling:
-    """How frames are picked: exactly `num_frames`, or `fps` per second within `min_frames` and `max_frames`.
+    """Take exactly `num_frames` frames, or `fps` per second within `min_frames` and `max_frames`.
 
     `limit` is the most frames that may be taken at all. Built by `checked`.
     """
@@ -39,14 +41,14 @@ class FrameSampling:
         max_frames: int | None = None,
         limit: int = _MAX_FRAMES,
     ) -> FrameSampling:
-        """Options as a user gave them. Raises `RequestError` that names the wrong one."""
+        """Check options as a user gave them. Raises `RequestError` that names the wrong one."""
         if fps is not None and num_frames is not None:
             raise _bad_option("num_frames", "fps and num_frames exclude each other: give one of them")
         if fps is not None and not (_is_number(fps) and 0 < fps < math.inf):
-            raise _bad_option("fps", f"fps={fps!r}: must be a number above 0")
+            raise _bad_option("fps", f"fps must be a number above 0, got {fps!r}")
         for name, value in (("num_frames", num_frames), ("min_frames", min_frames), ("max_frames", max_frames)):
             if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-                raise _bad_option(name, f"{name}={value!r}: must be a whole number of at least 1")
+                raise _bad_option(name, f"{name} must be an integer of at least 1, got {value!r}")
             if value is not None and value > limit:
                 raise RequestError(
                     ErrorCode.MEDIA_TOO_LARGE,
@@ -64,25 +66,25 @@ class FrameSampling:
             limit=limit,
         )
 
-    def indices(self, total_frames: int, clip_fps: float) -> npt.NDArray[np.int64]:
-        """Ascending frame numbers [N] of a clip of `total_frames` ≥ 1 frames at `clip_fps` frames per second."""
+    def indices(self, total_frames: int, video_fps: float) -> npt.NDArray[np.int64]:
+        """Return ascending frame numbers [N] of a video of `total_frames` ≥ 1 frames at `video_fps` frames per second."""
         if self.num_frames is not None:
             return spread(total_frames, min(self.num_frames, total_frames))
-        wanted = total_frames / clip_fps * (self.fps or DEFAULT_FPS)
+        wanted = total_frames / video_fps * (self.fps or DEFAULT_FPS)
         lowest = math.ceil(self.min_frames / _FRAME_FACTOR) * _FRAME_FACTOR
         highest = math.floor(min(self.max_frames, self.limit) / _FRAME_FACTOR) * _FRAME_FACTOR
         wanted = min(max(wanted, lowest), highest, total_frames)
         count = math.floor(wanted / _FRAME_FACTOR) * _FRAME_FACTOR
-        # One frame is less than the rule gives: a clip of one frame, or a limit of one.
+        # The rule gives 0 for a video of one frame, and for a limit of one.
         return spread(total_frames, max(count, 1))
 
     def indices_of_given(self, total_frames: int) -> npt.NDArray[np.int64]:
-        """Which of frames that were handed over one by one to take: all, unless `num_frames` is smaller."""
+        """Return the numbers of the frames to take of those given one by one: all, unless `num_frames` is smaller."""
         count = min(self.num_frames or total_frames, total_frames)
         if count > self.limit:
             raise RequestError(
                 ErrorCode.MEDIA_TOO_LARGE,
-                f"the clip has {count} frames, more than the {self.limit} allowed: pass num_frames, or raise "
+                f"the video has {count} frames, more than the {self.limit} allowed: pass num_frames, or raise "
                 "MediaLimits.max_frames",
                 "num_frames",
             )
@@ -90,8 +92,8 @@ class FrameSampling:
 
 
 def spread(total: int, count: int) -> npt.NDArray[np.int64]:
-    """`count` of the numbers 0 … total - 1, evenly spread, both ends included; [0] for one."""
-    # In float32 and from both ends, as torch.linspace: at halves the rounding depends on it.
+    """Return `count` of the numbers 0 … total - 1, evenly spread, both ends included; [0] for one."""
+    # In float32 and from both ends, as torch.linspace does: the rounding of halves depends on that.
     if count == 1:
         return np.zeros(1, dtype=np.int64)
     last = np.float32(total - 1)
@@ -99,6 +101,16 @@ def spread(total: int, count: int) -> npt.NDArray[np.int64]:
     ranks = np.arange(count)
     rising, falling = step * ranks.astype(np.float32), last - step * (count - 1 - ranks).astype(np.float32)
     return np.rint(np.where(ranks < count // 2, rising, falling)).astype(np.int64)
+
+
+def fill_sampling_options(chosen: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a request chose, with those of `defaults` that do not contradict them. A number of frames
+    and a frame rate (with its bounds) exclude each other."""
+    if "num_frames" in chosen:
+        return dict(chosen)
+    has_rate = any(name in chosen for name in ("fps", "min_frames", "max_frames"))
+    kept = {name: value for name, value in defaults.items() if name != "num_frames" or not has_rate}
+    return {**kept, **chosen}
 
 
 def _is_number(value: object) -> bool:

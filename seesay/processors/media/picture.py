@@ -1,185 +1,89 @@
-"""One encoded picture to upright RGB pixels. Reads headers first and refuses what is too large before decoding it.
-
-A picture that was turned upright no longer says how to turn it: whoever gets it next must not turn it again.
-"""
+"""A picture that was read or fetched: its size from its header, then its pixels, from one opening of the content."""
 
 from __future__ import annotations
 
-import io
-import threading
-from functools import cache
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from seesay.config import MediaLimits, Transparency
-from seesay.errors import ErrorCode, RequestError
+from seesay.hashing import digest
+from seesay.processors.media.decoded import make_decoded
+from seesay.processors.media.pillow import check_size, image_of_array, open_image, to_rgb, upright_size
+from seesay.values import DecodedMedia, MediaSize, Modality
 
-_FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-_ORIENTATION_TAG = 0x0112
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-_SIDEWAYS = (5, 6, 7, 8)
-# Where Pillow keeps EXIF and XMP data, either of which may tell the orientation.
-_ORIENTED_BY = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
-_LOCKS = tuple(threading.Lock() for _ in range(64))
-_WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
-_PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
+PictureContent: TypeAlias = "bytes | Image.Image | npt.NDArray[np.uint8]"
 
 
-def decode_picture(data: bytes, limits: MediaLimits, name: str, *, transparency: Transparency = "white") -> Image.Image:
-    """Return the (first) picture in `data`, RGB and upright. `name` is what messages call it. Raises `RequestError`."""
-    return to_rgb(_open(data, name), limits, name, transparency=transparency)
+class Picture:
+    """One picture: an encoded file as bytes, a PIL image, or a uint8 array [H, W, 3].
 
+    Nothing is parsed before `size` or the pixels are asked for. `name` is what messages call the picture;
+    `transparency` says what transparent parts become. All methods raise `RequestError` for content that is damaged or
+    beyond `limits`, and may be called from any thread.
+    """
 
-def read_size(data: bytes | Image.Image, limits: MediaLimits, name: str) -> tuple[int, int]:
-    """(height, width) of the upright picture, from its header: no pixel is decoded. Raises `RequestError`."""
-    image = data if isinstance(data, Image.Image) else _open(data, name)
-    check_size(image.size, limits, name)
-    width, height = image.size
-    with _lock_of(image):
-        # A TIFF's size is upright already, and a PNG whose header does not tell would be decoded to find out.
-        is_told = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
-        is_turned = is_told and _orientation(image) in _SIDEWAYS
-    return (width, height) if is_turned else (height, width)
+    modality = Modality.IMAGE
 
+    def __init__(
+        self, content: PictureContent, *, limits: MediaLimits, name: str, transparency: Transparency = "white"
+    ) -> None:
+        self._content = content
+        self._limits = limits
+        self._name = name
+        self._transparency = transparency
+        self._header: Image.Image | None = None  # the encoded content, opened and not decoded
+        self._size: MediaSize | None = None
 
-def _open(data: bytes, name: str) -> Image.Image:
-    """The picture with its header read."""
-    try:
-        return Image.open(io.BytesIO(data), formats=_known_formats())
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # a warning where these are errors
-        raise _too_many_pixels(name, "more than Pillow's own limit (PIL.Image.MAX_IMAGE_PIXELS)") from None
-    except UnidentifiedImageError:
-        known = ", ".join(_known_formats())
-        what = "is empty" if not data else f"is not a picture of a known kind ({known})"
-        raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} {what}") from None
-    except Exception as error:  # a plugin's parser met something it was not made for
-        raise _broken(name, error) from None
+    def size(self) -> MediaSize:
+        """Return the size of the upright picture. Decodes nothing."""
+        if self._size is None:
+            self._size = self._read_size()
+        return self._size
 
+    def decode(self) -> DecodedMedia:
+        """Return the pixels as one frame, in memory that nobody else writes to."""
+        pixels = self.pixels()
+        owned = pixels.copy(order="C") if pixels is self._content else pixels
+        return make_decoded(self.modality, owned[None])
 
-def check_size(size: tuple[int, int], limits: MediaLimits, name: str) -> None:
-    """Raises `RequestError` unless a picture may be of this size (width, height)."""
-    width, height = size
-    if width * height > limits.max_pixels:
-        raise _too_many_pixels(name, f"{width}x{height} pixels, more than {limits.max_pixels}")
-    if not width or not height:
-        raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} is {width}x{height} pixels: there is nothing to see")
+    def pixels(self) -> npt.NDArray[np.uint8]:
+        """Return the pixels uint8 [H, W, 3]: the array that was given, where the content is one. May be read-only."""
+        return self._content if isinstance(self._content, np.ndarray) else np.asarray(self.to_image())
 
+    def to_image(self) -> Image.Image:
+        """Return the picture as an upright RGB image: the image that was given, where it is both already."""
+        if isinstance(self._content, Image.Image):
+            image = self._content
+        elif isinstance(self._content, np.ndarray):
+            image = image_of_array(self._content)
+        else:
+            image, self._header = self._header or open_image(self._content, self._name), None  # decoding fills it
+        return to_rgb(image, self._limits, self._name, transparency=self._transparency)
 
-def to_rgb(image: Image.Image, limits: MediaLimits, name: str, *, transparency: Transparency = "white") -> Image.Image:
-    """Return `image` as RGB and upright: itself if it is both already. Transparent parts become white, or show the
-    colour beneath with "drop". Raises `RequestError`."""
-    check_size(image.size, limits, name)
-    try:
-        with _lock_of(image):
-            image.load()
-            transposition = _UPRIGHT.get(_orientation(image))
-        return _turn(_convert(image, transparency), transposition)
-    except MemoryError:
-        raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {name}") from None
-    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, … on damaged files
-        raise _broken(name, error) from None
+    @cached_property
+    def content_key(self) -> bytes | None:
+        """A hash of the encoded content and of how it is decoded. None for content that is decoded already, which its
+        owner may change."""
+        if not isinstance(self._content, bytes):
+            return None
+        return digest(b"picture", self._content, self._transparency.encode())
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal for pictures of the very same object, as long as one of them exists."""
+        return id(self._content), self._transparency
 
-def to_png(image: Image.Image) -> bytes:
-    """Return `image`, upright and with its transparency, as a PNG file. Raises `RequestError`."""
-    try:
-        with _lock_of(image):
-            image.load()
-            transposition = _UPRIGHT.get(_orientation(image))
-        if image.mode not in _PNG_MODES:
-            image = _to_rgba(image) if image.mode in _WITH_ALPHA else _convert(image, "white")
-        file = io.BytesIO()
-        _turn(image, transposition).save(file, format="PNG")
-        return file.getvalue()
-    except Exception as error:
-        raise _broken("the PIL image", error) from None
-
-
-def _turn(image: Image.Image, transposition: Image.Transpose | None) -> Image.Image:
-    """Return `image` turned upright, without the data that told its orientation."""
-    if transposition is None:
-        return image
-    turned = image.transpose(transposition)
-    for key in _ORIENTED_BY:
-        turned.info.pop(key, None)
-    return turned
-
-
-def _lock_of(image: Image.Image) -> threading.Lock:
-    """For what changes an image from inside: one that was opened and not read yet may be in several requests."""
-    return _LOCKS[id(image) // 64 % len(_LOCKS)]
-
-
-@cache
-def _known_formats() -> tuple[str, ...]:
-    Image.init()
-    return tuple(name for name in _FORMATS if name in Image.OPEN)
-
-
-def _orientation(image: Image.Image) -> int:
-    # Read after loading: some decoders turn the picture themselves and then drop the tag.
-    try:
-        value = image.getexif().get(_ORIENTATION_TAG, 1)
-    except Exception:  # damaged EXIF data does not make a picture unreadable
-        return 1
-    return value if isinstance(value, int) else 1
-
-
-def _convert(image: Image.Image, transparency: Transparency) -> Image.Image:
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode in _WITH_ALPHA or "transparency" in image.info:
-        with_alpha = _to_rgba(image)
-        return _on_white(with_alpha) if transparency == "white" else with_alpha.convert("RGB")
-    if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_8_bits(np.asarray(image), _whites_of(image))).convert("RGB")
-    return image.convert("RGB")
-
-
-def _to_rgba(image: Image.Image) -> Image.Image:
-    return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow takes La no other way
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    background = Image.new("RGB", image.size, (255, 255, 255))
-    background.paste(image, mask=image.getchannel("A"))
-    return background
-
-
-def _whites_of(image: Image.Image) -> tuple[float, ...]:
-    """Return the values that may stand for white in a grey picture of more than 8 bits, ascending. Floats and 32-bit
-    integers do not tell how far they reach; a PGM does, and Pillow brings its values to 65535."""
-    if image.mode == "F":
-        return 1.0, 255.0, 65535.0
-    return (255.0, 65535.0) if image.mode == "I" and image.format != "PPM" else (65535.0,)
-
-
-def _to_8_bits(grey: npt.NDArray[np.generic], whites: tuple[float, ...]) -> npt.NDArray[np.uint8]:
-    """Return grey values of more than 8 bits scaled to 0 … 255 and rounded. White is the first of `whites` that no
-    value exceeds, or the largest value."""
-    values = np.nan_to_num(grey.astype(np.float64))
-    largest = float(values.max())
-    white = next((step for step in whites if largest <= step), largest)
-    scaled: npt.NDArray[np.uint8] = np.rint(values.clip(0, None) * (255.0 / white)).astype(np.uint8)
-    return scaled
-
-
-def _too_many_pixels(name: str, amount: str) -> RequestError:
-    return RequestError(
-        ErrorCode.MEDIA_TOO_LARGE, f"{name} has {amount}: send a smaller picture or raise MediaLimits.max_pixels"
-    )
-
-
-def _broken(name: str, error: Exception) -> RequestError:
-    reason = str(error)[:120] or type(error).__name__
-    return RequestError(ErrorCode.INVALID_MEDIA, f"{name} cannot be decoded, it is damaged or cut off: {reason}")
+    def _read_size(self) -> MediaSize:
+        if isinstance(self._content, np.ndarray):
+            height, width = self._content.shape[:2]
+            check_size((width, height), self._limits, self._name)
+        else:
+            image = self._content
+            if isinstance(image, bytes):
+                image = self._header = open_image(image, self._name)
+            height, width = upright_size(image, self._limits, self._name)
+        return MediaSize(num_frames=1, height=height, width=width)

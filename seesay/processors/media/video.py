@@ -1,199 +1,128 @@
-"""One encoded clip to sampled upright RGB frames, with decord, else PyAV. Reads the container before decoding frames.
+"""A video that was read or fetched: its size, then the frames that are sampled from it.
 
-Only containers of known kinds are opened, from bytes in memory or a regular file, so that a playlist in disguise
-cannot make the reader fetch something else.
+It has one of three forms: an encoded file (`video_file.py`), frames that were given one by one, or the frames that
+`load_video` returned.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from seesay.config import MediaLimits
-from seesay.errors import ErrorCode, MissingExtraError, RequestError
-from seesay.processors.media.frame_sampling import FrameSampling
-from seesay.values import MediaSize
-
-Frames = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipInfo:
-    """Frame size in pixels, number of frames, and frames per second (the mean, where the rate varies) of a clip."""
-
-    width: int
-    height: int
-    num_frames: int
-    fps: float
-
-    @property
-    def duration_s(self) -> float:
-        return self.num_frames / self.fps
+from seesay.errors import ErrorCode, RequestError
+from seesay.processors.media.decoded import make_decoded
+from seesay.processors.media.frame_sampling import DEFAULT_FPS, FrameSampling
+from seesay.processors.media.picture import Picture
+from seesay.values import DecodedMedia, MediaSize, Modality, VideoFrames
 
 
-class ClipReader(Protocol):
-    """An opened clip, its frame size upright. `read` decodes frames `indices` (ascending) at `size` (height, width) and
-    tells their times."""
+class Video(ABC):
+    """One video. Nothing is parsed before `size` or the frames are asked for. All methods raise `RequestError` for
+    content that is damaged or beyond the limits, and may be called from any thread."""
 
-    @property
-    def info(self) -> ClipInfo: ...
+    modality = Modality.VIDEO
 
-    def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> tuple[Frames, tuple[float, ...]]: ...
+    @abstractmethod
+    def size(self) -> MediaSize | None:
+        """Return the size of the frames that are taken. Decodes nothing; None where only decoding tells."""
 
+    @abstractmethod
+    def frames(self) -> VideoFrames:
+        """Return the sampled frames, decoded. They may be in memory that the caller gave."""
 
-# Opens (content, container kind); raises ImportError where its package is missing.
-ClipOpener = Callable[[bytes | Path, str], ClipReader]
+    def decode(self) -> DecodedMedia:
+        """Return the sampled frames in memory that nobody else writes to."""
+        video = self.frames()
+        return make_decoded(self.modality, video.frames, video.timestamps_s, video.frame_interval_s)
 
-
-def decode_clip(
-    content: bytes | Path, sampling: FrameSampling, limits: MediaLimits, name: str, *, info: ClipInfo | None = None
-) -> tuple[Frames, tuple[float, ...], float]:
-    """Frames uint8 [N, H, W, 3], their times in seconds, and the seconds that each frame stands for (duration / N).
-    `name` is what messages call the clip. `info` is that of `read_info`, where it was asked for already: N follows from
-    it, whoever decodes.
-
-    Raises `RequestError`, or `MissingExtraError` when neither decord nor PyAV is installed.
-    """
-    kind = _known_kind(content, name)
-    told = info or read_info(content, limits, name)
-    problem: Exception | None = None
-    for opener in _openers():
-        try:
-            reader = opener(content, kind)
-            check_info(reader.info, limits, name)
-            found = told or reader.info
-            if found.num_frames != reader.info.num_frames:
-                raise ValueError(f"{reader.info.num_frames} of {found.num_frames} frames can be read")
-            indices = sampling.indices(found.num_frames, found.fps)
-            frames, times = reader.read(indices, _output_size(reader.info, len(indices), limits))
-            return frames, times, found.duration_s / len(indices)
-        except ImportError:
-            continue
-        except RequestError:
-            raise
-        except MemoryError:
-            raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {name}") from None
-        except Exception as error:  # what one package cannot read, the other may
-            problem = error
-    if problem is None:
-        raise MissingExtraError("reading a video", package="av", extra="video")
-    raise _broken(name, problem)
-
-
-def read_info(content: bytes | Path, limits: MediaLimits, name: str) -> ClipInfo | None:
-    """Return what the container tells, the frame size as stored: frames are counted one by one, for headers may count
-    those that a steady rate would have. Nothing is decoded. None without PyAV. Raises `RequestError` for a clip that
-    is damaged or beyond the limits."""
-    from seesay.processors.media.video_av import list_frames, read_header
-
-    kind = _known_kind(content, name)
-    try:
-        header = read_header(content, kind)
-        check_info(header, limits, name)
-        frames = list_frames(content, kind)
-        info = replace(header, num_frames=len(frames.times), fps=frames.fps)
-    except ImportError:
+    @cached_property
+    def content_key(self) -> bytes | None:
+        """A hash of the encoded content and of how it is decoded. None where the content may change."""
         return None
-    except RequestError:
-        raise
-    except Exception as error:  # any of FFmpeg's
-        raise _broken(name, error) from None
-    check_info(info, limits, name)
-    return info
 
 
-def size_of(info: ClipInfo, sampling: FrameSampling, limits: MediaLimits) -> MediaSize:
-    """Return the size of the frames that `decode_clip` takes of a clip."""
-    num_frames = len(sampling.indices(info.num_frames, info.fps))
-    height, width = _output_size(info, num_frames, limits)
-    return MediaSize(num_frames=num_frames, height=height, width=width)
+class LoadedVideo(Video):
+    """Frames with their times, as `load_video` returns them; at most `sampling.num_frames` are taken."""
 
+    def __init__(self, video: VideoFrames, sampling: FrameSampling) -> None:
+        self._video = video
+        self._sampling = sampling
 
-def measure_fps(num_frames: int, span_s: float, declared: float) -> float:
-    """Return the frames per second of a clip whose last frame is shown `span_s` seconds after its first: the declared
-    rate where it explains that to within one frame, else the mean rate. 0 stands for no declared rate."""
-    num_steps = num_frames - 1
-    if declared > 0 and (span_s <= 0 or abs(span_s * declared - num_steps) < 1):
-        return declared
-    return num_steps / span_s if num_steps and span_s > 0 else 1.0
+    def size(self) -> MediaSize:
+        height, width = self._video.frames.shape[1:3]
+        return MediaSize(num_frames=len(self._indices()), height=height, width=width)
 
-
-def check_info(info: ClipInfo, limits: MediaLimits, name: str) -> None:
-    """Raise `RequestError` for a clip that is empty or beyond the limits."""
-    if info.num_frames < 1 or info.width < 1 or info.height < 1:
-        raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} holds no video frames")
-    if info.width * info.height > limits.max_pixels:
-        raise RequestError(
-            ErrorCode.MEDIA_TOO_LARGE,
-            f"{name} has frames of {info.width}x{info.height} pixels, more than {limits.max_pixels}: "
-            "send a smaller clip or raise MediaLimits.max_pixels",
-        )
-    if info.duration_s > limits.max_duration_s:
-        raise RequestError(
-            ErrorCode.MEDIA_TOO_LARGE,
-            f"{name} lasts {info.duration_s:.0f} s, more than {limits.max_duration_s:g} s: "
-            "send a part of it or raise MediaLimits.max_duration_s",
+    def frames(self) -> VideoFrames:
+        video, indices = self._video, self._indices()
+        if len(indices) == len(video.frames):
+            return video
+        return VideoFrames(
+            frames=video.frames[indices],
+            timestamps_s=tuple(video.timestamps_s[index] for index in indices),
+            frame_interval_s=video.frame_interval_s * len(video.frames) / len(indices),
         )
 
+    def decode(self) -> DecodedMedia:
+        video = self.frames()
+        frames = video.frames.copy() if video is self._video else video.frames
+        return make_decoded(self.modality, frames, video.timestamps_s, video.frame_interval_s)
 
-def _openers() -> tuple[ClipOpener, ...]:
-    from seesay.processors.media.video_av import open_av
-    from seesay.processors.media.video_decord import open_decord
-
-    return open_decord, open_av
-
-
-def _broken(name: str, error: Exception) -> RequestError:
-    reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
-    return RequestError(ErrorCode.INVALID_MEDIA, f"{name} cannot be decoded, it is damaged or cut off: {reason}")
+    def _indices(self) -> npt.NDArray[np.int64]:
+        return self._sampling.indices_of_given(len(self._video.frames))
 
 
-def _output_size(info: ClipInfo, num_frames: int, limits: MediaLimits) -> tuple[int, int]:
-    """(height, width) of decoded frames: as they are, or smaller where all together were too many pixels."""
-    pixels = info.width * info.height * num_frames
-    if pixels <= limits.max_clip_pixels:
-        return info.height, info.width
-    shrink = math.sqrt(limits.max_clip_pixels / pixels)
-    return max(1, math.floor(info.height * shrink)), max(1, math.floor(info.width * shrink))
+class PictureSequence(Video):
+    """Frames that were given one by one: `pictures` are those that are taken, of `total` at `indices`. They are
+    `sampling.fps` frames per second apart."""
 
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        indices: npt.NDArray[np.int64],
+        total: int,
+        *,
+        sampling: FrameSampling,
+        limits: MediaLimits,
+    ) -> None:
+        self._pictures = pictures
+        self._indices = indices
+        self._total = total
+        self._fps = sampling.fps or DEFAULT_FPS
+        self._limits = limits
 
-def _known_kind(content: bytes | Path, name: str) -> str:
-    kind = _container_kind(_head(content))
-    if kind is None:
-        raise RequestError(
-            ErrorCode.INVALID_MEDIA,
-            f"{name} is not a video of a known kind (MP4, MOV, WebM, Matroska, AVI, MPEG, FLV, Ogg, ASF or GIF)",
+    def size(self) -> MediaSize:
+        return replace(self._pictures[0].size(), num_frames=len(self._pictures))
+
+    def frames(self) -> VideoFrames:
+        return VideoFrames(
+            frames=np.stack(self._read_pixels()),
+            timestamps_s=tuple(float(index) / self._fps for index in self._indices),
+            frame_interval_s=self._total / self._fps / len(self._indices),
         )
-    return kind
 
-
-def _head(content: bytes | Path) -> bytes:
-    if isinstance(content, bytes):
-        return content[:256]
-    with content.open("rb") as file:
-        return file.read(256)
-
-
-def _container_kind(head: bytes) -> str | None:
-    """FFmpeg's name of the container that begins so."""
-    if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"):
-        return "mov"
-    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
-        return "avi"
-    if head[:1] == b"\x47" and head[188:189] == b"\x47":
-        return "mpegts"
-    beginnings = {
-        b"\x1a\x45\xdf\xa3": "matroska",
-        b"FLV\x01": "flv",
-        b"OggS": "ogg",
-        b"\x00\x00\x01\xba": "mpeg",
-        b"GIF8": "gif",
-        b"\x30\x26\xb2\x75": "asf",
-    }
-    return beginnings.get(head[:4])
+    def _read_pixels(self) -> list[npt.NDArray[np.uint8]]:
+        arrays: list[npt.NDArray[np.uint8]] = []
+        num_pixels = 0
+        for index, picture in zip(self._indices, self._pictures, strict=True):
+            array = picture.pixels()
+            if arrays and array.shape != arrays[0].shape:
+                raise RequestError(
+                    ErrorCode.INVALID_MEDIA,
+                    f"frame {index} is {array.shape[1]}x{array.shape[0]} pixels, the first one "
+                    f"{arrays[0].shape[1]}x{arrays[0].shape[0]}: frames of a video must have one size",
+                )
+            num_pixels += array.shape[0] * array.shape[1]
+            if num_pixels > self._limits.max_clip_pixels:
+                raise RequestError(
+                    ErrorCode.MEDIA_TOO_LARGE,
+                    f"the frames hold more than {self._limits.max_clip_pixels} pixels: send fewer or smaller ones, "
+                    "or raise MediaLimits.max_clip_pixels",
+                )
+            arrays.append(array)
+        return arrays

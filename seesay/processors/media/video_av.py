@@ -1,13 +1,14 @@
-"""Clips through PyAV, which reads more kinds of files than decord and tells frame sizes without decoding."""
+"""Videos through PyAV, which reads more kinds of files than decord and lists frames without decoding."""
 
 from __future__ import annotations
 
 import bisect
 import io
 import itertools
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,34 +17,88 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.video import ClipInfo, Frames, measure_fps
+from seesay.processors.media.video_info import VideoInfo, measure_fps
 
 _MAX_PACKETS = 1_000_000
 _SEEKABLE = ("mov", "matroska")
-# Frames that a jump must save: it throws away what the decoder has prepared.
-_WORTH_A_JUMP = 16
+_MIN_SKIPPED_FRAMES = 16
+"""A seek discards what the decoder has prepared: it must skip at least this many frames."""
+
+Frames = npt.NDArray[np.uint8]
 
 
-def open_av(content: bytes | Path, kind: str) -> AvReader:
-    """A reader of the clip. Raises ImportError without PyAV, and PyAV's errors for what it cannot read."""
-    return AvReader(content, kind)
+def open_av(content: bytes | Path, kind: str, packets: PacketList | None) -> AvReader:
+    """Return a reader of the video, whose packets are listed now if they were not before. Raises ImportError without
+    PyAV, and PyAV's errors for content that it cannot read."""
+    return AvReader(content, kind, packets or list_packets(content, kind))
 
 
-def read_header(content: bytes | Path, kind: str) -> ClipInfo:
-    """What the container's header declares, true or not, the frame size as stored. Decodes nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacketList:
+    """The frames of a video, one per packet: the `times` they are shown at and those of key frames, ascending. Times
+    are in units of `time_base` seconds; frames without times are numbered instead. The frame size in `info` is that of
+    the stored frames, which may still have to be turned."""
+
+    info: VideoInfo
+    times: array[int]
+    keys: array[int]
+    time_base: Fraction
+    is_counted: bool
+
+
+def list_packets(
+    content: bytes | Path, kind: str, *, check_header: Callable[[VideoInfo], None] | None = None
+) -> PacketList:
+    """Read all packets of a video: headers may count the frames that a steady rate would have. Decodes nothing.
+    `check_header` gets what the header declares, and may raise before the packets are read. Raises ValueError for a
+    video without frames."""
+    times: list[int | None] = []
+    keys: list[int] = []
     with _opened(content, kind) as (container, stream):
-        duration_s = float(stream.duration * stream.time_base) if stream.duration else (container.duration or 0) / 1e6
-        rate = float(stream.average_rate or stream.guessed_rate or 1)
-        num_frames = max(stream.frames, round(duration_s * rate), 1)
-        width, height = stream.codec_context.width, stream.codec_context.height
-        # The declared duration stands, whatever rate goes with it.
-        fps = num_frames / duration_s if duration_s > 0 else rate
-        return ClipInfo(width=width, height=height, num_frames=num_frames, fps=fps)
+        header = _read_header(container, stream)
+        if check_header is not None:
+            check_header(header)
+        for packet in container.demux(stream):
+            if packet.size == 0 or packet.is_discard:
+                continue
+            times.append(packet.pts)
+            if packet.is_keyframe and packet.pts is not None:
+                keys.append(packet.pts)
+            if len(times) > _MAX_PACKETS:
+                raise RequestError(ErrorCode.MEDIA_TOO_LARGE, f"the video has more than {_MAX_PACKETS} frames")
+        declared = float(stream.average_rate or stream.guessed_rate or 0)
+        time_base = Fraction(stream.time_base)
+    if not times:
+        raise ValueError("there is no frame in it")
+    known = sorted(time for time in times if time is not None)
+    is_counted = len(known) < len(times)
+    if is_counted:
+        known, keys, time_base, fps = list(range(len(times))), [], 1 / Fraction(declared or 1), declared or 1.0
+    else:
+        fps = measure_fps(len(known), float((known[-1] - known[0]) * time_base), declared)
+    return PacketList(
+        info=replace(header, num_frames=len(known), fps=fps),
+        times=array("q", known),
+        keys=array("q", sorted(keys) if kind in _SEEKABLE else []),
+        time_base=time_base,
+        is_counted=is_counted,
+    )
+
+
+def _read_header(container: Any, stream: Any) -> VideoInfo:
+    """Return what the container's header declares, true or not, with the size of the stored frames."""
+    duration_s = float(stream.duration * stream.time_base) if stream.duration else (container.duration or 0) / 1e6
+    rate = float(stream.average_rate or stream.guessed_rate or 1)
+    num_frames = max(stream.frames, round(duration_s * rate), 1)
+    # The declared duration is kept, whatever rate follows from it.
+    fps = num_frames / duration_s if duration_s > 0 else rate
+    width, height = stream.codec_context.width, stream.codec_context.height
+    return VideoInfo(width=width, height=height, num_frames=num_frames, fps=fps)
 
 
 @contextmanager
 def _opened(content: bytes | Path, kind: str) -> Iterator[tuple[Any, Any]]:
-    """The container and its video stream. A file is handed over open, so that its name means nothing to FFmpeg."""
+    """Open the container, and find its video stream. FFmpeg gets an open file, never a name that it could interpret."""
     import av
 
     with (
@@ -57,70 +112,28 @@ def _opened(content: bytes | Path, kind: str) -> Iterator[tuple[Any, Any]]:
         yield container, stream
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameList:
-    """The frames of a clip as its packets tell them, one per frame: the `times` they are shown at and those of key
-    frames, ascending. Times are in units of `time_base` seconds; frames that have none are numbered instead."""
-
-    times: list[int]
-    keys: list[int]
-    time_base: Fraction
-    fps: float
-    is_counted: bool
-
-
-def list_frames(content: bytes | Path, kind: str) -> FrameList:
-    """Read all packets of a clip. Decodes nothing. Raises ValueError for a clip without frames."""
-    times: list[int | None] = []
-    keys: list[int] = []
-    with _opened(content, kind) as (container, stream):
-        for packet in container.demux(stream):
-            if packet.size == 0 or packet.is_discard:
-                continue
-            times.append(packet.pts)
-            if packet.is_keyframe and packet.pts is not None:
-                keys.append(packet.pts)
-            if len(times) > _MAX_PACKETS:
-                raise RequestError(ErrorCode.MEDIA_TOO_LARGE, f"the clip has more than {_MAX_PACKETS} frames")
-        declared = float(stream.average_rate or stream.guessed_rate or 0)
-        time_base = Fraction(stream.time_base)
-    if not times:
-        raise ValueError("there is no frame in it")
-    known = sorted(time for time in times if time is not None)
-    if len(known) < len(times):
-        return FrameList(
-            times=list(range(len(times))),
-            keys=[],
-            time_base=1 / Fraction(declared or 1),
-            fps=declared or 1.0,
-            is_counted=True,
-        )
-    fps = measure_fps(len(known), float((known[-1] - known[0]) * time_base), declared)
-    keys = sorted(keys) if kind in _SEEKABLE else []
-    return FrameList(times=known, keys=keys, time_base=time_base, fps=fps, is_counted=False)
-
-
 class AvReader:
-    """A clip whose packets have been listed."""
+    """A video whose packets have been listed."""
 
-    def __init__(self, content: bytes | Path, kind: str) -> None:
+    def __init__(self, content: bytes | Path, kind: str, packets: PacketList) -> None:
         self._content = content
         self._kind = kind
-        self._list = list_frames(content, kind)
-        width, height, self._num_turns = self._look_at_first()
-        self.info = ClipInfo(width=width, height=height, num_frames=len(self._list.times), fps=self._list.fps)
+        self._packets = packets
+        width, height, self._num_turns = self._read_orientation()
+        self.info = replace(packets.info, width=width, height=height)
 
     def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> tuple[Frames, tuple[float, ...]]:
-        times = self._list.times
+        times = self._packets.times
         targets = [times[index] for index in indices.tolist()]
-        frames = self._decode(targets, size, self._list.keys)
-        if frames is None:  # a seek went too far: read on from the beginning instead
+        frames = self._decode(targets, size, self._packets.keys)
+        if frames is None:  # a seek went too far: read from the beginning instead
             frames = self._decode(targets, size, [])
             assert frames is not None
-        return frames, tuple((time - times[0]) * float(self._list.time_base) for time in targets)
+        return frames, tuple((time - times[0]) * float(self._packets.time_base) for time in targets)
 
-    def _look_at_first(self) -> tuple[int, int, int]:
-        """Upright width and height, and the quarter turns (counter-clockwise) that make frames upright."""
+    def _read_orientation(self) -> tuple[int, int, int]:
+        """Decode the first frame. Return the upright width and height, and the quarter turns (counter-clockwise) that
+        make frames upright."""
         with _opened(self._content, self._kind) as (container, stream):
             frame = next(container.decode(stream), None)
             if frame is None:
@@ -128,26 +141,26 @@ class AvReader:
             num_turns = round(frame.rotation / 90) % 4
             return (frame.height, frame.width, num_turns) if num_turns % 2 else (frame.width, frame.height, num_turns)
 
-    def _decode(self, targets: list[int], size: tuple[int, int], keys: list[int]) -> Frames | None:
-        """The frames shown at `targets` (ascending), jumping to `keys`; None when a jump lands behind its target."""
+    def _decode(self, targets: list[int], size: tuple[int, int], keys: Sequence[int]) -> Frames | None:
+        """Decode the frames shown at `targets` (ascending), seeking to `keys`. None when a seek lands too late."""
         frames = np.empty((len(targets), *size, 3), dtype=np.uint8)
         stored = (size[1], size[0]) if self._num_turns % 2 else size
         with _opened(self._content, self._kind) as (container, stream):
             decoded, counter = container.decode(stream), itertools.count()
-            frame, time, has_jumped = None, self._list.times[0] - 1, False
+            frame, time, has_sought = None, self._packets.times[0] - 1, False
             for slot, target in enumerate(targets):
                 key = keys[max(bisect.bisect_right(keys, target) - 1, 0)] if keys else time
-                if self._num_between(time, key) >= _WORTH_A_JUMP:
+                if self._num_between(time, key) >= _MIN_SKIPPED_FRAMES:
                     container.seek(key, stream=stream)
-                    decoded, has_jumped = container.decode(stream), True
+                    decoded, has_sought = container.decode(stream), True
                 while time < target:
                     following = next(decoded, None)
                     if following is None:
                         break
-                    frame, time = following, next(counter) if self._list.is_counted else following.pts
-                    if has_jumped and time > target:
+                    frame, time = following, next(counter) if self._packets.is_counted else following.pts
+                    if has_sought and time > target:
                         return None
-                    has_jumped = False
+                    has_sought = False
                 if frame is None:
                     raise ValueError("no frame can be decoded")
                 pixels = frame.to_ndarray(format="rgb24", height=stored[0], width=stored[1])
@@ -155,5 +168,5 @@ class AvReader:
         return frames
 
     def _num_between(self, time: int, later: int) -> int:
-        times = self._list.times
+        times = self._packets.times
         return bisect.bisect_left(times, later) - bisect.bisect_right(times, time)

@@ -1,23 +1,27 @@
-"""Clips through decord, which is the fastest where it can read a file."""
+"""Videos through decord, the fastest reader of the files that it supports."""
 
 from __future__ import annotations
 
 import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from seesay.processors.media.video import ClipInfo, Frames, measure_fps
+from seesay.processors.media.video_info import VideoInfo, measure_fps
 
-# Streams without an index: decord seeks to the wrong frames there and does not notice.
+if TYPE_CHECKING:
+    from seesay.processors.media.video_av import PacketList
+
+# Streams without an index: decord seeks to the wrong frames in them, without an error.
 _MISREAD = ("mpegts", "mpeg")
 
 
-def open_decord(content: bytes | Path, kind: str) -> DecordReader:
-    """A reader of the clip. Raises ImportError without decord, and decord's errors for what it cannot read."""
+def open_decord(content: bytes | Path, kind: str, packets: PacketList | None) -> DecordReader:  # noqa: ARG001
+    """Return a reader of the video. Raises ImportError without decord, and decord's errors for content that it cannot
+    read."""
     try:
         import decord
     except OSError as error:  # a shared library that it needs is missing
@@ -40,13 +44,15 @@ class DecordReader:
             raise ValueError(f"a frame rate of {declared}")
         first, last = self._reader.get_frame_timestamp([0, num_frames - 1])[:, 0].tolist()
         fps = measure_fps(num_frames, last - first, declared)
-        self.info = ClipInfo(width=width, height=height, num_frames=num_frames, fps=fps)
+        self.info = VideoInfo(width=width, height=height, num_frames=num_frames, fps=fps)
 
-    def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> tuple[Frames, tuple[float, ...]]:
+    def read(
+        self, indices: npt.NDArray[np.int64], size: tuple[int, int]
+    ) -> tuple[npt.NDArray[np.uint8], tuple[float, ...]]:
         reader = self._reader
         if size != (self.info.height, self.info.width):
             reader = self._open(width=size[1], height=size[0])
-        frames: Frames = reader.get_batch(indices.tolist()).asnumpy()
+        frames: npt.NDArray[np.uint8] = reader.get_batch(indices.tolist()).asnumpy()
         starts = reader.get_frame_timestamp(np.concatenate(([0], indices)))[:, 0]
         return frames, tuple(float(start - starts[0]) for start in starts[1:])
 

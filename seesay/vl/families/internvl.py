@@ -1,4 +1,4 @@
-"""InternVL in its Transformers form: pictures cut into tiles with a thumbnail, clips as numbered frames."""
+"""InternVL in its Transformers form: pictures cut into tiles with a thumbnail, videos as numbered frames."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FRONTS = ("", "model.")
 
 
 class InternVL(Family):
-    """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`, or those of `send_frames`; a clip's tiles
-    are its frames. And what `measure` tells."""
+    """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`, or those of `send_frames`, and the
+    plan's measures. The tiles of a video are its frames."""
 
     architectures = ("InternVLForConditionalGeneration",)
     modalities = (Modality.IMAGE, Modality.VIDEO)
@@ -61,7 +61,7 @@ class InternVL(Family):
                 )
         self._pixels = {modality: PixelSettings.read(given, where) for modality, given in settings.items()}
         if self._pixels[Modality.IMAGE].statistics != self._pixels[Modality.VIDEO].statistics:
-            raise CheckpointError(f"{where}: pictures and clips are normalized differently: not supported")
+            raise CheckpointError(f"{where}: pictures and videos are normalized differently: not supported")
         self._min_tiles: int = settings[Modality.IMAGE].get("min_patches", 1)
         self._max_tiles: int = settings[Modality.IMAGE].get("max_patches", 12)
         self._shuffle = int(1 / config.downsample_ratio)
@@ -92,8 +92,7 @@ class InternVL(Family):
         pixels = {modality.value: settings.as_json() for modality, settings in self._pixels.items()}
         return {"pixels": pixels, "tile": self._tile, "tiles": [self._min_tiles, self._max_tiles]}
 
-    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
-        measures = self.measure(media.modality, media.size, options)
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         resample = self._pixels[media.modality].resample
         if self.may_send_frames(media.size, resample):
             is_cut = media.modality is Modality.IMAGE and measures["num_tiles"] > 1
@@ -101,19 +100,20 @@ class InternVL(Family):
             return {**measures, **send_frames(media, sizes, resample=resample, patch=(1, *self._patch))}
         if media.modality is Modality.VIDEO:
             return {**measures, "pixels": own_pixels(resize(media.frames, self._tile, resample=resample))}
-        tiles = split_tiles(media.frames, self._tile, grid=self._tile_grid(media.size, options), resample=resample)
+        height, width = measures["resized"]
+        grid = (height // self._tile[0], width // self._tile[1])
+        tiles = split_tiles(media.frames, self._tile, grid=grid, resample=resample)
         return {**measures, "pixels": own_pixels(tiles)}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         if modality is Modality.VIDEO:
-            return options  # a frame is one tile already
+            return options  # each frame is one tile
         if (min_tiles := options.get("min_dynamic_patch", 1)) > 1:
             message = f"min_dynamic_patch={min_tiles} is above the 1 tile that detail 'low' allows"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_dynamic_patch")
         return {**options, "max_dynamic_patch": 1}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:
-        options = self.check_options(modality, options)
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         if modality is Modality.VIDEO:
             return {"num_tiles": size.num_frames, "resized": self._tile}
         rows, columns = self._tile_grid(size, options)
@@ -121,7 +121,7 @@ class InternVL(Family):
         return {"num_tiles": num_tiles, "resized": (rows * self._tile[0], columns * self._tile[1])}
 
     def _tile_grid(self, size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
-        """(rows, columns) of the tiles that a picture is cut into; of several, a thumbnail follows."""
+        """Return the (rows, columns) of tiles that a picture is cut into; a thumbnail follows several tiles."""
         max_tiles = options.get("max_dynamic_patch", self._max_tiles)
         min_tiles = options.get("min_dynamic_patch", min(self._min_tiles, max_tiles))
         if min_tiles > max_tiles:
@@ -129,9 +129,9 @@ class InternVL(Family):
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_dynamic_patch")
         return tile_grid((size.height, size.width), self._tile, min_tiles=min_tiles, max_tiles=max_tiles)
 
-    def expand(self, modality: Modality, features: Features) -> Expansion:
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         num_rows = self._grid[0] * self._grid[1] // self._shuffle**2
-        num_tiles = features["num_tiles"]
+        num_tiles = measures["num_tiles"]
         if modality is Modality.IMAGE:
             rows = [self._image_token] * (num_rows * num_tiles)
             return make_expansion(([self._start], False), (rows, True), ([self._end], False))
@@ -145,8 +145,8 @@ class InternVL(Family):
             ]
         return make_expansion(*pieces)
 
-    def num_units(self, features: Features) -> int:
-        return int(features["num_tiles"]) * self._grid[0] * self._grid[1]
+    def num_units(self, measures: Features) -> int:
+        return int(measures["num_tiles"]) * self._grid[0] * self._grid[1]
 
     def largest_size(self) -> tuple[int, int] | None:
         return self._tile[0], self._tile[1] * self._max_tiles

@@ -97,8 +97,7 @@ class Llava(Family):
         crop = self._settings["crop_size"] if self._crops else None
         return {"pixels": self._pixels.as_json(), "size": self._size, "crop": crop, "pads": self._pads}
 
-    def preprocess(self, media: DecodedMedia, options: Mapping[str, Any]) -> Features:
-        measures = self.measure(media.modality, media.size, options)
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         frames = media.frames
         if self._pads:
             frames = pad_to_square(frames, [int(value * 255) for value in self._pixels.mean])
@@ -112,14 +111,13 @@ class Llava(Family):
             frames = center_crop(frames, (self._image_size, self._image_size))
         return {**measures, "pixels": own_pixels(frames)}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, Any]) -> Features:  # noqa: ARG002
-        self.check_options(modality, options)
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
         return {"num_tiles": 1, "resized": (self._image_size, self._image_size)}
 
-    def expand(self, modality: Modality, features: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
         return make_expansion(([self._image_token] * self._num_rows, True))
 
-    def num_units(self, features: Features) -> int:  # noqa: ARG002
+    def num_units(self, measures: Features) -> int:  # noqa: ARG002
         return self._num_patches
 
     def largest_size(self) -> tuple[int, int] | None:

@@ -8,21 +8,18 @@ import pytest
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.allowance import Allowance
-from seesay.processors.media.load import Video
-from seesay.processors.media.open import decode_media, open_media
-from seesay.values import Modality
+from seesay.processors.media.open import open_media
+from seesay.values import Modality, VideoFrames
 
 LIMITS = MediaLimits()
 
 
 def decode_image(source, limits):
-    allowance = Allowance(limits)
-    return decode_media(open_media(Modality.IMAGE, source, {}, allowance), allowance)
+    return open_media(Modality.IMAGE, source, {}, Allowance(limits)).decode()
 
 
 def decode_video(source, options, limits):
-    allowance = Allowance(limits)
-    return decode_media(open_media(Modality.VIDEO, source, options, allowance), allowance)
+    return open_media(Modality.VIDEO, source, options, Allowance(limits)).decode()
 
 
 def test_equal_pixels_have_an_equal_digest(encode, picture, png_file):
@@ -36,7 +33,7 @@ def test_equal_pixels_have_an_equal_digest(encode, picture, png_file):
     assert decode_image(picture.reshape(60, 40, 3), LIMITS).digest != media[0].digest
 
 
-def test_digest_of_a_clip_covers_frames_and_times(clip_bytes, clip_frames):
+def test_digest_of_a_video_covers_frames_and_times(clip_bytes, clip_frames):
     first = decode_video(clip_bytes, {"num_frames": 4}, LIMITS)
     assert first.modality is Modality.VIDEO and len(first.timestamps_s) == 4
     assert decode_video(clip_bytes, {"num_frames": 4}, LIMITS).digest == first.digest
@@ -48,11 +45,11 @@ def test_digest_of_a_clip_covers_frames_and_times(clip_bytes, clip_frames):
 def test_decoded_pixels_share_no_memory_with_what_was_given(picture, clip_frames):
     """What the caller does to it later changes no picture that is on its way to the tower."""
     frames = np.stack(clip_frames)
-    clip = Video(frames=frames, timestamps_s=tuple(map(float, range(len(frames)))), frame_interval_s=1.0)
+    video = VideoFrames(frames=frames, timestamps_s=tuple(map(float, range(len(frames)))), frame_interval_s=1.0)
     for given, media in (
         (picture, decode_image(picture, LIMITS)),
         (frames, decode_video(frames, {}, LIMITS)),
-        (frames, decode_video(clip, {}, LIMITS)),
+        (frames, decode_video(video, {}, LIMITS)),
     ):
         assert not np.shares_memory(given, media.frames)
         np.testing.assert_array_equal(media.frames.reshape(given.shape), given)

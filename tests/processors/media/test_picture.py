@@ -13,8 +13,13 @@ from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.load import load_image, load_video
-from seesay.processors.media.picture import read_size
+from seesay.processors.media.picture import Picture
 from seesay.vl.utils import encode_image_base64
+
+
+def read_size(content: object, limits: MediaLimits, name: str) -> tuple[int, int]:
+    size = Picture(content, limits=limits, name=name).size()
+    return size.height, size.width
 
 
 def pixels(source: object, **limits: object) -> np.ndarray:
@@ -335,7 +340,7 @@ def test_what_is_no_picture(tmp_path, content):
     "array", [np.zeros((4, 4)), np.zeros((4, 4, 2), np.uint8), np.zeros((0, 4, 3), np.uint8), np.zeros(3, np.uint8)]
 )
 def test_arrays_that_are_no_picture(array):
-    assert "is no picture" in refusal(array).message
+    assert "to be a picture" in refusal(array).message
 
 
 def test_empty_image():

@@ -215,7 +215,7 @@ def test_tensors_are_arrays():
     assert load_image(torch.zeros(4, 6, 3, dtype=torch.uint8)).size == (6, 4)
     assert load_video(torch.zeros(5, 4, 6, 3, dtype=torch.uint8)).frames.shape == (5, 4, 6, 3)
     assert "uint8 [H, W], [H, W, 3]" in refusal(torch.zeros(3, 4, 6)).message
-    assert "is no array" in refusal(torch.zeros(4, 6, 3, requires_grad=True)).message
+    assert "cannot be read as an array" in refusal(torch.zeros(4, 6, 3, requires_grad=True)).message
 
 
 def test_words_are_not_taken_for_base64():

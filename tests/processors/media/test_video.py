@@ -11,12 +11,12 @@ from PIL import Image
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
-from seesay.processors.media import video as clip
-from seesay.processors.media import video_av as clip_av
+from seesay.processors.media import video_av, video_file
 from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.load import load_image, load_video
 from seesay.processors.media.video_av import open_av
 from seesay.processors.media.video_decord import open_decord
+from seesay.processors.media.video_file import VideoFile
 
 BACKENDS = {"decord": open_decord, "av": open_av}
 # kind, codec, whether decord reads it
@@ -35,7 +35,7 @@ CONTAINERS = [
 @pytest.fixture(params=BACKENDS)
 def backend(request, monkeypatch):
     """Only this backend reads clips."""
-    monkeypatch.setattr(clip, "_openers", lambda: (BACKENDS[request.param],))
+    monkeypatch.setattr(video_file, "_reader_factories", lambda: (BACKENDS[request.param],))
     return request.param
 
 
@@ -85,7 +85,7 @@ def test_containers(backend, encode_clip, clip_frames, kind, codec, by_decord):
 
 
 def test_backends_agree(clip_bytes):
-    readers = [opener(clip_bytes, "mov") for opener in BACKENDS.values()]
+    readers = [opener(clip_bytes, "mov", None) for opener in BACKENDS.values()]
     assert readers[0].info == readers[1].info
     (frames, times), (others, other_times) = (r.read(np.arange(0, 30, 4), (48, 64)) for r in readers)
     np.testing.assert_array_equal(frames, others)
@@ -144,7 +144,7 @@ def test_limits(backend, clip_bytes):
 def test_limits_hold_before_decoding(monkeypatch, clip_bytes):
     import decord
 
-    for module, reader in ((decord, "VideoReader"), (clip_av, "AvReader")):
+    for module, reader in ((decord, "VideoReader"), (video_av, "AvReader")):
         monkeypatch.setattr(module, reader, lambda *_, **__: pytest.fail("was decoded"))
     for limits in ({"max_pixels": 100}, {"max_duration_s": 1}):
         assert refusal(clip_bytes, **limits).code is ErrorCode.MEDIA_TOO_LARGE
@@ -229,9 +229,8 @@ def test_gif(encode, clip_frames):
 
 def size_of(data: bytes, limits: MediaLimits = MediaLimits(), **options: object) -> tuple[int, int, int]:  # noqa: B008
     """(frames, height, width) as told before anything is decoded."""
-    info = clip.read_info(data, limits, "it")
-    assert info is not None
-    size = clip.size_of(info, FrameSampling.checked(**options), limits)
+    size = VideoFile(data, FrameSampling.checked(**options), limits=limits, name="it").size()
+    assert size is not None
     return size.num_frames, size.height, size.width
 
 
@@ -277,11 +276,11 @@ def test_sizes_follow_the_limits(clip_bytes):
     assert size_of(clip_bytes, limits=limits, num_frames=10)[1:] == (24, 32)
     for tight in (MediaLimits(max_duration_s=2), MediaLimits(max_pixels=1000)):
         with pytest.raises(RequestError) as raised:
-            clip.read_info(clip_bytes, tight, "it")
+            size_of(clip_bytes, limits=tight)
         assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE
 
 
 def test_without_a_header_reader_decoding_tells(clip_bytes, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    assert clip.read_info(clip_bytes, MediaLimits(), "it") is None
+    assert VideoFile(clip_bytes, FrameSampling.checked(), limits=MediaLimits(), name="it").size() is None
     assert len(load_video(clip_bytes, num_frames=3).frames) == 3

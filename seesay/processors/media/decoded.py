@@ -1,0 +1,28 @@
+"""`DecodedMedia` from pixels: the one place where decoded content is hashed."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.hashing import digest
+from seesay.values import DecodedMedia, Modality
+
+
+def make_decoded(
+    modality: Modality,
+    frames: npt.NDArray[np.uint8],
+    timestamps_s: tuple[float, ...] = (),
+    frame_interval_s: float = 0.0,
+) -> DecodedMedia:
+    """Return frames uint8 [N, H, W, 3], which the result owns from now on, with the hash of pixels, shape and times."""
+    frames = np.ascontiguousarray(frames)
+    shape = np.asarray(frames.shape, dtype=np.int64)
+    times = np.asarray((*timestamps_s, frame_interval_s), dtype=np.float64)
+    return DecodedMedia(
+        modality=modality,
+        frames=frames,
+        timestamps_s=timestamps_s,
+        frame_interval_s=frame_interval_s,
+        digest=digest(modality.encode(), shape.data, frames.data, times.data),
+    )

@@ -1,0 +1,199 @@
+"""One encoded video: its frames are counted from its packets, then sampled and decoded with decord, else PyAV.
+
+Only containers of known kinds are opened, from bytes in memory or a regular file, so that a playlist in disguise
+cannot make the reader fetch something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.config import MediaLimits
+from seesay.errors import ErrorCode, MissingExtraError, RequestError
+from seesay.hashing import digest
+from seesay.processors.media.frame_sampling import FrameSampling
+from seesay.processors.media.video import Video
+from seesay.processors.media.video_info import VideoInfo
+from seesay.values import MediaSize, VideoFrames
+
+if TYPE_CHECKING:
+    from seesay.processors.media.video_av import PacketList
+
+VideoContent = bytes | Path
+
+
+class VideoReader(Protocol):
+    """An opened video; `info` has the upright frame size."""
+
+    @property
+    def info(self) -> VideoInfo: ...
+
+    def read(
+        self, indices: npt.NDArray[np.int64], size: tuple[int, int]
+    ) -> tuple[npt.NDArray[np.uint8], tuple[float, ...]]:
+        """Decode the frames `indices` (ascending) at `size` (height, width): uint8 [N, H, W, 3], and their times."""
+        ...
+
+
+# Opens (content, container kind, packets where they were listed); raises ImportError where its package is missing.
+ReaderFactory = Callable[[VideoContent, str, "PacketList | None"], VideoReader]
+
+
+class VideoFile(Video):
+    """An encoded video, as bytes or the path of a regular file. `name` is what messages call it.
+
+    Without PyAV the packets cannot be listed: `size` is None, and decord alone tells how many frames there are.
+    """
+
+    def __init__(self, content: VideoContent, sampling: FrameSampling, *, limits: MediaLimits, name: str) -> None:
+        self._content = content
+        self._sampling = sampling
+        self._limits = limits
+        self._name = name
+        self._kind: str | None = None
+        self._packets: PacketList | None = None
+
+    def size(self) -> MediaSize | None:
+        packets = self._list_packets()
+        if packets is None:
+            return None
+        info = packets.info
+        num_frames = len(self._sampling.indices(info.num_frames, info.fps))
+        height, width = self._output_size(info, num_frames)
+        return MediaSize(num_frames=num_frames, height=height, width=width)
+
+    def frames(self) -> VideoFrames:
+        """See `Video.frames`. Raises `MissingExtraError` when neither decord nor PyAV is installed."""
+        packets = self._list_packets()
+        problem: Exception | None = None
+        for open_reader in _reader_factories():
+            try:
+                return self._read(open_reader(self._content, self._find_kind(), packets), packets)
+            except ImportError:
+                continue
+            except RequestError:
+                raise
+            except MemoryError:
+                raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {self._name}") from None
+            except Exception as error:  # the other package may read the file
+                problem = error
+        if problem is None:
+            raise MissingExtraError("reading a video", package="av", extra="video")
+        raise self._broken(problem)
+
+    @cached_property
+    def content_key(self) -> bytes | None:
+        if not isinstance(self._content, bytes):
+            return None
+        return digest(b"video", self._content, repr(self._sampling).encode())
+
+    def _read(self, reader: VideoReader, packets: PacketList | None) -> VideoFrames:
+        """Read the sampled frames. Their number follows from the packets, where they were listed, for any reader."""
+        self._check(reader.info)
+        info = reader.info if packets is None else packets.info
+        if info.num_frames != reader.info.num_frames:
+            raise ValueError(f"{reader.info.num_frames} of {info.num_frames} frames can be read")
+        indices = self._sampling.indices(info.num_frames, info.fps)
+        frames, times = reader.read(indices, self._output_size(reader.info, len(indices)))
+        return VideoFrames(frames=frames, timestamps_s=times, frame_interval_s=info.duration_s / len(indices))
+
+    def _list_packets(self) -> PacketList | None:
+        """Return the packets of the video, listed once; None without PyAV."""
+        from seesay.processors.media.video_av import list_packets
+
+        if self._packets is None:
+            kind = self._find_kind()
+            try:
+                packets = list_packets(self._content, kind, check_header=self._check)
+            except ImportError:
+                return None
+            except RequestError:
+                raise
+            except Exception as error:  # any of FFmpeg's errors
+                raise self._broken(error) from None
+            self._check(packets.info)
+            self._packets = packets
+        return self._packets
+
+    def _find_kind(self) -> str:
+        if self._kind is None:
+            self._kind = _container_kind(_read_head(self._content))
+        if self._kind is None:
+            raise RequestError(
+                ErrorCode.INVALID_MEDIA,
+                f"{self._name} is not a video of a known kind "
+                "(MP4, MOV, WebM, Matroska, AVI, MPEG, FLV, Ogg, ASF or GIF)",
+            )
+        return self._kind
+
+    def _check(self, info: VideoInfo) -> None:
+        """Raise `RequestError` for a video that is empty or beyond the limits."""
+        limits, name = self._limits, self._name
+        if info.num_frames < 1 or info.width < 1 or info.height < 1:
+            raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} holds no video frames")
+        if info.width * info.height > limits.max_pixels:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"{name} has frames of {info.width}x{info.height} pixels, more than {limits.max_pixels}: "
+                "send a smaller video or raise MediaLimits.max_pixels",
+            )
+        if info.duration_s > limits.max_duration_s:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"{name} lasts {info.duration_s:.0f} s, more than {limits.max_duration_s:g} s: "
+                "send a part of it or raise MediaLimits.max_duration_s",
+            )
+
+    def _output_size(self, info: VideoInfo, num_frames: int) -> tuple[int, int]:
+        """Return (height, width) of decoded frames: those of the video, or less where all frames together would hold
+        too many pixels."""
+        num_pixels = info.width * info.height * num_frames
+        if num_pixels <= self._limits.max_clip_pixels:
+            return info.height, info.width
+        shrink = math.sqrt(self._limits.max_clip_pixels / num_pixels)
+        return max(1, math.floor(info.height * shrink)), max(1, math.floor(info.width * shrink))
+
+    def _broken(self, error: Exception) -> RequestError:
+        reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
+        message = f"{self._name} cannot be decoded, it is damaged or cut off: {reason}"
+        return RequestError(ErrorCode.INVALID_MEDIA, message)
+
+
+def _reader_factories() -> tuple[ReaderFactory, ...]:
+    from seesay.processors.media.video_av import open_av
+    from seesay.processors.media.video_decord import open_decord
+
+    return open_decord, open_av
+
+
+def _read_head(content: VideoContent) -> bytes:
+    if isinstance(content, bytes):
+        return content[:256]
+    with content.open("rb") as file:
+        return file.read(256)
+
+
+def _container_kind(head: bytes) -> str | None:
+    """Return FFmpeg's name of the container that begins with `head`."""
+    if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"):
+        return "mov"
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return "avi"
+    if head[:1] == b"\x47" and head[188:189] == b"\x47":
+        return "mpegts"
+    beginnings = {
+        b"\x1a\x45\xdf\xa3": "matroska",
+        b"FLV\x01": "flv",
+        b"OggS": "ogg",
+        b"\x00\x00\x01\xba": "mpeg",
+        b"GIF8": "gif",
+        b"\x30\x26\xb2\x75": "asf",
+    }
+    return beginnings.get(head[:4])
