@@ -1,5 +1,5 @@
-"""What is remembered of encoded pictures and clips that were decoded before: all but their pixels. With an embedding at
-hand they are not decoded again."""
+"""Remembers all but the pixels of encoded pictures and videos that were decoded before. While their embedding is cached
+they are not decoded again."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class SeenMedia:
 
 
 class SeenContents:
-    """`SeenMedia` by a hash of the encoded content and all that decides what becomes of it; of the `limit` that were
-    asked for last. Thread-safe."""
+    """`SeenMedia` by a hash of the encoded content and of all options that decide its features. Keeps the `limit` most
+    recently used entries. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""Everything that `pipe(...)` accepts, as requests. Nothing is fetched, decoded or rendered here.
+"""Turns everything that `pipe(...)` accepts into requests. Nothing is fetched, decoded or rendered here.
 
 A prompt is a text, OpenAI messages (a list of dicts), `(text, media)` or `(media, text)`; a list of those is a batch.
 Of two texts the second is the media, unless the first looks more like media than the second does.
@@ -38,12 +38,12 @@ def parse_prompts(
     *,
     do_preprocess: bool = True,
 ) -> tuple[list[GenerationRequest | RequestError], bool]:
-    """(a request or the reason against it per prompt, whether the answer is a list).
+    """Return (a request or its error for each prompt, whether the answer is a list).
 
     do_preprocess: apply the chat template. Without it a prompt is a raw text, in which special tokens are honoured and
-    `IMAGE_TOKEN` marks where media go.
+    `IMAGE_TOKEN` marks the places of media.
 
-    Raises ValueError when there are several `gen_config`, but not one per prompt.
+    Raises ValueError when `gen_config` is a list of another length than the prompts.
     """
     is_list = isinstance(prompts, list) and not (prompts and all(isinstance(p, Mapping) for p in prompts))
     items = prompts if is_list else [prompts]
@@ -58,7 +58,7 @@ def parse_prompts(
 
 
 def parse_messages(messages: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Return OpenAI messages as values, media where their parts stand: `IMAGE_TOKEN` in a text is text.
+    """Return OpenAI messages as values. Media stay where their parts are; `IMAGE_TOKEN` in a text is text.
 
     Raises RequestError naming what is wrong and where.
     """
@@ -95,7 +95,7 @@ def _parse_item(item: Any, config: GenerationConfig, *, do_preprocess: bool) -> 
     if isinstance(item, list) and item and all(isinstance(message, Mapping) for message in item):
         if not do_preprocess:
             _fail("with do_preprocess=False a prompt is a text, or (text, media); these are messages")
-        # Whoever calls the pipeline wrote these texts for it, so `IMAGE_TOKEN` is a marker here, as in a tuple.
+        # The caller of the pipeline wrote these texts, so `IMAGE_TOKEN` is a marker here, as in a tuple.
         messages = tuple(replace(message, parts=_place(message.parts)) for message in parse_messages(item))
         return GenerationRequest(prompt=messages, gen_config=config)
     if isinstance(item, list) and not item:
@@ -126,8 +126,8 @@ def _parse_pair(pair: tuple[Any, ...]) -> tuple[str, list[MediaPart]]:
 
 
 def _media_rank(text: str) -> int:
-    """Return how surely a string is media rather than the question about them, from 0 to 3: a question has blanks, and
-    may end in the name of a file."""
+    """Return how likely a string is media and not the question about it, 0 to 3. A question has blanks, and may end in
+    the name of a file."""
     is_word = not re.search(r"\s", text.strip())
     has_suffix = text.lower().endswith(_IMAGE_SUFFIXES + _VIDEO_SUFFIXES)
     if _DATA_URL.match(text) or (_URL.match(text) and is_word) or is_base64_media(text):
@@ -154,10 +154,10 @@ def _make_media(source: Any) -> MediaPart:
 
 
 def _place(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Move media to where the texts of the same message say `IMAGE_TOKEN` or `VIDEO_TOKEN`.
+    """Move media to the places of `IMAGE_TOKEN` and `VIDEO_TOKEN` in the texts of the same message.
 
-    Without media those are text like any other. For a modality whose token is absent, media stay where they are.
-    Raises RequestError when the numbers differ.
+    Without media these tokens are plain text. Media of a modality whose token is absent stay where they are. Raises
+    RequestError when the numbers differ.
     """
     queues: dict[Modality, list[MediaPart]] = {}
     for part in parts:
@@ -269,7 +269,7 @@ def _parse_inline_media(part: Mapping[str, Any], modality: Modality, where: str)
 
 
 def _media_options(options: dict[str, Any], where: str) -> dict[str, Any]:
-    """The options that decoding and the model's family know how to check; None is the default of each."""
+    """Return the options of a media part, which decoding and the model's family check later. None means the default."""
     options = {key: value for key, value in options.items() if value is not None}
     if (num_frames := options.pop("nframes", None)) is not None:  # as qwen-vl-utils spells it
         if "num_frames" in options:

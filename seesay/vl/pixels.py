@@ -1,4 +1,4 @@
-"""How a checkpoint wants pictures and frames turned into numbers, read from its processor files of any layout."""
+"""The settings by which a checkpoint turns pixels into numbers, read from its processor files of any layout."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _DEFAULT_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def read_processor(checkpoint: Checkpoint, kind: Literal["image_processor", "video_processor"]) -> dict[str, Any]:
-    """The settings of one processor; {} when the checkpoint has none.
+    """Return the settings of one processor; {} when the checkpoint has none.
 
     Newer checkpoints nest them in processor_config.json; older ones have preprocessor_config.json and
-    video_preprocessor_config.json, and clips follow the pictures' settings where the latter is missing.
+    video_preprocessor_config.json; without the latter, videos have the settings of pictures.
     """
     nested = (checkpoint.read_json("processor_config.json") or {}).get(kind)
     if isinstance(nested, dict):
@@ -42,7 +42,7 @@ class PixelSettings:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], where: object) -> PixelSettings:
-        """Raises `CheckpointError` naming a setting that is not supported; `where` is the checkpoint's folder."""
+        """Read a processor's settings. Raises `CheckpointError` naming an unsupported one; `where` is the folder."""
         if not settings.get("do_resize", True):
             raise CheckpointError(f"{where}: processor setting do_resize=false is not supported")
         does_normalize = settings.get("do_normalize", True)
@@ -58,17 +58,17 @@ class PixelSettings:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The settings as JSON values, for cache keys."""
+        """Return the settings as JSON values, for cache keys."""
         return asdict(self)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """mean, std and rescale_factor: what a tower needs to normalize uint8 pixels itself."""
+        """mean, std and rescale_factor, with which a tower normalizes uint8 pixels."""
         return {"mean": self.mean, "std": self.std, "rescale_factor": self.rescale_factor}
 
 
 def read_square(size: Mapping[str, Any] | int, where: object, name: str) -> tuple[int, int]:
-    """(height, width) of a size setting that fixes both; `CheckpointError` naming it otherwise."""
+    """Return the (height, width) of a size setting. Raises `CheckpointError` naming a setting that fixes only one."""
     if isinstance(size, int):
         return size, size
     if not isinstance(size.get("height"), int) or not isinstance(size.get("width"), int):

@@ -27,7 +27,7 @@ _NEUTRAL = {Modality.IMAGE: IMAGE_TOKEN, Modality.VIDEO: VIDEO_TOKEN}
 
 
 def render_raw(text: str, media: Sequence[MediaPart], markers: Mapping[Modality, str]) -> RenderedPrompt:
-    """A prompt that no chat template touches: its special tokens are honoured.
+    """Make a prompt without a chat template. Special tokens in its text are honoured.
 
     Media go where `IMAGE_TOKEN` and `VIDEO_TOKEN` are, or else where the text holds the model's own markers. Raises
     RequestError when their number differs from that of `media`.
@@ -75,7 +75,7 @@ class TokenizedPrompt:
 
     @property
     def num_text_tokens(self) -> int:
-        """Tokens that are not a marker's."""
+        """Number of tokens outside the markers."""
         return len(self.token_ids) - sum(stop - start for start, stop in self.ranges)
 
 
@@ -88,8 +88,8 @@ def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer) -> TokenizedPrompt:
         rendered.text.encode()
     except UnicodeEncodeError as error:
         _fail(
-            f"the prompt holds {rendered.text[error.start]!r}, half of a surrogate pair, which is no character: "
-            f"it stands after {rendered.text[max(0, error.start - 20) : error.start]!r}"
+            f"the prompt holds {rendered.text[error.start]!r}, half of a surrogate pair, which is not a character, "
+            f"after {rendered.text[max(0, error.start - 20) : error.start]!r}"
         )
     logger.info("prompt: %s", rendered.text)
     token_ids, ranges = tokenizer.encode_prompt(rendered)
@@ -105,9 +105,9 @@ def build_input(
     model_digest: bytes,
     salt: bytes = b"",
 ) -> MultimodalInput:
-    """Put each of `media`, in the order of the markers, in its marker's place.
+    """Replace each marker by its item of `media`, which are in the order of the markers.
 
-    model_digest, salt: go into every item's hash, so that caches never mix checkpoints or tenants.
+    model_digest, salt: parts of every item's hash, so that caches never mix checkpoints or tenants.
     """
     token_ids, ranges = tokens.token_ids, tokens.ranges
     assert len(media) == len(ranges), "one prepared item per marker"
@@ -121,7 +121,7 @@ def build_input(
         length += start - done
         slots = length + np.flatnonzero(expansion.takes_embedding).astype(np.int64)
         if not len(slots):
-            _fail(f"a {item.modality.value} is too small: it makes no embedding")
+            _fail(f"a {item.modality.value} is too small to make an embedding")
         items.append(
             MediaItem(
                 modality=item.modality,
@@ -139,7 +139,7 @@ def build_input(
 
 
 def hash_item(key: bytes, model_digest: bytes, salt: bytes = b"") -> bytes:
-    """The hash of the item that `build_input` makes of prepared media with this key."""
+    """Return the hash of the item that `build_input` makes of prepared media with this key."""
     return digest(b"item", model_digest, key, salt)
 
 

@@ -1,4 +1,4 @@
-"""Finds the family of an architecture. Walks the `families` folder and stops at start-up when one of them is broken."""
+"""Finds the family of an architecture. Imports the whole `families` folder; a broken family stops start-up."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _STEM = re.compile(r"(.+?)(?:Model|For[A-Z]\w*)")
 
 
 def find_family(architecture: str) -> type[Family]:
-    """The family of `architecture` (an entry of config.json's `architectures`): the one that claims it, or the same
-    model under another head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a warning.
+    """Return the family of `architecture` (an entry of config.json's `architectures`): the one that claims it or, with a
+    warning, that of the same model with another head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`).
 
-    Raises `CheckpointError` that lists what is supported.
+    Raises `CheckpointError` that lists the supported architectures.
     """
     known = list_families()
     if architecture in known:
@@ -38,13 +38,13 @@ def find_family(architecture: str) -> type[Family]:
 
 @cache
 def list_families() -> Mapping[str, type[Family]]:
-    """All families by the architectures they claim."""
+    """Return all families by the architectures they claim."""
     return collect_families(families.__path__, families.__name__)
 
 
 def collect_families(folders: Iterable[str], package: str) -> dict[str, type[Family]]:
-    """Import every module of `package` in `folders`. Raises `RuntimeError` naming the module that fails to import,
-    declares no family, or claims an architecture that another one has."""
+    """Import every module of `package` in `folders`. Raises `RuntimeError` naming a module that cannot be imported,
+    declares no family, or claims the architecture of another one."""
     found: dict[str, type[Family]] = {}
     for info in sorted(pkgutil.iter_modules(list(folders)), key=lambda info: info.name):
         module_name = f"{package}.{info.name}"

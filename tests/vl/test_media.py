@@ -30,6 +30,7 @@ from seesay.values import GenerationRequest, MediaPart, Modality
 from seesay.vl.media import MediaFront
 from seesay.vl.media_batch import MediaBatch
 from seesay.vl.pixel_gate import PixelGate
+from seesay.vl.prompt import TokenizedPrompt, build_input
 from seesay.vl.utils import encode_image_base64
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
@@ -119,6 +120,47 @@ def test_too_long_contexts_are_refused_before_decoding(engine: AsyncEngine, no_d
     count = engine.count_tokens(request)
     assert count > 200 and str(count) in refused.error.message and "200" in refused.error.message
     assert engine.stats().total_step_tokens == 0
+
+
+def test_each_item_is_checked_planned_and_preprocessed_once(
+    engine: AsyncEngine, make_front: Callable[..., MediaFront], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the options of the request to the tower's input, and to the prompt that holds its place."""
+    family = engine.family
+    calls: list[str] = []
+
+    def record(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*args: Any) -> Any:
+            calls.append(name)
+            return call(*args)
+
+        return recorded
+
+    for name in ("resolve_options", "measure", "expand", "num_units", "media_key", "preprocess"):
+        monkeypatch.setattr(family, name, record(name, getattr(family, name)))
+    front = make_front()
+    prepared = front.prepare(front.open(images(encode(make_picture(50, 31, 1)))))
+    tokens = TokenizedPrompt(token_ids=np.asarray([5, 6]), ranges=((0, 1),))
+    made = build_input(tokens, prepared, family=family, model_digest=bytes(32))
+    assert len(made.token_ids) == 1 + prepared[0].plan.num_tokens
+    assert calls == ["resolve_options", "media_key", "measure", "num_units", "expand", "preprocess"]
+
+
+def test_a_header_that_tells_another_size_is_not_believed(make_front: Callable[..., MediaFront]) -> None:
+    """A PNG may carry its orientation behind its pixels: tokens are those of the decoded picture."""
+    upright = encode(make_picture(40, 90, 1))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    body = exif.tobytes().removeprefix(b"Exif\0\0")
+    chunk = struct.pack(">I", len(body)) + b"eXIf" + body + struct.pack(">I", zlib.crc32(b"eXIf" + body))
+    end = upright.index(b"IEND") - 4
+    turned = upright[:end] + chunk + upright[end:]
+    front = make_front()
+    opened = front.open(images(turned))
+    [prepared] = front.prepare(opened)
+    assert opened.items[0].size != prepared.size and (prepared.size.height, prepared.size.width) == (90, 40)
+    [expected] = front.prepare(front.open(images(make_picture(40, 90, 1).rotate(270, expand=True))))
+    assert prepared.key == expected.key and prepared.plan.measures == expected.plan.measures
 
 
 def test_counted_tokens_are_those_of_the_prompt(engine: AsyncEngine) -> None:

@@ -1,4 +1,4 @@
-"""The bytes, pixels and seconds that the media of one request may still cost. Thread-safe: they are fetched in parallel."""
+"""The bytes, pixels and seconds that the media of one request may still cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seesay.errors import ErrorCode, RequestError
 
 
 class Allowance:
-    """Enforces `limits` for one request. Its deadline runs from its construction."""
+    """Enforces `limits` for one request. The deadline runs from construction. Thread-safe."""
 
     def __init__(self, limits: MediaLimits) -> None:
         self.limits = limits

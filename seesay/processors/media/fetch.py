@@ -1,8 +1,8 @@
-"""Bytes from http and https URLs, fetched as if every URL came from an enemy.
+"""Fetches http and https URLs, all of which are treated as hostile.
 
-A name is resolved once, its addresses are checked, and the connection goes to such an address, so that a second
-answer of the name server changes nothing; every redirect goes through the same. One deadline covers all that a request
-fetches. Proxies set in the environment are not used: they would connect to addresses that nobody checked.
+A name is resolved once, its addresses are checked, and the connection goes to a checked address, so that a second
+answer of the name server changes nothing. Every redirect is checked in the same way. One deadline covers all that a
+request fetches. Proxies set in the environment are not used: they would connect to unchecked addresses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Address = tuple[Any, ...]
 
 
 def fetch(url: str, allowance: Allowance) -> bytes:
-    """The body that `url` answers with, paid from `allowance`.
+    """Return the body of the response to `url`, and count it in `allowance`.
 
     Raises `RequestError`: media_forbidden (scheme, host, or an address that is not globally routable),
     media_too_large, media_unreachable (name, connection, status, deadline, broken body).
@@ -52,7 +52,7 @@ def fetch(url: str, allowance: Allowance) -> bytes:
             raise _unreachable(url, f"no complete answer within {limits.timeout_s:g} s") from None
         except ssl.SSLError as error:
             raise _unreachable(url, f"no secure connection: {error.reason or error}") from None
-        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: letters that no host has
+        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: not a possible host
             raise _unreachable(url, str(error) or type(error).__name__) from None
         if isinstance(body, bytes):
             return body
@@ -61,7 +61,7 @@ def fetch(url: str, allowance: Allowance) -> bytes:
 
 
 def shorten_url(url: str) -> str:
-    """A URL that is fit for messages: no query, which may be a secret, no userinfo, not long."""
+    """Return a URL for messages: short, without user name, password and query, which may be secret."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -77,10 +77,10 @@ class _Redirect:
 
 
 def _split(url: str, limits: MediaLimits) -> SplitResult:
-    """The parts of a URL that may be fetched, as far as its text can tell."""
+    """Split a URL, and check what its text alone tells about whether it may be fetched."""
     try:
         parts = urlsplit(url)
-        has_port = parts.port != 0  # `port` raises for what is not a port
+        has_port = parts.port != 0  # `port` raises ValueError for an invalid port
     except ValueError as error:
         raise RequestError(ErrorCode.INVALID_MEDIA, f"{url[:40]!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https"):
@@ -104,7 +104,8 @@ def _split(url: str, limits: MediaLimits) -> SplitResult:
 
 
 def is_allowed(host: str, domains: Sequence[str]) -> bool:
-    """Whether a URL's host is among `domains`: "example.com" is that host alone, "*.example.com" all that end so."""
+    """Return whether a URL's host is among `domains`: "example.com" matches that host alone, "*.example.com" every host
+    that ends so."""
     try:
         name = host.encode("idna").decode() if not host.isascii() else host
     except UnicodeError:
@@ -121,7 +122,7 @@ def is_allowed(host: str, domains: Sequence[str]) -> bool:
 
 
 def _resolve(host: str, port: int, allowance: Allowance) -> list[Address]:
-    """Socket addresses of a host that may be connected to."""
+    """Return the socket addresses of a host to which connections are allowed."""
     found = _look_up(host, port, allowance)
     if allowance.limits.allow_private_hosts:
         return found
@@ -136,13 +137,13 @@ def _resolve(host: str, port: int, allowance: Allowance) -> list[Address]:
 
 
 def _look_up(host: str, port: int, allowance: Allowance) -> list[Address]:
-    # The system's resolver knows no deadline, so it runs beside and may be left behind.
+    # The system's resolver takes no deadline, so it runs in a thread that may outlive the request.
     answers: queue.SimpleQueue[list[Address] | Exception] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
             answers.put(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
-        except Exception as error:  # whatever it is, somebody waits for an answer
+        except Exception as error:  # the other thread waits for an answer
             answers.put(error)
 
     threading.Thread(target=look_up, name="seesay-resolve", daemon=True).start()
@@ -156,7 +157,8 @@ def _look_up(host: str, port: int, allowance: Allowance) -> list[Address]:
 
 
 def is_global(address: str) -> bool:
-    """Whether an IP address is reachable over the public internet, IPv4 addresses inside IPv6 ones included."""
+    """Return whether an IP address is reachable over the public internet; IPv4 addresses inside IPv6 ones are checked
+    too."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped:
@@ -177,7 +179,7 @@ def _connect(parts: SplitResult, allowance: Allowance) -> socket.socket:
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, protocol)
         try:
-            # A dead address leaves time to try those behind it.
+            # An unreachable address leaves time to try the following ones.
             connection.settimeout(allowance.remaining_s() / (len(addresses) - index))
             connection.connect(address)
             if parts.scheme == "https":
@@ -202,7 +204,8 @@ def _tls_context() -> ssl.SSLContext:
 
 
 class _TimedSocket:
-    """The part of a socket that http.client uses; each read and write ends at the deadline. Its owner closes it."""
+    """The part of a socket that http.client uses; each read and write ends at the deadline. The caller closes
+    the socket."""
 
     def __init__(self, connection: socket.socket, allowance: Allowance) -> None:
         self._connection = connection
@@ -217,7 +220,7 @@ class _TimedSocket:
         return io.BufferedReader(_TimedReader(self._connection, self._allowance), _CHUNK_BYTES)
 
     def close(self) -> None:
-        """http.client closes the socket as soon as it has the file; the file goes on reading."""
+        """Do nothing: http.client closes the socket once it has the file, from which it still reads."""
 
 
 class _TimedReader(io.RawIOBase):

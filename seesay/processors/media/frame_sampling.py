@@ -1,4 +1,4 @@
-"""Frame sampling: which frames of a video are taken. Pure arithmetic; the rules for `fps` are those of qwen-vl-utils."""
+"""Which frames of a video are taken. Pure arithmetic; the rules for `fps` are those of qwen-vl-utils."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FrameSampling:
         )
 
     def indices(self, total_frames: int, video_fps: float) -> npt.NDArray[np.int64]:
-        """Return ascending frame numbers [N] of a video of `total_frames` ≥ 1 frames at `video_fps` frames per second."""
+        """Return ascending frame numbers [N] of a video with `total_frames` ≥ 1 frames, `video_fps` per second."""
         if self.num_frames is not None:
             return spread(total_frames, min(self.num_frames, total_frames))
         wanted = total_frames / video_fps * (self.fps or DEFAULT_FPS)

@@ -1,4 +1,4 @@
-"""Image transforms that model families share: resize, crop, normalize, patches, tiles.
+"""Image transforms that model families share: resize, crop, pad, patches, tiles.
 
 Frames are uint8 arrays [N, H, W, 3]; every transform equals the torchvision backend of Transformers' processors
 (resized pixels are rounded to uint8 before they are normalized). torch is imported where it is used; torchvision is
@@ -28,18 +28,19 @@ _MAX_ASPECT_RATIO = 200
 
 
 def resample_from_config(value: int) -> Resample:
-    """The filter that a preprocessor_config's `resample` number (PIL's numbering) means."""
+    """Return the filter of a preprocessor_config's `resample` number (PIL's numbering)."""
     try:
         return _PIL_FILTERS[value]
     except KeyError:
-        raise ConfigError(f"resample={value!r} is not supported (1 lanczos, 2 bilinear, 3 bicubic are)") from None
+        raise ConfigError(f"resample must be 1 (lanczos), 2 (bilinear) or 3 (bicubic), got {value!r}") from None
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
 def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """(height, width) for Qwen's towers: multiples of `factor`, pixels in [min_pixels, max_pixels], ratio about kept.
+    """Return (height, width) for Qwen's towers: multiples of `factor` that hold `min_pixels` to `max_pixels` pixels and
+    about keep the aspect ratio.
 
     Raises `RequestError` (invalid_media) for pictures more than 200 times longer than wide.
     """
@@ -64,7 +65,7 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
 
 
 def shortest_edge_size(height: int, width: int, edge: int) -> tuple[int, int]:
-    """(height, width) with the shorter side equal to `edge`; the longer one is rounded down."""
+    """Return (height, width) with the shorter side equal to `edge`; the longer one is rounded down."""
     if width <= height:
         return int(edge * height / width), edge
     return edge, int(edge * width / height)
@@ -72,10 +73,10 @@ def shortest_edge_size(height: int, width: int, edge: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def tile_grid(size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, max_tiles: int) -> tuple[int, int]:
-    """(rows, columns) of the grid of tiles whose shape is nearest to a picture of `size`; pairs are (height, width).
+    """Return the (rows, columns) of tiles whose aspect ratio is nearest to that of `size`; pairs are (height, width).
 
-    Of grids equally near, a larger one wins while the picture has more than half of the grid's pixels (InternVL's
-    rule).
+    Of grids that are equally near, a larger one wins while a picture of `size` has more than half of the grid's pixels
+    (InternVL's rule).
     """
     height, width = size
     grids = [
@@ -97,7 +98,7 @@ def tile_grid(size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, m
 
 
 def resize(frames: Frames, size: tuple[int, int], *, resample: Resample = "bicubic", antialias: bool = True) -> Frames:
-    """Frames [N, H, W, 3] scaled to `size` (height, width): uint8 [N, height, width, 3]; the same array if it fits."""
+    """Scale frames [N, H, W, 3] to `size` (height, width): uint8 [N, height, width, 3]; the same array if it fits."""
     if frames.shape[1:3] == size:
         return frames
     if resample == "lanczos":
@@ -117,7 +118,7 @@ def resize(frames: Frames, size: tuple[int, int], *, resample: Resample = "bicub
 
 
 def _has_uint8_bilinear() -> bool:
-    """Whether torchvision resizes uint8 natively with this filter here; elsewhere it goes through float32."""
+    """Return whether torchvision resizes uint8 natively with this filter on this CPU; otherwise it uses float32."""
     import platform
 
     import torch
@@ -133,12 +134,12 @@ def _resize_lanczos(frames: Frames, size: tuple[int, int]) -> Frames:
 
 
 def _writable(array: Frames) -> Frames:
-    """The array itself, or a copy where it is read-only (torch warns about sharing such memory)."""
+    """Return the array itself, or a copy of a read-only one (torch warns when it shares such memory)."""
     return array if array.flags.writeable else array.copy()
 
 
 def center_crop(frames: Frames, size: tuple[int, int]) -> Frames:
-    """The middle of frames [N, H, W, 3]: uint8 [N, height, width, 3]. Smaller frames are padded with black first."""
+    """Cut the middle out of frames [N, H, W, 3]: uint8 [N, height, width, 3]. Smaller frames are padded with black."""
     missing_h, missing_w = max(0, size[0] - frames.shape[1]), max(0, size[1] - frames.shape[2])
     if missing_h or missing_w:
         before_h, before_w = missing_h // 2, missing_w // 2
@@ -149,7 +150,7 @@ def center_crop(frames: Frames, size: tuple[int, int]) -> Frames:
 
 
 def pad_to_square(frames: Frames, color: Sequence[int]) -> Frames:
-    """Frames [N, H, W, 3] in the middle of a square of side max(H, W) filled with `color` (three values 0 … 255)."""
+    """Put frames [N, H, W, 3] in the middle of squares of side max(H, W) filled with `color` (three values 0 … 255)."""
     count, height, width, _ = frames.shape
     if height == width:
         return frames
@@ -196,10 +197,10 @@ def qwen_patchify(
 def split_tiles(
     frame: Frames, tile: tuple[int, int], *, grid: tuple[int, int], resample: Resample = "bicubic"
 ) -> Frames:
-    """InternVL's dynamic tiling of one picture uint8 [1, H, W, 3]: uint8 [tiles, height, width, 3], row by row.
+    """Cut one picture uint8 [1, H, W, 3] into InternVL's tiles: uint8 [tiles, height, width, 3], row by row.
 
-    The picture is stretched over the `grid` of (rows, columns), which `tile_grid` chooses. A thumbnail of the whole
-    comes last when there are several tiles.
+    The picture is stretched to the `grid` of (rows, columns), which `tile_grid` chooses. Several tiles are followed by
+    a thumbnail of the whole picture.
     """
     rows, columns = grid
     stretched = resize(frame, (tile[0] * rows, tile[1] * columns), resample=resample)

@@ -1,7 +1,7 @@
-"""What a user may pass as a picture or clip, as bytes or as a checked local file. Decodes nothing.
+"""Reads every kind of source of a picture or video, to bytes or to a checked local file. Decodes nothing.
 
-Where a folder confines local files, they are opened component by component without following links, starting at the
-folder: what is swapped for a link after it was checked is not opened.
+Where a folder confines local files, their paths are opened component by component from that folder, without following
+links: a file that is replaced by a link after the check is not opened.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]+={0,2}\s*")
 _PADDING = "= \t\r\n"
 _SLICE_CHARS = 1 << 16
 """Long texts are decoded in slices: each call holds the GIL, and makes an object per percent escape."""
-# What decoded base64 text must begin with to be taken for media and not for a path (also read at offset 4: mp4's ftyp).
+# Decoded base64 text is media, and not a path, if it begins so (or has MP4's "ftyp" at offset 4).
 _MAGIC_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*", b"\x1a\x45\xdf\xa3")
 _SIGNATURES = _MAGIC_BYTES + tuple(b"P%d" % n + blank for n in range(1, 7) for blank in (b"\n", b" "))
 
 
 def read_source(source: Any, allowance: Allowance) -> bytes | Path:
-    """The bytes of a path, http(s) or file URL, data URL, base64 text, open file or bytes; a local file that is there
-    stays a path, unless the limits confine local files to a folder.
+    """Return the bytes of an http(s) URL, data URL, base64 text, open file or bytes, and the path of a local file, or
+    its bytes where the limits confine local files to a folder.
 
-    A path that is returned is that of a regular file no larger than `max_bytes`. Raises `RequestError`.
+    A returned path is that of a regular file no larger than `max_bytes`. Raises `RequestError`.
     """
     limits = allowance.limits
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -49,10 +49,10 @@ def read_source(source: Any, allowance: Allowance) -> bytes | Path:
         return _read_file_object(source, allowance)
     if not isinstance(source, str):
         raise RequestError(
-            ErrorCode.INVALID_MEDIA, f"a {type(source).__name__} is no picture or clip: pass {_ACCEPTED}"
+            ErrorCode.INVALID_MEDIA, f"a picture or video must be {_ACCEPTED}, got a {type(source).__name__}"
         )
     if not source.strip():
-        raise RequestError(ErrorCode.INVALID_MEDIA, f"an empty text is no picture or clip: pass {_ACCEPTED}")
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"a picture or video must be {_ACCEPTED}, got an empty text")
     if source[:5].lower() == "data:":
         return _read_data_url(source, allowance)
     if source[:5].lower() == "file:":
@@ -63,12 +63,12 @@ def read_source(source: Any, allowance: Allowance) -> bytes | Path:
 
 
 def read_bytes(source: Any, allowance: Allowance) -> bytes:
-    """As `read_source`, with local files read. Raises `RequestError`."""
+    """Return the content of a source, as `read_source` does, also of local files. Raises `RequestError`."""
     content = read_source(source, allowance)
     if isinstance(content, bytes):
         return content
     try:
-        # Opening does not wait for a writer, should the file have become a pipe since it was checked.
+        # O_NONBLOCK: if the file was replaced by a pipe since the check, opening it must not wait for a writer.
         descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         return _read_descriptor(descriptor, content, allowance.limits)
     except OSError as error:
@@ -76,7 +76,7 @@ def read_bytes(source: Any, allowance: Allowance) -> bytes:
 
 
 def is_base64_media(text: str) -> bool:
-    """Whether `text` is the base64 of a picture or clip, by its beginning."""
+    """Return whether `text` begins as the base64 of a picture or video does."""
     beginning = "".join(text[:64].split())
     try:
         return _begins_as_media(_decode_base64(beginning[: len(beginning) // 4 * 4]))
@@ -85,7 +85,7 @@ def is_base64_media(text: str) -> bool:
 
 
 def describe(source: Any) -> str:
-    """What to call a source in a message; nothing long, no secrets."""
+    """Return a short name of a source for messages, without secrets."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return f"content of {len(source)} bytes"
     if isinstance(source, os.PathLike):
@@ -100,7 +100,7 @@ def describe(source: Any) -> str:
 
 
 def _read_file_object(file: Any, allowance: Allowance) -> bytes:
-    """The rest of an open file, which is then where it was before, if it can go back: it may be asked for again."""
+    """Read the rest of an open file. A seekable file is then put back to where it was: it may be read again."""
     limits = allowance.limits
     try:
         start = file.tell() if file.seekable() else None
@@ -111,7 +111,7 @@ def _read_file_object(file: Any, allowance: Allowance) -> bytes:
         raise RequestError(ErrorCode.INVALID_MEDIA, f"cannot read the {type(file).__name__}: {error}") from None
     if not isinstance(data, bytes):
         raise RequestError(
-            ErrorCode.INVALID_MEDIA, f"the {type(file).__name__} gives text: open the file with mode 'rb'"
+            ErrorCode.INVALID_MEDIA, f"the {type(file).__name__} returns text: open the file with mode 'rb'"
         )
     _check_size(len(data), "the file", limits)
     allowance.spend_bytes(len(data))
@@ -119,7 +119,8 @@ def _read_file_object(file: Any, allowance: Allowance) -> bytes:
 
 
 def _read_text(text: str, allowance: Allowance) -> bytes | Path:
-    """A string that is a path or base64. Nothing of the file system is told where local paths are not allowed."""
+    """Read a string that is a path or base64. Messages reveal nothing of the file system where local paths are not
+    allowed."""
     limits = allowance.limits
     problem = ""
     if len(text) >= 4096:
@@ -135,7 +136,7 @@ def _read_text(text: str, allowance: Allowance) -> bytes | Path:
             problem = "it does not exist" if is_missing else f"{getattr(error, 'strerror', error)}"
         else:
             return _open_file(Path(text), allowance)
-    if _BASE64.fullmatch(text, 0, _SLICE_CHARS):  # the rest is checked where it is decoded
+    if _BASE64.fullmatch(text, 0, _SLICE_CHARS):  # decoding checks the rest
         _check_size(len(text) * 3 // 4 - 2, "the base64 content", limits)
         try:
             data = _decode_base64(text)
@@ -147,17 +148,17 @@ def _read_text(text: str, allowance: Allowance) -> bytes | Path:
     if limits.allowed_local_media_path is not None:
         raise RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
-            f"{describe(text)} is neither a URL, nor the base64 of a picture or clip, nor a file in the folder that "
+            f"{describe(text)} is neither a URL, nor the base64 of a picture or video, nor a file in the folder that "
             "local media may come from",
         )
     if not limits.allow_local_paths:
         raise RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
-            f"{describe(text)} is neither a URL nor the base64 of a picture or clip, and local paths are not read here",
+            f"{describe(text)} is neither a URL nor the base64 of a picture or video; local paths are not read here",
         )
     raise RequestError(
         ErrorCode.INVALID_MEDIA,
-        f"cannot read the file {describe(text)}: {problem}, and it is no URL, data URL or base64",
+        f"cannot read the file {describe(text)}: {problem}, and it is not a URL, data URL or base64",
     )
 
 
@@ -165,20 +166,20 @@ def _read_text(text: str, allowance: Allowance) -> bytes | Path:
 
 
 def _path_of_url(url: str) -> Path:
-    """The path that a file URL of this machine names."""
+    """Return the path that a file URL of this machine names."""
     try:
         parts = urlsplit(url)
     except ValueError:
         parts = None
     if parts is None or parts.netloc.lower() not in ("", "localhost") or not parts.path.startswith("/"):
         raise RequestError(
-            ErrorCode.INVALID_MEDIA, f"{url[:40]!r} names no file of this machine: file:///path/to/file does"
+            ErrorCode.INVALID_MEDIA, f"a file URL must have the form file:///path/to/file, got {url[:40]!r}"
         )
     return Path(os.fsdecode(unquote_to_bytes(parts.path)))
 
 
 def _open_file(path: Path, allowance: Allowance) -> bytes | Path:
-    """A local file that may be read: checked, and read already where a folder confines them."""
+    """Check a local file that may be read. Where a folder confines local files, read it too."""
     limits = allowance.limits
     if limits.allowed_local_media_path is not None:
         return _read_confined(path, limits.allowed_local_media_path, allowance)
@@ -198,11 +199,12 @@ def _open_file(path: Path, allowance: Allowance) -> bytes | Path:
 
 
 def _find_confined(path: Path, folder: str | os.PathLike[str], *, must_exist: bool) -> tuple[str, ...] | None:
-    """The way from `folder` to the real place of `path`; None when that is not in it (or is not there at all)."""
+    """Return the components of the real path of `path` below `folder`; None when it is outside, or must exist and does
+    not."""
     try:
         real = path.resolve(strict=must_exist)
         way = real.relative_to(Path(folder).resolve(strict=True)).parts
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go round in circles
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a cycle of links
         return None
     return way or None
 
@@ -233,7 +235,7 @@ def _read_confined(path: Path, folder: str | os.PathLike[str], allowance: Allowa
 
 
 def _read_descriptor(descriptor: int, path: Path, limits: MediaLimits) -> bytes:
-    """What an open regular file holds. Closes it."""
+    """Read an open regular file, and close it."""
     try:
         with open(descriptor, "rb", closefd=False) as file:
             status = os.fstat(descriptor)
@@ -256,9 +258,9 @@ def _read_data_url(url: str, allowance: Allowance) -> bytes:
     limits = allowance.limits
     header, comma, payload = url.partition(",")
     if not comma:
-        raise RequestError(ErrorCode.INVALID_MEDIA, "a data URL has a comma before its content; this one has none")
+        raise RequestError(ErrorCode.INVALID_MEDIA, "a data URL must have a comma before its content")
     is_base64 = header.rstrip().lower().endswith(";base64")
-    # Percent signs triple a length, base64 adds a third: what is this long cannot be small enough.
+    # Percent escapes triple a length and base64 adds a third: a longer text cannot decode to an allowed size.
     _check_size(
         len(payload) * 3 // 4 - 2 if is_base64 and "%" not in payload else len(payload) // 3, "the data URL", limits
     )
@@ -281,7 +283,7 @@ def _begins_as_media(data: bytes) -> bool:
 
 
 def _decode_base64(text: str) -> bytes:
-    """Base64 of either alphabet, with or without padding and line breaks. Raises `binascii.Error`."""
+    """Decode base64 of either alphabet, with or without padding and line breaks. Raises `binascii.Error`."""
     end = text[-_SLICE_CHARS:]
     stop = len(text) - len(end) + len(end.rstrip(_PADDING))
     pieces: list[bytes] = []
@@ -295,7 +297,7 @@ def _decode_base64(text: str) -> bytes:
             pieces.append(_decode_letters(compact[:num_whole]))
             rest = compact[num_whole:]
         pieces.append(_decode_letters(rest + "=" * (-len(rest) % 4)))
-    except ValueError as error:  # also for letters outside ASCII
+    except ValueError as error:  # also raised for letters outside ASCII
         raise binascii.Error(str(error)) from None
     return b"".join(pieces)
 
@@ -305,13 +307,13 @@ def _decode_letters(text: str) -> bytes:
 
 
 def _unquote(text: str) -> bytes:
-    """Replace percent escapes."""
+    """Decode percent escapes."""
     pieces: list[bytes] = []
     start = 0
     while start < len(text):
         stop = min(start + _SLICE_CHARS, len(text))
         at = text.rfind("%", stop - 2, stop)
-        if at > start and stop < len(text):  # the end of this escape is in the next slice
+        if at > start and stop < len(text):  # this escape ends in the next slice
             stop = at
         pieces.append(unquote_to_bytes(text[start:stop]))
         start = stop

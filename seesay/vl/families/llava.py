@@ -24,7 +24,7 @@ _UNUSED = ("post_layernorm.", "embeddings.position_ids")
 
 
 class Llava(Family):
-    """Features: `pixels` uint8 [1, S, S, 3], S being the tower's `image_size`, and what `measure` tells."""
+    """Features: `pixels` uint8 [1, S, S, 3], S being the tower's `image_size`, and the plan's measures."""
 
     architectures = ("LlavaForConditionalGeneration",)
     modalities = (Modality.IMAGE,)

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: a tower with window attention; a clip's positions follow its time in seconds."""
+"""Qwen2.5-VL: a tower with window attention; the positions of a video follow its time in seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
-    """Time steps of a clip are `tokens_per_second` positions a second apart (config.json's vision_config)."""
+    """Time steps of a video are `tokens_per_second` positions per second apart (config.json's vision_config)."""
 
     architectures = ("Qwen2_5_VLForConditionalGeneration",)
     weights = WeightMap(

@@ -1,4 +1,4 @@
-"""Qwen2-VL: pictures and clips at about their own size, positions in time, height and width."""
+"""Qwen2-VL: pictures and videos at about their own size, positions in time, height and width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Qwen2VL(DynamicResolutionFamily):
-    """Time steps of a clip are one position apart, however long they take."""
+    """Time steps of a video are one position apart, whatever their duration."""
 
     architectures = ("Qwen2VLForConditionalGeneration",)
     weights = WeightMap(

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.load import load_image
 from seesay.processors.media.open import open_media
 from seesay.values import Modality, VideoFrames
 
@@ -53,6 +57,55 @@ def test_decoded_pixels_share_no_memory_with_what_was_given(picture, clip_frames
     ):
         assert not np.shares_memory(given, media.frames)
         np.testing.assert_array_equal(media.frames.reshape(given.shape), given)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "MPO", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_a_header_is_read_once(encode, picture, kind, orientation, monkeypatch):
+    """The image whose size was read is the one that is decoded, with the pixels of one that is only decoded."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(picture, kind, exif=exif)
+    expected = np.asarray(load_image(data))
+    opened = []
+    real = Image.open
+    monkeypatch.setattr(Image, "open", lambda *args, **options: opened.append(1) or real(*args, **options))
+    media = open_media(Modality.IMAGE, data, {}, Allowance(LIMITS))
+    assert not opened
+    size = media.size()
+    assert media.size() is size and (size.height, size.width) == expected.shape[:2]
+    np.testing.assert_array_equal(media.decode().frames[0], expected)
+    assert len(opened) == 1
+    np.testing.assert_array_equal(media.decode().frames[0], expected)
+
+
+def test_packets_are_listed_once(clip_bytes, monkeypatch):
+    """Also for a reader that seeks by them."""
+    monkeypatch.setitem(sys.modules, "decord", None)
+    opened = []
+    real = av.open
+    monkeypatch.setattr(av, "open", lambda *args, **options: opened.append(1) or real(*args, **options))
+    media = open_media(Modality.VIDEO, clip_bytes, {"num_frames": 4}, Allowance(LIMITS))
+    assert media.size().num_frames == 4 and media.size().num_frames == 4 and len(opened) == 1
+    assert media.decode().size == media.size()
+    assert len(opened) == 3, "once more for the orientation of the first frame, and once to decode"
+
+
+def test_content_keys_cover_content_and_how_it_is_decoded(encode, picture, clip_bytes, png_file):
+    def key(modality, source, **options):
+        return open_media(modality, source, options, Allowance(LIMITS)).content_key
+
+    data = encode(picture)
+    keys = [
+        key(Modality.IMAGE, data),
+        key(Modality.IMAGE, data, transparency="drop"),
+        key(Modality.IMAGE, encode(picture, "BMP")),
+        key(Modality.VIDEO, clip_bytes, num_frames=4),
+        key(Modality.VIDEO, clip_bytes, num_frames=5),
+    ]
+    assert len(set(keys)) == 5 and None not in keys and key(Modality.IMAGE, data) == keys[0]
+    assert key(Modality.IMAGE, picture) is None and key(Modality.IMAGE, Image.fromarray(picture)) is None
+    assert key(Modality.VIDEO, [picture, picture]) is None
 
 
 def test_unknown_option_is_named():
