@@ -19,8 +19,9 @@ _STEM = re.compile(r"(.+?)(?:Model|For[A-Z]\w*)")
 
 
 def find_family(architecture: str) -> type[Family]:
-    """Return the family of `architecture` (an entry of config.json's `architectures`): the one that claims it or, with a
-    warning, that of the same model with another head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`).
+    """Return the family of `architecture` (an entry of config.json's `architectures`): the one that claims it.
+    Otherwise that of the same model with another head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a
+    warning.
 
     Raises `CheckpointError` that lists the supported architectures.
     """
