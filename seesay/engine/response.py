@@ -20,7 +20,7 @@ class Response:
     logits, last_hidden_state: tensors [tokens, …] when the generation config asked for them. pooled: float32 [hidden],
         the embedding of a prompt with `pooling`.
     index: which prompt of the call this answers. session_id: the session's id, or the request's.
-    usage, timings, media: counts, seconds per stage, and how each picture and clip was seen, when the answer is
+    usage, timings, media: counts, seconds per stage, and how each picture and video was seen, when the answer is
         complete. error: of finish reason 'error'.
     """
 
