@@ -8,7 +8,6 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import ConfigError
@@ -197,16 +196,9 @@ def make_vision_config(arguments: argparse.Namespace) -> VisionConfig:
 
 def make_chat_template_config(arguments: argparse.Namespace) -> ChatTemplateConfig | None:
     """The chat template that was asked for, if one was."""
-    from seesay.config import ChatTemplateConfig
+    from seesay.templates import as_config
 
-    given: str | None = arguments.chat_template
-    if given is None:
-        return None
-    if given.endswith((".jinja", ".j2")) or Path(given).is_dir():
-        return ChatTemplateConfig(model_name=Path(given).stem, model_path=given)
-    if given.endswith(".json") or given.lstrip().startswith("{"):
-        return ChatTemplateConfig.from_json(given)
-    return ChatTemplateConfig(model_name=given)
+    return None if arguments.chat_template is None else as_config(arguments.chat_template)
 
 
 def _adapters(pairs: Sequence[str] | None) -> dict[str, str] | None:

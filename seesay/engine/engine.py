@@ -89,12 +89,12 @@ class AsyncEngine:
         *,
         backend_config: EngineConfig | TurbomindEngineConfig | None = None,
         vision_config: VisionConfig | None = None,
-        chat_template_config: ChatTemplateConfig | str | None = None,
+        chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
         media_limits: MediaLimits | None = None,
     ) -> None:
         check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
         check_instance("vision_config", vision_config, VisionConfig)
-        check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str)
+        check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str, os.PathLike)
         check_instance("media_limits", media_limits, MediaLimits)
         config = backend_config or EngineConfig()
         self.config = config.to_engine_config() if isinstance(config, TurbomindEngineConfig) else config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -60,9 +61,9 @@ def with_call_arguments(
 
 def with_pipeline_arguments(
     backend_config: BackendConfig | None,
-    chat_template_config: ChatTemplateConfig | str | None,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None,
     arguments: Mapping[str, Any],
-) -> tuple[BackendConfig | None, ChatTemplateConfig | str | None]:
+) -> tuple[BackendConfig | None, ChatTemplateConfig | str | os.PathLike[str] | None]:
     """The two configurations with the deprecated arguments of `pipeline()`: backend, model_name, tp, instance_num.
 
     Raises TypeError for an argument that is unknown.

@@ -47,7 +47,7 @@ _DEFAULT_LOG_LEVEL = "WARNING"
 def pipeline(
     model_path: str | os.PathLike[str] = "seesay-demo",
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
-    chat_template_config: ChatTemplateConfig | str | None = None,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
     log_level: str = _DEFAULT_LOG_LEVEL,
     max_log_len: int | None = None,
     speculative_config: None = None,
@@ -59,7 +59,8 @@ def pipeline(
 
     model_path: a folder in the Hugging Face layout, a hub id, or 'seesay-demo', the built-in checkpoint.
     backend_config: how the language engine runs (`EngineConfig`, also known as `PytorchEngineConfig`).
-    chat_template_config: which chat template to use in place of the checkpoint's own; a name will do.
+    chat_template_config: which chat template to use in place of the checkpoint's own: also a built-in
+        template's name, or a file (.jinja, .json) or model folder that holds a template.
     log_level: CRITICAL, ERROR, WARNING, INFO (shows prompts) or DEBUG; SEESAY_LOG_LEVEL sets the default.
     max_log_len: most characters of a prompt in the log.
     vision_config: how pictures and clips are encoded. media_limits: what they may cost, where they may come from.
@@ -94,7 +95,7 @@ class Pipeline:
         self,
         model_path: str | os.PathLike[str] = "seesay-demo",
         backend_config: EngineConfig | TurbomindEngineConfig | None = None,
-        chat_template_config: ChatTemplateConfig | str | None = None,
+        chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
         log_level: str = _DEFAULT_LOG_LEVEL,
         max_log_len: int | None = None,
         speculative_config: None = None,

@@ -50,7 +50,7 @@ def serve(
     model_name: str | None = None,
     backend: Literal["turbomind", "pytorch"] = "pytorch",
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
-    chat_template_config: ChatTemplateConfig | str | None = None,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
     server_name: str = "0.0.0.0",
     server_port: int = 23333,
     log_level: str = "ERROR",
@@ -65,7 +65,7 @@ def serve(
     """Start a server in a process of its own, wait until it answers, and return a client for it.
 
     backend: both of LMDeploy's names mean the one engine there is. server_port: 0 takes a free one.
-    chat_template_config: also a built-in template's name.
+    chat_template_config: also a built-in template's name, or a file or folder that holds a template.
     api_keys: any of them opens the server; the client uses the first. ssl: serve https with the files that the
         environment variables SSL_CERTFILE and SSL_KEYFILE name; the client accepts that certificate.
     media_limits: what pictures and clips may cost and where they may come from; without, local paths are refused.
@@ -79,7 +79,7 @@ def serve(
 
     check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
     check_instance("vision_config", vision_config, VisionConfig)
-    check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str)
+    check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str, os.PathLike)
     check_instance("media_limits", media_limits, MediaLimits)
     if backend not in ("turbomind", "pytorch"):
         raise ConfigError(f"backend={backend!r}: must be 'pytorch' or 'turbomind'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,18 @@ _PIECES = tuple(field.name for field in fields(ChatTemplateConfig) if field.name
 def choose_template(
     model_name: str,
     tokenizer: PromptTokenizer,
-    config: ChatTemplateConfig | str | None = None,
+    config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
     *,
     folder: Path | None = None,
 ) -> ChatTemplate:
     """The template for a model.
 
     model_name: its path or hub id.
-    config: which to take, a name or more; None: the model's own.
+    config: which to take, in a form of `as_config`; None: the model's own.
     folder: where it lies, for checkpoints that keep the template of their processor in a file of its own.
     """
     if config is not None:
-        return _from_config(config if isinstance(config, ChatTemplateConfig) else ChatTemplateConfig(config), tokenizer)
+        return _from_config(as_config(config), tokenizer)
     source = tokenizer.chat_template or (None if folder is None else _read_jinja(folder))
     if source:
         return _from_jinja(model_name, source, tokenizer)
@@ -53,13 +54,26 @@ def choose_template(
     return _from_pieces(name, pieces, tokenizer)
 
 
+def as_config(chosen: ChatTemplateConfig | str | os.PathLike[str]) -> ChatTemplateConfig:
+    """Return the configuration that `chosen` stands for: itself, a template's name, a .jinja file, a model's folder, or
+    a .json file or JSON text as `ChatTemplateConfig.from_json` reads it. A built-in name comes before a folder."""
+    if isinstance(chosen, ChatTemplateConfig):
+        return chosen
+    given = os.fspath(chosen)
+    if given.endswith(".json") or given.lstrip().startswith("{"):
+        return ChatTemplateConfig.from_json(given)
+    if given.endswith((".jinja", ".j2")) or (builtin.find(given) is None and Path(given).is_dir()):
+        return ChatTemplateConfig(model_name=Path(given).stem, model_path=given)
+    return ChatTemplateConfig(model_name=given)
+
+
 def as_template(value: Any, tokenizer: PromptTokenizer) -> ChatTemplate:
-    """What a user sets as the template: one, or the name or configuration of one. Raises `ConfigError` for a name that
-    is unknown, TypeError for anything else."""
+    """Return the template that a user sets: a template, or what `as_config` takes. Raises `ConfigError` for an unknown
+    name, TypeError for a value of another type."""
     if isinstance(value, ChatTemplate):
         return value
-    if not isinstance(value, ChatTemplateConfig | str):
-        expected = "a ChatTemplate, ChatTemplateConfig or the name of a template"
+    if not isinstance(value, ChatTemplateConfig | str | os.PathLike):
+        expected = "a ChatTemplate, ChatTemplateConfig, or a template's name or file"
         raise TypeError(f"chat_template must be {expected}, not {type(value).__name__}")
     return choose_template("", tokenizer, value)
 

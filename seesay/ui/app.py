@@ -43,7 +43,7 @@ def run_webui(
     api_key: str | None = None,
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
     vision_config: VisionConfig | None = None,
-    chat_template_config: ChatTemplateConfig | str | None = None,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
     log_level: str = "WARNING",
     **settings: Any,
 ) -> None:
@@ -87,7 +87,7 @@ def run_local(
     model_name: str | None = None,
     backend: Literal["turbomind", "pytorch"] = "pytorch",
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
-    chat_template_config: ChatTemplateConfig | str | None = None,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
     server_name: str = "0.0.0.0",
     server_port: int = 6006,
     *,

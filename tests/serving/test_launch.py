@@ -205,6 +205,8 @@ def test_the_client_asks_an_address_that_the_server_listens_on(host: str, expect
 
 
 def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str], Path], tmp_path: Path):
+    template = tmp_path / "vicuna.json"
+    template.write_text(seesay.ChatTemplateConfig("vicuna").to_json())
     with seesay.serve(
         tiny_checkpoint("qwen2_5_vl"),
         server_name="127.0.0.1",
@@ -217,7 +219,7 @@ def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str]
             hf_overrides=MappingProxyType({"text_config": {"rms_norm_eps": np.float32(1e-6), "a": (1, [Path("b")])}}),
         ),
         vision_config=seesay.VisionConfig(max_batch_size=np.int32(2)),  # type: ignore[arg-type]
-        chat_template_config="vicuna",
+        chat_template_config=template,
         media_limits=MediaLimits.for_server(allowed_local_media_path=tmp_path, allowed_media_domains=["a.example"]),
         cors_origins=["https://a.example"],
         max_queue=np.int64(3),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from seesay import templates
 from seesay.config import ChatTemplateConfig
 from seesay.errors import CheckpointError, ConfigError, RequestError
-from seesay.templates import JinjaTemplate, Pieces, PiecesTemplate, builtin, choose_template
+from seesay.templates import JinjaTemplate, Pieces, PiecesTemplate, as_template, builtin, choose_template
 from seesay.values import MediaPart, Message, Modality, TextPart
 
 
@@ -185,6 +186,29 @@ def test_choice_order(caplog, tmp_path):
     with caplog.at_level(logging.WARNING, logger="seesay"):
         assert choose_template("some/folder", FakeTokenizer()).name == "base"
     assert "chat_template_config" in caplog.text
+
+
+def test_a_template_is_chosen_by_name_file_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.jinja").write_text("{{ messages[0].content }}?")
+    (tmp_path / "mine.json").write_text('{"model_name": "mine", "user": "U:"}')
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    (tmp_path / "vicuna").mkdir()
+    for chosen, text in (
+        (tmp_path / "mine.jinja", "A?"),
+        ("mine.jinja", "A?"),
+        ("folder", "A!"),
+        (Path("folder"), "A!"),
+        (tmp_path / "mine.json", "U:A"),
+        ('{"model_name": "mine", "user": "V:"}', "V:A"),
+    ):
+        assert choose_template("m", FakeTokenizer(), chosen).render([user("A")]).text == text
+    assert choose_template("m", FakeTokenizer(), "vicuna").name == "vicuna"
+    assert as_template(Path("folder"), FakeTokenizer()).render([user("A")]).text == "A!"
+    for wrong in ("no-such", Path("no-such.jinja")):
+        with pytest.raises(ConfigError, match="no-such"):
+            choose_template("m", FakeTokenizer(), wrong)
 
 
 @pytest.mark.parametrize(
