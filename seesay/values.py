@@ -21,6 +21,11 @@ class Modality(StrEnum):
     VIDEO = "video"
 
 
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".heic")
+VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv")
+"""How the names of picture and video files end, in lower case, where nothing else tells what a file is."""
+
+
 # --- what the user asked -------------------------------------------------------------------------------------------
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from seesay.commands.advice import suggest
 from seesay.commands.answering import Answerer, Counts
 from seesay.commands.conversation import (
-    IMAGE_SUFFIXES,
-    VIDEO_SUFFIXES,
     Attachment,
     Conversation,
     Kind,
@@ -24,6 +22,7 @@ from seesay.commands.conversation import (
 )
 from seesay.commands.terminal import Terminal
 from seesay.errors import SeesayError
+from seesay.values import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 PROMPT = "you> "
 _MAX_COMPLETIONS = 100

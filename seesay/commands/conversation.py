@@ -18,8 +18,6 @@ from seesay.errors import ErrorCode, RequestError
 Kind = Literal["image", "video"]
 Message = dict[str, Any]
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif")
-VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg")
 _MAX_FILE_BYTES = 256 << 20
 _MAX_SHOWN = 200  # characters
 _ANY_SIZE = MediaLimits(max_pixels=1 << 60)  # how large a picture may be is whoever answers' to say

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seesay.values import VIDEO_SUFFIXES
+
 STOPPED = "Stopped."
 """The note of an answer that was ended before it was complete."""
-
-_VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Turn:
 
 
 def is_video(path: str) -> bool:
-    """Whether a file is sent as a clip, by its name."""
-    return path.lower().endswith(_VIDEO_SUFFIXES)
+    """Return whether a file is sent as a video, by its name."""
+    return path.lower().endswith(VIDEO_SUFFIXES)
 
 
 def files_of(turns: Sequence[Turn]) -> list[str]:

@@ -7,9 +7,10 @@ Pixels stay uint8 until they are on the tower's device: they take a quarter of t
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,14 @@ from seesay.processors.media.images import qwen_patchify, resize, smart_resize
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS
-from seesay.vl.family import Family, Features, make_expansion, send_frames
+from seesay.vl.family import BARE_DECODER, Family, Features, WeightMap, make_expansion, send_frames
 from seesay.vl.pixels import PixelSettings, read_processor
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.qwen_vit import QwenVisionConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +98,25 @@ class DynamicResolutionFamily(Family):
         Modality.IMAGE: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
         Modality.VIDEO: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
     }
-    decode_defaults: ClassVar[Mapping[Modality, Mapping[str, Any]]] = {
-        Modality.VIDEO: {"fps": 2.0, "min_frames": 4, "max_frames": 768}
-    }
     default_sizes: ClassVar[Mapping[Modality, Mapping[str, int]]] = {
         Modality.IMAGE: {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
         Modality.VIDEO: {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
     }
+    weights = WeightMap(
+        decoder={
+            **BARE_DECODER,
+            "model.": "",
+            "language_model.": "",
+            "model.language_model.": "",
+            "lm_head.": "lm_head.",
+        },
+        tower={
+            "visual.": "",
+            "visual.patch_embed.proj.": "patch_embed.",
+            "model.visual.": "",
+            "model.visual.patch_embed.proj.": "patch_embed.",
+        },
+    )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
@@ -211,6 +230,22 @@ class DynamicResolutionFamily(Family):
             done = stop
         next_position += _fill_text(positions, done, len(token_ids), next_position)
         return positions, max(next_position, highest + 1)
+
+    @abstractmethod
+    def tower_config(self) -> QwenVisionConfig:
+        """Return the sizes of the tower, from config.json's vision_config."""
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
+        import torch
+
+        from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.qwen_vit import QwenEncoder, QwenVisionTower
+        from seesay.encoders.weights import load_weights
+
+        with torch.device("meta"):
+            tower = QwenVisionTower(self.tower_config())
+        load_weights(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
+        return QwenEncoder(tower, PixelNormalizer(**self.settings[Modality.IMAGE].pixels.statistics))
 
     def largest_size(self) -> tuple[int, int] | None:
         settings = self.settings[Modality.IMAGE]

@@ -46,6 +46,16 @@ MAX_DEVICE_PIXELS = 1 << 24
 
 BARE_DECODER = {name: name for name in ("layers.", "embed_tokens.", "norm.")}
 """Tensor names of a decoder that was saved by itself, without its head: see `WeightMap.decoder`."""
+NESTED_DECODER = {
+    "language_model.": "",
+    "language_model.model.": "",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "",
+    "lm_head.": "lm_head.",
+}
+"""Tensor names of a decoder inside of a vision-language model, with its head inside (older) or beside it (newer)."""
+NESTED_FRONTS = ("", "model.")
+"""What tensor names of a tower in such a checkpoint begin with: nothing (older), or the model's attribute (newer)."""
 
 _MAX_SHOWN = 8
 
@@ -128,7 +138,8 @@ class Family(ABC):
     `preprocess` makes the tower's input of its pixels and the plan's measures.
 
     options: names of the per-item options by modality; their values are positive integers.
-    decode_defaults: how a video is sampled when the request does not say (`fps`, `num_frames`, …).
+    default_num_frames: frames taken of a video where a request does not say how to sample it; None for the default
+    frame rate.
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
     """
@@ -136,7 +147,7 @@ class Family(ABC):
     architectures: ClassVar[tuple[str, ...]]
     modalities: ClassVar[tuple[Modality, ...]] = ()
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
-    decode_defaults: ClassVar[Mapping[Modality, Mapping[str, Any]]] = {}
+    default_num_frames: ClassVar[int | None] = None
     weights: ClassVar[WeightMap]
     resizes_on_device: bool = False
 

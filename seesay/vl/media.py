@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
@@ -153,10 +153,12 @@ class MediaFront:
             raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
         known = DECODE_OPTIONS[modality]
         options = family.resolve_options(modality, {k: v for k, v in part.options.items() if k not in known})
-        chosen = {k: v for k, v in part.options.items() if k in known}
-        filled = fill_sampling_options(chosen, family.decode_defaults.get(modality, {}))
+        chosen: Mapping[str, Any] = {k: v for k, v in part.options.items() if k in known}
+        if modality is Modality.VIDEO:
+            limit = self._limits.max_frames
+            chosen = fill_sampling_options(chosen, num_frames=family.default_num_frames, limit=limit)
         started = time.perf_counter()
-        media = open_media(modality, part.source, {"transparency": self._transparency, **filled}, allowance)
+        media = open_media(modality, part.source, {"transparency": self._transparency, **chosen}, allowance)
         fetch_s = time.perf_counter() - started
         size = media.size()
         if size is not None:

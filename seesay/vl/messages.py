@@ -16,7 +16,16 @@ from typing import Any, NoReturn
 from seesay.config import GenerationConfig
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.sources import is_base64_media
-from seesay.values import GenerationRequest, MediaPart, Message, Modality, TextPart, VideoFrames
+from seesay.values import (
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    GenerationRequest,
+    MediaPart,
+    Message,
+    Modality,
+    TextPart,
+    VideoFrames,
+)
 from seesay.vl.constants import DETAILS, IMAGE_TOKEN, VIDEO_TOKEN
 
 Part = TextPart | MediaPart
@@ -24,8 +33,6 @@ Part = TextPart | MediaPart
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 _MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
 _ACCEPTED = "a text, OpenAI messages (a list of dicts), (text, image), or (text, [images])"
-_VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv")
-_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".heic")
 _URL = re.compile(r"\s*(https?|file)://", re.IGNORECASE)
 _DATA_URL = re.compile(r"data:[^\s,]*,", re.IGNORECASE)
 _TOKENS = re.compile(f"{re.escape(IMAGE_TOKEN)}|{re.escape(VIDEO_TOKEN)}")
@@ -129,7 +136,7 @@ def _media_rank(text: str) -> int:
     """Return how likely a string is media and not the question about it, 0 to 3. A question has blanks, and may end in
     the name of a file."""
     is_word = not re.search(r"\s", text.strip())
-    has_suffix = text.lower().endswith(_IMAGE_SUFFIXES + _VIDEO_SUFFIXES)
+    has_suffix = text.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES)
     if _DATA_URL.match(text) or (_URL.match(text) and is_word) or is_base64_media(text):
         return 3
     if has_suffix and (is_word or _URL.match(text)):
@@ -149,7 +156,7 @@ def _is_file(path: str) -> bool:
 def _make_media(source: Any) -> MediaPart:
     name = str(source) if isinstance(source, str | PurePath) else ""
     address = name.partition("?")[0].lower() if "://" in name else name.lower()
-    is_video = address.endswith(_VIDEO_SUFFIXES) or name.startswith("data:video/") or isinstance(source, VideoFrames)
+    is_video = address.endswith(VIDEO_SUFFIXES) or name.startswith("data:video/") or isinstance(source, VideoFrames)
     return MediaPart(modality=Modality.VIDEO if is_video else Modality.IMAGE, source=source)
 
 

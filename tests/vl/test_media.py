@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +20,7 @@ import av
 import numpy as np
 import pytest
 from asking import ask, collect, make_picture, parse
+from family_contract import load_family
 from PIL import Image, ImageFile
 
 from seesay.config import EngineConfig, GenerationConfig, MediaLimits, VisionConfig
@@ -255,6 +257,21 @@ def test_an_unknown_transparency_is_refused(make_front: Callable[..., MediaFront
     assert error.param == "transparency" and "must be 'white' or 'drop'" in error.message
     with pytest.raises(ConfigError, match="transparency"):
         VisionConfig(transparency="black")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "internvl"])
+def test_default_sampling_follows_the_limits(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """A family's defaults are lowered to what is allowed; what a request asks for is refused."""
+    front = MediaFront(load_family(tiny_checkpoint(name))[0], VisionConfig(), MediaLimits(max_frames=3))
+    buffer = io.BytesIO()
+    first, *others = (make_picture(48, 64, seed) for seed in range(40))
+    first.save(buffer, "GIF", save_all=True, append_images=others, duration=200)
+    part = MediaPart(modality=VIDEO, source=buffer.getvalue())
+    [prepared] = front.prepare(front.open([part]))
+    assert prepared.size.num_frames in (2, 3)
+    for options in ({"num_frames": 8}, {"max_frames": 8}, {"fps": 2.0, "max_frames": 8}):
+        assert "MediaLimits.max_frames" in refusal(front, [replace(part, options=options)]).message
+    front.close()
 
 
 # --- what a request may take ------------------------------------------------------------------------------------------

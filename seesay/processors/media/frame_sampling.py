@@ -103,14 +103,10 @@ def spread(total: int, count: int) -> npt.NDArray[np.int64]:
     return np.rint(np.where(ranks < count // 2, rising, falling)).astype(np.int64)
 
 
-def fill_sampling_options(chosen: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a request chose, with those of `defaults` that do not contradict them. A number of frames
-    and a frame rate (with its bounds) exclude each other."""
-    if "num_frames" in chosen:
-        return dict(chosen)
-    has_rate = any(name in chosen for name in ("fps", "min_frames", "max_frames"))
-    kept = {name: value for name, value in defaults.items() if name != "num_frames" or not has_rate}
-    return {**kept, **chosen}
+def fill_sampling_options(chosen: Mapping[str, Any], *, num_frames: int | None, limit: int) -> Mapping[str, Any]:
+    """Return the options that a request chose; `num_frames`, lowered to `limit`, where it chose no sampling at all."""
+    is_chosen = any(name in chosen for name in ("fps", "num_frames", "min_frames", "max_frames"))
+    return chosen if is_chosen or num_frames is None else {**chosen, "num_frames": min(num_frames, limit)}
 
 
 def _is_number(value: object) -> bool:

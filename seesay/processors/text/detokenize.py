@@ -9,9 +9,9 @@ import codecs
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Protocol
 
+from seesay.processors.text.byte_alphabet import byte_alphabet
 from seesay.processors.text.tokenizer import Tokenizer
 
 
@@ -159,14 +159,6 @@ class _Decoder(Protocol):
     def flush(self) -> str: ...
 
 
-@cache
-def _byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE's letter of each byte: itself where printable in Latin-1, else a letter from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    rest = (byte for byte in range(256) if byte not in printable)
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(rest)}
-
-
 class _ByteLevelDecoder:
     """Byte-level BPE: tokens are bytes, and the text is their UTF-8."""
 
@@ -178,7 +170,7 @@ class _ByteLevelDecoder:
         token: str | None = self._id_to_token(token_id)
         if token is None:
             return ""
-        alphabet = _byte_alphabet()
+        alphabet = byte_alphabet()
         try:
             data = bytes([alphabet[char] for char in token])
         except KeyError:  # an added token spelled in other letters stands for itself

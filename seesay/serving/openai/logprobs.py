@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from seesay.processors.text.byte_alphabet import byte_alphabet
 
 if TYPE_CHECKING:
     from seesay.processors.text.tokenizer import Tokenizer
 
 _MIN_LOGPROB = -9999.0  # what OpenAI writes for 'never'; JSON has no infinity
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-@cache
-def _byte_level_alphabet() -> Mapping[str, int]:
-    """The characters by which byte-level BPE writes bytes: printable Latin-1 as itself, the rest from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    alphabet = {chr(byte): byte for byte in printable}
-    others = [byte for byte in range(256) if byte not in printable]
-    return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
 class TokenSpeller:
@@ -47,7 +39,7 @@ class TokenSpeller:
         if token is None:
             return b""
         if tokenizer.has_byte_level_decoder:
-            alphabet = _byte_level_alphabet()
+            alphabet = byte_alphabet()
             if all(character in alphabet for character in token):
                 return bytes(alphabet[character] for character in token)
         if match := _BYTE_TOKEN.fullmatch(token):

@@ -10,15 +10,23 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.media.images import resize, split_tiles, tile_grid
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels, send_frames
+from seesay.vl.family import (
+    NESTED_DECODER,
+    NESTED_FRONTS,
+    Family,
+    Features,
+    WeightMap,
+    is_layer_above,
+    make_expansion,
+    own_pixels,
+    send_frames,
+)
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
 
 if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import Encoder
-
-_FRONTS = ("", "model.")
 
 
 class InternVL(Family):
@@ -28,20 +36,14 @@ class InternVL(Family):
     architectures = ("InternVLForConditionalGeneration",)
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}  # noqa: RUF012
-    decode_defaults = {Modality.VIDEO: {"num_frames": 8}}  # noqa: RUF012
+    default_num_frames = 8
     weights = WeightMap(
-        decoder={
-            "language_model.": "",
-            "language_model.model.": "",
-            "language_model.lm_head.": "lm_head.",
-            "model.language_model.": "",
-            "lm_head.": "lm_head.",
-        },
+        decoder=NESTED_DECODER,
         tower={
-            **{front + "vision_tower.": "tower." for front in _FRONTS},
-            **{front + "multi_modal_projector.": "projector." for front in _FRONTS},
+            **{front + "vision_tower.": "tower." for front in NESTED_FRONTS},
+            **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
         },
-        ignored=tuple(front + "vision_tower.embeddings.mask_token" for front in _FRONTS),
+        ignored=tuple(front + "vision_tower.embeddings.mask_token" for front in NESTED_FRONTS),
     )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:

@@ -10,7 +10,16 @@ from seesay.errors import CheckpointError
 from seesay.processors.media.images import center_crop, pad_to_square, resize, shortest_edge_size
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import Family, Features, WeightMap, is_layer_above, make_expansion, own_pixels
+from seesay.vl.family import (
+    NESTED_DECODER,
+    NESTED_FRONTS,
+    Family,
+    Features,
+    WeightMap,
+    is_layer_above,
+    make_expansion,
+    own_pixels,
+)
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
 
 if TYPE_CHECKING:
@@ -18,7 +27,6 @@ if TYPE_CHECKING:
 
     from seesay.encoders.encoder import Encoder
 
-_FRONTS = ("", "model.")
 _TOWERS = ("vision_tower.", "vision_tower.vision_model.")
 _UNUSED = ("post_layernorm.", "embeddings.position_ids")
 
@@ -29,18 +37,12 @@ class Llava(Family):
     architectures = ("LlavaForConditionalGeneration",)
     modalities = (Modality.IMAGE,)
     weights = WeightMap(
-        decoder={
-            "language_model.": "",
-            "language_model.model.": "",
-            "language_model.lm_head.": "lm_head.",
-            "model.language_model.": "",
-            "lm_head.": "lm_head.",
-        },
+        decoder=NESTED_DECODER,
         tower={
-            **{front + tower: "tower." for front in _FRONTS for tower in _TOWERS},
-            **{front + "multi_modal_projector.": "projector." for front in _FRONTS},
+            **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
+            **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
         },
-        ignored=tuple(front + tower + name for front in _FRONTS for tower in _TOWERS for name in _UNUSED),
+        ignored=tuple(front + tower + name for front in NESTED_FRONTS for tower in _TOWERS for name in _UNUSED),
     )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:

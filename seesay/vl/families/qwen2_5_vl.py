@@ -4,49 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seesay.values import Modality
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.family import BARE_DECODER, Features, WeightMap
+from seesay.vl.family import Features
 
 if TYPE_CHECKING:
-    import torch
-
-    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.qwen_vit import QwenVisionConfig
 
 
 class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
     """Time steps of a video are `tokens_per_second` positions per second apart (config.json's vision_config)."""
 
     architectures = ("Qwen2_5_VLForConditionalGeneration",)
-    weights = WeightMap(
-        decoder={
-            **BARE_DECODER,
-            "model.": "",
-            "language_model.": "",
-            "model.language_model.": "",
-            "lm_head.": "lm_head.",
-        },
-        tower={
-            "visual.": "",
-            "visual.patch_embed.proj.": "patch_embed.",
-            "model.visual.": "",
-            "model.visual.patch_embed.proj.": "patch_embed.",
-        },
-    )
 
     def time_interval(self, features: Features) -> float:
         tokens_per_second: float = self.checkpoint.hf_config().vision_config.tokens_per_second
         return tokens_per_second * float(features.get("seconds_per_grid", 0.0))
 
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
-        import torch
-
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.qwen_vit import QwenEncoder, QwenVisionConfig, QwenVisionTower
-        from seesay.encoders.weights import load_weights
+    def tower_config(self) -> QwenVisionConfig:
+        from seesay.encoders.qwen_vit import QwenVisionConfig
 
         vision = self.checkpoint.hf_config().vision_config
-        config = QwenVisionConfig(
+        return QwenVisionConfig(
             depth=vision.depth,
             hidden_size=vision.hidden_size,
             num_heads=vision.num_heads,
@@ -60,7 +38,3 @@ class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
             window_size=vision.window_size // vision.patch_size // vision.spatial_merge_size,
             full_attention_layers=frozenset(vision.fullatt_block_indexes),
         )
-        with torch.device("meta"):
-            tower = QwenVisionTower(config)
-        load_weights(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-        return QwenEncoder(tower, PixelNormalizer(**self.settings[Modality.IMAGE].pixels.statistics))

@@ -4,45 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seesay.values import Modality
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.family import BARE_DECODER, WeightMap
 
 if TYPE_CHECKING:
-    import torch
-
-    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.qwen_vit import QwenVisionConfig
 
 
 class Qwen2VL(DynamicResolutionFamily):
     """Time steps of a video are one position apart, whatever their duration."""
 
     architectures = ("Qwen2VLForConditionalGeneration",)
-    weights = WeightMap(
-        decoder={
-            **BARE_DECODER,
-            "model.": "",
-            "language_model.": "",
-            "model.language_model.": "",
-            "lm_head.": "lm_head.",
-        },
-        tower={
-            "visual.": "",
-            "visual.patch_embed.proj.": "patch_embed.",
-            "model.visual.": "",
-            "model.visual.patch_embed.proj.": "patch_embed.",
-        },
-    )
 
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
-        import torch
-
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.qwen_vit import QwenEncoder, QwenVisionConfig, QwenVisionTower
-        from seesay.encoders.weights import load_weights
+    def tower_config(self) -> QwenVisionConfig:
+        from seesay.encoders.qwen_vit import QwenVisionConfig
 
         vision = self.checkpoint.hf_config().vision_config
-        config = QwenVisionConfig(
+        return QwenVisionConfig(
             depth=vision.depth,
             hidden_size=vision.embed_dim,
             num_heads=vision.num_heads,
@@ -54,7 +31,3 @@ class Qwen2VL(DynamicResolutionFamily):
             rope_theta=(getattr(vision, "rope_parameters", None) or {}).get("rope_theta", 10000.0),
             uses_rms_norm=False,
         )
-        with torch.device("meta"):
-            tower = QwenVisionTower(config)
-        load_weights(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-        return QwenEncoder(tower, PixelNormalizer(**self.settings[Modality.IMAGE].pixels.statistics))
