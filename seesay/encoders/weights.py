@@ -1,19 +1,16 @@
-"""Fills a tower's parameters from a checkpoint, strictly: every tensor has its place and every place its tensor. Then
-its layers get the fastest kernels of their device.
-"""
+"""Loads a tower's weights from a checkpoint, then gives its layers the fastest kernels of their device."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from seesay.checkpoint import Checkpoint, guess_stored_name
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.loading import load_tensors
 from seesay.device.linear import make_linear_kernel
 from seesay.encoders.layers import Fusible
-from seesay.errors import CheckpointError
 
 
 def load_weights(
@@ -24,41 +21,22 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Move `module`, built on the meta device, to `device` and read its parameters there.
+    """Move `module`, built on the meta device, to `device` and load its parameters there (see `load_tensors`).
 
-    `name_of` maps a checkpoint tensor's name to the parameter's, or to None for those of somebody else. A convolution
-    kernel whose stride is its size fills a linear layer's weight: it is flattened. Raises `CheckpointError` naming a
-    tensor that is missing, unexpected or misshapen.
+    `name_of` maps a checkpoint tensor's name to the parameter's, or to None for tensors of other parts.
     """
-    stored = {own: name for name in checkpoint.tensor_names() if (own := name_of(name)) is not None}
-    parameters = dict(module.named_parameters())
-    if missing := sorted(parameters.keys() - stored.keys()):
-        raise CheckpointError(
-            f"{checkpoint.path}: tensor {guess_stored_name(missing[0], stored)!r} of the vision tower is missing"
-        )
-    if unexpected := sorted(stored.keys() - parameters.keys()):
-        raise CheckpointError(f"{checkpoint.path}: tensor {stored[unexpected[0]]!r} has no place in the vision tower")
-    owner = {name: own for own, name in stored.items()}
-    for name, own in sorted(owner.items()):  # before any memory is taken
-        expected, found = tuple(parameters[own].shape), checkpoint.shape(name)
-        if len(expected) == 2 and len(found) > 2:
-            found = (found[0], math.prod(found[1:]))
-        if found != expected:
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor {name!r} has shape {list(checkpoint.shape(name))}; "
-                f"config.json asks for {list(expected)}"
-            )
-    module.to(dtype=dtype).to_empty(device=device).requires_grad_(False).eval()
-    parameters = dict(module.named_parameters())
-    with torch.no_grad():
-        for name, tensor in checkpoint.tensors(owner, device):
-            parameter = parameters[owner[name]]
-            parameter.copy_(tensor.view(parameter.shape))
+    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+
+    def allocate() -> dict[str, nn.Parameter]:
+        module.to(dtype=dtype).to_empty(device=device).requires_grad_(False).eval()
+        return dict(module.named_parameters())
+
+    load_tensors(checkpoint, shapes, name_of=name_of, allocate=allocate, device=device)
     use_fast_kernels(module)
 
 
 def use_fast_kernels(module: nn.Module) -> None:
-    """Bring the loaded weights of a tower into the layouts that compute fastest on their device."""
+    """Convert the loaded weights of a tower to the layouts that compute fastest on their device."""
     if next(module.parameters()).is_cuda:
         for child in module.modules():
             if isinstance(child, Fusible):
@@ -69,8 +47,8 @@ def use_fast_kernels(module: nn.Module) -> None:
 
 
 def _use_fast_kernel(linear: nn.Linear) -> None:
-    """Compute `linear` by `make_linear_kernel`, which keeps what it needs of the weight: the parameter is emptied where
-    it keeps a packed copy."""
+    """Compute `linear` with `make_linear_kernel`. On the CPU it keeps a packed copy of the weight, so the parameter is
+    emptied."""
     linear.forward = make_linear_kernel(linear.weight, linear.bias)  # type: ignore[assignment, method-assign]
     if linear.weight.device.type == "cpu":
         linear.weight = nn.Parameter(linear.weight.new_empty(0), requires_grad=False)

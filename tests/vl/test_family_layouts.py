@@ -69,7 +69,7 @@ def test_names_of_newer_checkpoints_mean_the_same(
 
 
 @pytest.mark.parametrize("name", VISION_FAMILIES)
-@pytest.mark.parametrize("damage", ["missing", "unexpected", "misshapen"])
+@pytest.mark.parametrize("damage", ["missing", "unexpected", "misshapen", "twice"])
 def test_damaged_towers_are_refused_by_name(
     name: str, damage: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -82,11 +82,15 @@ def test_damaged_towers_are_refused_by_name(
         del state[victim]
     elif damage == "misshapen":
         state[victim] = state[victim][:-1].contiguous()
+    elif damage == "twice":
+        state[f"model.{victim}"] = state[victim].clone()
     else:
         state[victim + "_extra"] = torch.zeros(3)
     save_file(state, path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=f"'{re.escape(victim)}"):
+    problem = {"missing": "is missing", "unexpected": "unexpected tensor", "misshapen": "shape", "twice": "are both"}
+    with pytest.raises(CheckpointError, match=f"'{re.escape(victim)}") as raised:
         load_family(path)[0].build_encoder(torch.device("cpu"), torch.float32)
+    assert problem[damage] in str(raised.value)
 
 
 @pytest.mark.parametrize(("layer", "strategy"), [(-2, "full"), ([1, -1], "default"), (1, "default"), (-1, "full")])

@@ -1,4 +1,4 @@
-"""Weights declared as data: which checkpoint tensor fills which rows of which parameter. And their loader."""
+"""Weights declared as data: which checkpoint tensor fills which rows of which parameter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from seesay.checkpoint import Checkpoint, guess_stored_name, is_buffer
-from seesay.errors import CheckpointError
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.loading import load_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,45 +45,18 @@ def load_parameters(
     dtype: torch.dtype,
     ignored: frozenset[str] = frozenset(),
 ) -> None:
-    """Fill all `parameters` from the checkpoint, tensor by tensor, on `device` in `dtype`.
+    """Fill all `parameters` from the checkpoint, on `device` in `dtype`: see `load_tensors`."""
+    parameters = list(parameters)
+    shapes = {
+        part.source: (part.num_rows, *parameter.shape[1:]) for parameter in parameters for part in parameter.parts
+    }
 
-    `model_name` gives a checkpoint tensor's name in the model, or None when it is none of this model's. Model names in
-    `ignored` may be there and are not read. Raises `CheckpointError` naming a tensor that is missing, unexpected,
-    there twice, or of a shape that does not fit.
-    """
-    stored_as = _names_in_checkpoint(checkpoint, model_name)
-    places: dict[str, tuple[Parameter, int, int]] = {}
-    for parameter in parameters:
-        start = 0
-        for part in parameter.parts:
-            if part.source not in stored_as:
-                name = guess_stored_name(part.source, stored_as)
-                raise CheckpointError(f"{checkpoint.path}: tensor {name!r} is missing from the checkpoint")
-            stored = stored_as[part.source]
-            expected, found = (part.num_rows, *parameter.shape[1:]), checkpoint.shape(stored)
-            if found != expected:
-                raise CheckpointError(
-                    f"{checkpoint.path}: tensor {stored!r} has shape {list(found)}, the config says {list(expected)}"
-                )
-            places[stored] = (parameter, start, start + part.num_rows)
-            start += part.num_rows
-        parameter.data = torch.empty(parameter.shape, dtype=dtype, device=device)
-    unexpected = sorted(name for source, name in stored_as.items() if name not in places and source not in ignored)
-    if unexpected:
-        more = f" (and {len(unexpected) - 1} more)" if len(unexpected) > 1 else ""
-        raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}")
-    for stored, tensor in checkpoint.tensors(places, device):
-        parameter, start, stop = places[stored]
-        parameter.data[start:stop].copy_(tensor)
+    def allocate() -> dict[str, torch.Tensor]:
+        targets: dict[str, torch.Tensor] = {}
+        for parameter in parameters:
+            parameter.data = torch.empty(parameter.shape, dtype=dtype, device=device)
+            rows = torch.split(parameter.data, [part.num_rows for part in parameter.parts])
+            targets.update(zip((part.source for part in parameter.parts), rows, strict=True))
+        return targets
 
-
-def _names_in_checkpoint(checkpoint: Checkpoint, model_name: Callable[[str], str | None]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for stored in sorted(checkpoint.tensor_names()):
-        name = None if is_buffer(stored) else model_name(stored)
-        if name is None:
-            continue
-        if name in names:
-            raise CheckpointError(f"{checkpoint.path}: tensors {names[name]!r} and {stored!r} are both {name!r}")
-        names[name] = stored
-    return names
+    load_tensors(checkpoint, shapes, name_of=model_name, allocate=allocate, device=device, ignored=ignored)
