@@ -21,7 +21,7 @@ import torch
 from plotting import add_plot_option, make_bars, save_plot
 
 from seesay.llm import sampler
-from seesay.llm.sampler import Sampler, SamplingRow
+from seesay.llm.sampler import SamplingRow, choose_tokens, start_counts
 from seesay.llm.sampling_params import SamplingParams
 
 CASES = {
@@ -47,10 +47,14 @@ def make_logits(num_rows: int, size: int, *, is_steep: bool) -> torch.Tensor:
 def make_rows(count: int, params: SamplingParams, size: int) -> list[SamplingRow]:
     """Rows of 800 tokens, the last of 200 generated ones pending."""
     rng = np.random.default_rng(0)
-    return [
-        SamplingRow(seq_id=i, params=params, token_ids=rng.integers(0, size, 799), num_generated=200, pending=i)
-        for i in range(count)
-    ]
+    rows = []
+    for i in range(count):
+        token_ids = rng.integers(0, size, 799)
+        counts = start_counts(token_ids[:600], params, size)
+        rows.append(
+            SamplingRow(seed=i, params=params, token_ids=token_ids, num_generated=200, pending=i, counts=counts)
+        )
+    return rows
 
 
 def measure(run: Callable[[], object], repeats: int = 9) -> tuple[float, float]:
@@ -94,8 +98,8 @@ def main() -> None:
             logits = make_logits(count, options.vocabulary, is_steep=is_steep)
             previous = torch.arange(count, device="cuda")
             for name, params in CASES.items():
-                rows, own = make_rows(count, params, options.vocabulary), Sampler(0)
-                gpu_us, host_us = measure(lambda: own.draw(logits, rows, previous=previous))  # noqa: B023
+                rows = make_rows(count, params, options.vocabulary)
+                gpu_us, host_us = measure(lambda: choose_tokens(logits, rows, previous=previous))  # noqa: B023
                 line: dict[str, Any] = {"logits": "steep" if is_steep else "flat", "rows": count, "options": name}
                 line |= {"us": round(gpu_us), "host_us": round(host_us)}
                 line["floor_us"] = round(2e-6 * count * options.vocabulary / options.copy_tb_per_s, 1)

@@ -21,9 +21,10 @@ from seesay.llm.block_pool import BlockPool
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.sequence import Sequence as TokenSequence
+from seesay.llm.step_plan import EncodeJob, StepPlan
 from seesay.llm.step_policy import StepPolicy
 from seesay.llm.step_sizes import fill_up, row_sizes, token_sizes
-from seesay.values import EncodeJob, MediaItem, Modality, MultimodalInput, StepPlan
+from seesay.values import MediaItem, Modality, MultimodalInput
 
 UNLIMITED = 1 << 30
 MEDIA_START = 15

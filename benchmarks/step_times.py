@@ -19,8 +19,9 @@ import argparse
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,11 +37,14 @@ from seesay.device.query import measure_memory, synchronize
 from seesay.device.streams import hold_stream, make_stream, on_stream, record_event
 from seesay.engine.loading import resolve
 from seesay.llm.kv_cache import bytes_per_block
-from seesay.llm.runner import LaunchedStep, ModelRunner
+from seesay.llm.launched_step import LaunchedStep
+from seesay.llm.plan_deltas import make_begun
+from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
+from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Modality, MultimodalInput, Row, StepPlan
+from seesay.values import DecodedMedia, Modality, MultimodalInput
 from seesay.vl.family import Family
 from seesay.vl.registry import find_family
 
@@ -161,10 +165,11 @@ def warm_point() -> Point:
 
 
 class Prepared(NamedTuple):
-    """A step that can be launched again and again."""
+    """A step that can be launched again and again: `begin` lets the runner know its sequences, `end` forget them."""
 
+    begin: StepPlan
     plan: StepPlan
-    sequences: Mapping[int, TokenSequence]
+    end: StepPlan
 
 
 class Stopwatch:
@@ -177,32 +182,39 @@ class Stopwatch:
         self._rng = np.random.default_rng(1)
         self._vocab_size = runner.decoder.config.vocab_size
         self._warm_steps: Iterator[Prepared] = iter(())
+        self._seq_ids = count()
 
     def prepare(self, point: Point, first_block: int = 0) -> Prepared:
         """A step of this kind, whose sequences own the blocks from `first_block` on."""
         spans = [(point.context - 1, point.context)] * point.num_rows
         spans += [(point.start, point.start + chunk) for chunk in point.chunks()]
-        rows, sequences = [], {}
-        for seq_id, (start, stop) in enumerate(spans):
+        rows, begun, blocks = [], [], []
+        for seq_id, (start, stop) in zip(self._seq_ids, spans):
             end_block = first_block - (-stop // BLOCK_SIZE)
-            block_ids = tuple(range(first_block, end_block))
+            blocks.append(AddedBlocks(seq_id, tuple(range(first_block, end_block))))
             first_block = end_block
-            rows.append(Row(seq_id=seq_id, start=start, num_tokens=stop - start, block_ids=block_ids, samples=True))
+            rows.append(Row(seq_id=seq_id, start=start, num_tokens=stop - start, samples=True))
             prompt = MultimodalInput(
                 token_ids=self._rng.integers(0, self._vocab_size, stop), positions=np.arange(stop), next_position=stop
             )
-            sequences[seq_id] = TokenSequence(seq_id, prompt, SamplingParams(max_new_tokens=1, ignore_eos=True))
-        return Prepared(StepPlan(rows=tuple(rows)), sequences)
+            params = SamplingParams(max_new_tokens=1, ignore_eos=True)
+            begun.append(make_begun(TokenSequence(seq_id, prompt, params)))
+        return Prepared(
+            begin=StepPlan(begun=tuple(begun), added_blocks=tuple(blocks)),
+            plan=StepPlan(rows=tuple(rows)),
+            end=StepPlan(ended_ids=tuple(row.seq_id for row in rows)),
+        )
 
     def time_step(self, step: Prepared) -> tuple[float, float]:
         """Milliseconds of a step, and those in which the host launched it."""
+        self._runner.apply(step.begin)
         if not self._is_gpu:
             started_s = time.perf_counter()
             launched = self._launch(step)
             launched_s = time.perf_counter()
             self._collect(launched)
             return 1e3 * (time.perf_counter() - started_s), 1e3 * (launched_s - started_s)
-        warm = self._launch(self._next_warm_step())
+        warm = self._launch_warm_step()
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         began.record(self._runner.stream)
         started_s = time.perf_counter()
@@ -222,7 +234,7 @@ class Stopwatch:
                 encode()
                 return 1e3 * (time.perf_counter() - started_s)
             assert self._runner.stream is not None
-            warm = self._launch(self._next_warm_step())
+            warm = self._launch_warm_step()
             hold_stream(stream, record_event(self._runner.stream))
             began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             began.record(stream)
@@ -242,8 +254,16 @@ class Stopwatch:
             step = next(self._warm_steps)
         return step
 
+    def _launch_warm_step(self) -> LaunchedStep:
+        step = self._next_warm_step()
+        self._runner.apply(step.begin)
+        return self._launch(step)
+
     def _launch(self, step: Prepared) -> LaunchedStep:
-        return self._runner.launch(step.plan, step.sequences, {})
+        launched = self._runner.launch(step.plan, {})
+        self._runner.sample(launched)
+        self._runner.apply(step.end)
+        return launched
 
     def _collect(self, launched: LaunchedStep) -> None:
         errors = launched.collect().errors

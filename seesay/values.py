@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -189,59 +189,6 @@ class MultimodalInput:
     positions: npt.NDArray[np.int64]
     next_position: int
     items: tuple[MediaItem, ...] = ()
-
-
-# --- one engine step --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """`num_tokens` positions of one sequence, from `start`, to be computed in a step. Decode is `num_tokens == 1`.
-
-    `block_ids` cover positions 0 … start + num_tokens - 1. `samples` is true when the last of these positions is
-    the last known token, so that its logits give the next one, unless the sequence wants no answer.
-    """
-
-    seq_id: int
-    start: int
-    num_tokens: int
-    block_ids: tuple[int, ...]
-    samples: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeJob:
-    """Ask an encoder for one media item of a sequence."""
-
-    seq_id: int
-    item_index: int
-
-
-class BlockCopy(NamedTuple):
-    """A copy between a KV block of the device and a slot of the host's cache."""
-
-    block_id: int
-    slot: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPlan:
-    """What the scheduler decided for one step. Holds no tensors, so the same plan goes to every rank.
-
-    Before the rows are computed, the blocks of `saves` are copied to the host, then those of `loads` from it.
-    is_streamed: whether answers go on in it that somebody reads while they are made.
-    """
-
-    rows: tuple[Row, ...] = ()
-    saves: tuple[BlockCopy, ...] = ()
-    loads: tuple[BlockCopy, ...] = ()
-    encode_jobs: tuple[EncodeJob, ...] = ()
-    preempted_ids: tuple[int, ...] = ()
-    is_streamed: bool = False
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.rows)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from faults import RATES, Faults, Injected, inject_into
 from llm.backbones import VOCAB, Backbone, decoder_name
+from llm.fake_engine import check_row_table
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import VisionConfig
@@ -29,6 +30,7 @@ from seesay.llm.block_pool import BlockPool
 from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.step_plan import StepPlan
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 HIDDEN = 60
@@ -217,6 +219,7 @@ class World:
         self._arrived: queue.SimpleQueue[TokenOutput] = queue.SimpleQueue()
         self.loop.start(self)
         inject_into(self.loop, faults)
+        self._check_row_table()
         self._num_asked = 0
 
     def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
@@ -225,6 +228,20 @@ class World:
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
         raise AssertionError(f"features of item {item_index} of request {request_id} are wanted: it came with arrays")
+
+    def _check_row_table(self) -> None:
+        """Compare what the runner knows with what the scheduler does, whenever a plan was applied."""
+        apply = self.runner.apply
+        self.row_problems: list[BaseException] = []
+
+        def checked_apply(plan: StepPlan) -> None:
+            apply(plan)
+            try:
+                check_row_table(self.runner.rows, self.scheduler)
+            except BaseException as error:
+                self.row_problems.append(error)
+
+        self.runner.apply = checked_apply  # type: ignore[method-assign]
 
     def ask(self, questions: Sequence[tuple[Question, int | None]], rng: random.Random) -> dict[int, Asked]:
         """Ask (question, when to leave) pairs, up to `max_live` at a time, until each has its final delta."""
@@ -319,8 +336,9 @@ class World:
             time.sleep(0.001)
         self.loop._inbox.put(check)
         self.settle()
-        if problems:
-            raise problems[0]
+        assert not len(self.runner.rows), "sequences are over, and the runner knows them still"
+        for problem in problems + self.row_problems:
+            raise problem
 
     def close(self) -> None:
         self.loop.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from seesay.engine.loop import EngineLoop
-from seesay.values import StepPlan
+from seesay.llm.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from differential import Asked
@@ -18,6 +18,8 @@ RATES: Mapping[str, float] = {
     "before launch": 0.02,
     "in launch": 0.02,
     "after launch": 0.02,
+    "before sample": 0.01,
+    "after sample": 0.01,
     "before collect": 0.03,
     "after collect": 0.03,
     "before copy": 0.02,
@@ -79,19 +81,19 @@ class FaultyStep:
     """A launched step whose `collect` fails now and then, with the step done or not."""
 
     def __init__(self, launched: Any, plan: StepPlan, faults: Faults) -> None:
-        self._launched, self._plan, self._faults = launched, plan, faults
+        self.launched, self.plan, self._faults = launched, plan, faults
 
     def collect(self) -> Any:
-        self._faults.strike("before collect", self._plan)
-        result = self._launched.collect()
-        self._faults.strike("after collect", self._plan)
+        self._faults.strike("before collect", self.plan)
+        result = self.launched.collect()
+        self._faults.strike("after collect", self.plan)
         return result
 
 
 def inject_into(loop: EngineLoop, faults: Faults) -> None:
     """Let steps, copies and the worker's messages of `loop` fail or be late."""
     runner: Any = loop._runner
-    launch, forward = runner.launch, runner.decoder.forward
+    launch, sample, forward = runner.launch, runner.sample, runner.decoder.forward
     current: list[StepPlan] = []
 
     def faulty_launch(plan: StepPlan, *others: Any) -> FaultyStep:
@@ -101,12 +103,17 @@ def inject_into(loop: EngineLoop, faults: Faults) -> None:
         faults.strike("after launch", plan)
         return FaultyStep(launched, plan, faults)
 
+    def faulty_sample(step: FaultyStep, *others: Any, **options: Any) -> None:
+        faults.strike("before sample", step.plan)
+        sample(step.launched, *others, **options)
+        faults.strike("after sample", step.plan)
+
     def faulty_forward(*inputs: Any) -> Any:
         hidden = forward(*inputs)
         faults.strike("in launch", current[0])
         return hidden
 
-    runner.launch, runner.decoder.forward = faulty_launch, faulty_forward
+    runner.launch, runner.sample, runner.decoder.forward = faulty_launch, faulty_sample, faulty_forward
     if runner._host_cache is not None:
         copy = runner._host_cache.copy
 

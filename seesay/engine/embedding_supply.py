@@ -15,7 +15,7 @@ from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.engine.live_request import LiveRequest
 from seesay.engine.messages import Features
 from seesay.errors import RequestError
-from seesay.values import EncodeJob
+from seesay.llm.step_plan import EncodeJob
 
 if TYPE_CHECKING:
     from seesay.config import VisionConfig
@@ -101,8 +101,7 @@ class EmbeddingSupply:
     def start_encoding(self, jobs: Iterable[EncodeJob]) -> None:
         """Pin the embeddings of these jobs, and have those encoded that are not there."""
         for job in jobs:
-            item = self._live[job.seq_id].sequence.items[job.item_index]
-            self.store.pin(item.hash, (job.seq_id, job.item_index))
+            self.store.pin(job.hash, (job.seq_id, job.item_index))
             self._encode(job.seq_id, job.item_index)
         if self._arrived:
             self.forget(self._arrived)

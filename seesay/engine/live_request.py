@@ -16,7 +16,7 @@ from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.values import FinishReason
 
 if TYPE_CHECKING:
-    from seesay.llm.runner import RowResult
+    from seesay.llm.launched_step import RowResult
 
 
 class Collected:
@@ -111,11 +111,10 @@ class LiveRequest:
             # Nothing of a pooled sequence comes from a cache, so one that was preempted begins again at 0.
             self.hidden_sum = row.hidden_sum if row.start == 0 else self.hidden_sum + row.hidden_sum
 
-    def add_tokens(self, token_ids: Sequence[int], logprobs: Mapping[int, float] | None) -> None:
-        """Take new tokens; `logprobs` is of the one new token."""
+    def add_tokens(self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, float]]) -> None:
+        """Take new tokens; `logprobs` has those of each of them, where they were asked for."""
         self.new_token_ids.extend(token_ids)
-        if logprobs is not None:
-            self.new_logprobs.append(logprobs)
+        self.new_logprobs.extend(logprobs)
 
     def take_output(
         self,

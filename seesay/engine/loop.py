@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,15 +30,14 @@ from seesay.engine.live_request import LiveRequest
 from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenReport, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.scheduler import Scheduler, SequenceUpdate
-from seesay.values import (
-    EngineStats,
-    FinishReason,
-    StepPlan,
-)
+from seesay.llm.step_plan import StepPlan
+from seesay.values import EngineStats, FinishReason
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
-    from seesay.llm.runner import LaunchedStep, ModelRunner, StepResult
+    from seesay.llm.launched_step import LaunchedStep, StepResult
+    from seesay.llm.runner import ModelRunner
+    from seesay.llm.sampler import LogitsProcessor
 
 logger = logging.getLogger("seesay")
 
@@ -61,6 +61,7 @@ class EngineLoop:
         self._in_flight: tuple[StepPlan, LaunchedStep] | None = None
         self._pacer = TowerPacer()
         self._live: dict[int, LiveRequest] = {}
+        self._processors: dict[int, tuple[LogitsProcessor, ...]] = {}  # of the live requests that have any
         self._outputs: list[TokenOutput] = []  # of the step that is being committed, until they are sent
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closed = False
@@ -227,10 +228,12 @@ class EngineLoop:
     def _step(self) -> bool:
         """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
         plan = self._scheduler.plan_step()
+        self._runner.apply(plan)
         self.embeddings.start_encoding(plan.encode_jobs)
         has_more = bool(plan.rows) or self._in_flight is not None
         if plan.saves or plan.loads:
             plan = self._copy_blocks(plan)
+        plan = self._end_impossible(plan)
         if plan.rows:
             self._launch(plan)
         if not plan.rows or not self._is_ahead:
@@ -249,6 +252,13 @@ class EngineLoop:
             return self._scheduler.undo_copies(plan)
         return plan
 
+    def _end_impossible(self, plan: StepPlan) -> StepPlan:
+        """End the sequences whose rows cannot be computed, before any row is. Returns the plan without these rows."""
+        errors = self._runner.find_impossible(plan, self.embeddings.store)
+        for seq_id, error in errors.items():
+            self._fail(seq_id, error)
+        return replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors)) if errors else plan
+
     def _launch(self, plan: StepPlan) -> None:
         """Launch a plan, which then is in flight, and commit the one that was. A plan that cannot be launched is
         computed row by row."""
@@ -259,7 +269,7 @@ class EngineLoop:
                 request.computing_at = now
         try:
             with self._pacer.step(self._runner.stream, is_paced=plan.is_streamed):
-                launched = self._runner.launch(plan, self._scheduler.sequences, self.embeddings.store)
+                launched = self._launch_and_sample(plan)
         except BaseException as error:
             failure = error
         else:
@@ -269,6 +279,11 @@ class EngineLoop:
             return
         self._collect_in_flight()
         self._recover(plan, failure)
+
+    def _launch_and_sample(self, plan: StepPlan) -> LaunchedStep:
+        launched = self._runner.launch(plan, self.embeddings.store)
+        self._runner.sample(launched, processors=self._processors)
+        return launched
 
     def _collect_in_flight(self) -> None:
         if self._in_flight is not None:
@@ -308,7 +323,7 @@ class EngineLoop:
                 continue
             alone = StepPlan(rows=(row,))
             try:
-                launched = self._runner.launch(alone, self._scheduler.sequences, self.embeddings.store)
+                launched = self._launch_and_sample(alone)
             except BaseException as error:
                 self._recover(alone, error)
             else:
@@ -328,22 +343,22 @@ class EngineLoop:
             if request is None:  # it ended when the step before was committed
                 continue
             request.add_row(row)
-        logprobs = {row.seq_id: row.logprobs for row in result.rows if row.logprobs is not None}
+        logprobs = {row.seq_id: row.logprobs for row in result.rows}
         for update in self._scheduler.commit_step(plan, result.token_ids):
             request = self._live[update.seq.seq_id]
             if request.first_token_at is None:
                 request.first_token_at = time.perf_counter()
-            self._deliver(request, update, logprobs.get(request.request_id))
+            self._deliver(request, update, logprobs.get(request.request_id, ()))
 
     # --- output ---------------------------------------------------------------------------------------------------
 
-    def _deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Mapping[int, float] | None) -> None:
+    def _deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
         """Take a sequence's new tokens, and hand them out unless they wait for the end."""
         if request.sequence.params.pooling is not None:
             # The token that ended the prompt's last row is nobody's: the answer is the pooled state.
             self._finish(request, "error" if update.error else "stop", error=update.error)
             return
-        request.add_tokens(update.token_ids, logprobs)
+        request.add_tokens(update.token_ids, logprobs[: len(update.token_ids)])
         if update.finish_reason is not None:
             self._finish(request, update.finish_reason, stop_token_id=update.stop_token_id, error=update.error)
         elif not request.defers_tokens:
@@ -359,6 +374,7 @@ class EngineLoop:
     ) -> None:
         """Make the final output of a request that the scheduler no longer has."""
         del self._live[request.request_id]
+        self._processors.pop(request.request_id, None)
         shown = None if error is None else explain(error)
         self._outputs.append(request.take_output(reason, stop_token_id=stop_token_id, error=shown))
         self.embeddings.drop(request.request_id)
@@ -394,6 +410,8 @@ class EngineLoop:
     def _admit(self, request: LiveRequest) -> None:
         self.embeddings.note_arrival(request.request_id)
         self._live[request.request_id] = request
+        if processors := request.sequence.params.logits_processors:
+            self._processors[request.request_id] = processors
         try:
             self._scheduler.add(request.sequence)
         except RequestError as error:

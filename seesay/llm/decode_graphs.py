@@ -136,13 +136,13 @@ class DecodeGraphs:
         numbers = self._make_scratch_numbers()
         lines = dict(enumerate(numbers[:, :count], start=1))
         ids, slots, lens, first_positions, in_prompt = [], [], [], [], []
-        for index, (row, sequence, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
+        for index, (row, member, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
             start = row.start
-            ids.append(0 if source >= 0 else sequence.token_ids[start])
-            slots.append(row.block_ids[start // block_size] * block_size + start % block_size)
+            ids.append(0 if source >= 0 else member.token_ids[start])
+            slots.append(member.block_ids[start // block_size] * block_size + start % block_size)
             lens.append(start + 1)
-            first_positions.append(start + sequence.next_position - sequence.num_prompt_tokens)
-            if start < sequence.num_prompt_tokens:
+            first_positions.append(start + member.next_position - member.num_prompt_tokens)
+            if start < member.num_prompt_tokens:
                 in_prompt.append(index)
         sources = np.array(step.sources)
         lines[_IDS][:] = ids
@@ -164,7 +164,7 @@ class DecodeGraphs:
         changed: dict[int, tuple[int, ...]] = {}
         longest = 1
         for index in range(size):
-            blocks = step.rows[index].block_ids if index < len(step.rows) else self._scratch
+            blocks = step.members[index].block_ids if index < len(step.rows) else self._scratch
             longest = max(longest, len(blocks))
             if blocks is not self._tables[index]:
                 changed[index] = blocks

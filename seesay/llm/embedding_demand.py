@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from seesay.llm.arrival_queue import ArrivalQueue
 from seesay.llm.sequence import EmbeddingState, Sequence, SequenceStatus
-from seesay.values import EncodeJob
+from seesay.llm.step_plan import EncodeJob
 
 
 class EmbeddingRef(NamedTuple):
@@ -137,7 +137,7 @@ class EmbeddingDemand:
             if not self._has_room(seq, index) and not (is_due and self._may_exceed(seq)):
                 return False
             self._request(seq, index)
-            jobs.append(EncodeJob(seq_id=seq.seq_id, item_index=index))
+            jobs.append(EncodeJob(seq_id=seq.seq_id, item_index=index, hash=item.hash))
         self.track(seq)
         return True
 

@@ -17,7 +17,7 @@ from seesay.device.query import measure_memory
 from seesay.device.streams import StreamPoint, make_stream, on_stream, traced
 from seesay.device.transfers import PinnedMemory
 from seesay.errors import ConfigError
-from seesay.values import BlockCopy
+from seesay.llm.step_plan import BlockCopy
 
 _BUFFER_BYTES, _BUFFER_BLOCKS = 16 << 20, 64
 """Most that a staging buffer holds, though always a block: some of a 7B model, a fraction of a millisecond to copy."""

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from seesay.values import BlockCopy
+from seesay.llm.step_plan import BlockCopy
 
 if TYPE_CHECKING:
     from seesay.llm.prefix import BlockKey

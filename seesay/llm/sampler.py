@@ -2,8 +2,8 @@
 
 Order as in Transformers: repetition penalty, what is added (presence and frequency penalties, biases), banned ids, the
 request's own processors; then temperature, top-k, top-p, min-p. A draw is the inverse of the cumulative distribution
-over the vocabulary at one uniform number, which is a hash of the request's seed and the token's index and of nothing
-else: what shares the batch cannot change it.
+over the vocabulary at one uniform number, which is a hash of the sequence's seed and the token's index and of nothing
+else: what shares the batch cannot change it, and every rank draws the same.
 
 The host waits for the device in `Draws.collect` only: until then the chosen ids are the device's alone, and the next
 draw may build on them.
@@ -12,12 +12,11 @@ draw may build on them.
 from __future__ import annotations
 
 import math
-import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,20 +37,33 @@ OFF = 1 << 31
 
 _U64 = np.uint64
 
+_MASKED_TOGETHER = 64
+"""Rows whose masks are applied at once."""
+
+LogitsProcessor = Callable[[Any, Any], Any]
+"""f(token_ids [T], logits [V]) -> logits [V]: a request's own change of its logits."""
+
 
 class SamplingRow(NamedTuple):
     """What the sampler must know of a row.
 
-    token_ids: int64 [T], prompt and generated. num_generated: generated tokens, the pending one too.
+    seed: of its draws, 64 bits. token_ids: int64 [T], prompt and generated. num_generated: generated tokens, the
+        pending one too.
     pending: where the ids of the step before have the row's last token, when the host does not know it yet and
         `token_ids` lacks it; else -1.
+    counts: of its tokens so far, where it has penalties; may lag behind, and is brought up to date.
+    mask: int32 [ceil(V / 32)], one bit per token, 1 where it is allowed (see `TokenMasks`); None allows all.
+    processors: called in order, when all else is done to the logits.
     """
 
-    seq_id: int
+    seed: int
     params: SamplingParams
     token_ids: npt.NDArray[np.int64]
     num_generated: int
     pending: int = -1
+    counts: TokenCounts | None = None
+    mask: npt.NDArray[np.int32] | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -67,12 +79,18 @@ class SamplingRow(NamedTuple):
     def is_adjusted(self) -> bool:
         """Whether single logits are changed before this token is chosen."""
         params = self.params
-        return params.changes_logits or (self.num_generated < params.min_new_tokens and bool(params.ending_token_ids))
+        is_held_back = self.num_generated < params.min_new_tokens and bool(params.ending_token_ids)
+        return self.is_restricted or params.changes_logits or is_held_back
 
     @property
-    def is_drawn(self) -> bool:
-        """Whether chance decides. Top-k of 1 leaves one token, even where two are equally likely."""
-        return not self.params.greedy and self.params.top_k != 1
+    def is_restricted(self) -> bool:
+        """Whether the host says, for this token alone, what may come."""
+        return self.mask is not None or bool(self.processors)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the most likely token is all that is asked for."""
+        return self.params.is_plain and not self.is_restricted
 
 
 class Sampled(NamedTuple):
@@ -119,152 +137,143 @@ class Draws:
         ]
 
 
-class Sampler:
-    """Requests without a seed get one of their own from the process's random number. What the rows of a draw have
-    generated is remembered for the next one, by `seq_id`."""
+def choose_tokens(
+    logits: torch.Tensor,
+    rows: Sequence[SamplingRow],
+    *,
+    previous: torch.Tensor | None = None,
+    greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> Draws:
+    """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
 
-    def __init__(self, process_seed: int | None = None) -> None:
-        self._process_seed = secrets.randbits(63) if process_seed is None else process_seed
-        self._counted: dict[int, TokenCounts] = {}
+    previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
+    where they are known already. Waits for the device only when a row has logits processors.
+    """
+    special = [i for i, row in enumerate(rows) if not row.is_plain]
+    adjusted, avoiding, drawn = _sort_out(rows, special, has_kernels=_has_kernels(logits.device))
+    errors: dict[int, RequestError] = {}
+    if rows and len(adjusted) == len(rows):
+        best, token_ids = _choose_adjusted(logits.to(torch.float32, copy=True), rows, previous, errors)
+    elif greedy_ids is None:
+        best, token_ids = logits.max(dim=-1)
+    else:
+        best, token_ids = greedy_ids[0], greedy_ids[1].clone()
+    if drawn:
+        _draw_some(logits, best, rows, drawn, token_ids)
+    if avoiding:
+        best = best.clone()
+        _avoid(logits, best, token_ids, rows, avoiding)
+    if 0 < len(adjusted) < len(rows):
+        own_errors: dict[int, RequestError] = {}
+        [at] = upload([np.array(adjusted)], logits.device)
+        own_best, own_ids = _choose_adjusted(
+            logits.index_select(0, at).float(), [rows[i] for i in adjusted], previous, own_errors
+        )
+        best = best.float().index_copy(0, at, own_best)
+        token_ids.index_copy_(0, at, own_ids)
+        errors = {adjusted[i]: error for i, error in own_errors.items()}
+    logprobs = _compute_logprobs(logits, rows, special, token_ids)
+    return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
 
-    def draw(
-        self,
-        logits: torch.Tensor,
-        rows: Sequence[SamplingRow],
-        *,
-        previous: torch.Tensor | None = None,
-        greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> Draws:
-        """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
 
-        previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
-        where they are known already. Waits for the device only when a row has logits processors.
-        """
-        special = [i for i, row in enumerate(rows) if not row.params.is_plain]
-        adjusted, avoiding, drawn = _sort_out(rows, special, has_kernels=_has_kernels(logits.device))
-        errors: dict[int, RequestError] = {}
-        if rows and len(adjusted) == len(rows):
-            best, token_ids = self._choose_adjusted(logits.to(torch.float32, copy=True), rows, previous, errors)
-        elif greedy_ids is None:
-            best, token_ids = logits.max(dim=-1)
-        else:
-            best, token_ids = greedy_ids[0], greedy_ids[1].clone()
-        if drawn:
-            self._draw_some(logits, best, rows, drawn, token_ids)
-        if avoiding:
-            best = best.clone()
-            _avoid(logits, best, token_ids, rows, avoiding)
-        if 0 < len(adjusted) < len(rows):
-            own_errors: dict[int, RequestError] = {}
-            [at] = upload([np.array(adjusted)], logits.device)
-            own_best, own_ids = self._choose_adjusted(
-                logits.index_select(0, at).float(), [rows[i] for i in adjusted], previous, own_errors
-            )
-            best = best.float().index_copy(0, at, own_best)
-            token_ids.index_copy_(0, at, own_ids)
-            errors = {adjusted[i]: error for i, error in own_errors.items()}
-        logprobs = _compute_logprobs(logits, rows, special, token_ids)
-        return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
+def _choose_adjusted(
+    scores: torch.Tensor,
+    rows: Sequence[SamplingRow],
+    previous: torch.Tensor | None,
+    errors: dict[int, RequestError],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The greatest logit of each row and its choice, after `scores` float32 [N, V] were adjusted in place."""
+    errors |= _adjust(scores, rows, previous)
+    best, token_ids = scores.max(dim=-1)
+    drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
+    if drawn:
+        _draw_some(scores, best, rows, drawn, token_ids)
+    return best, token_ids
 
-    def _choose_adjusted(
-        self,
-        scores: torch.Tensor,
-        rows: Sequence[SamplingRow],
-        previous: torch.Tensor | None,
-        errors: dict[int, RequestError],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The greatest logit of each row and its choice, after `scores` float32 [N, V] were adjusted in place."""
-        errors |= self._adjust(scores, rows, previous)
-        best, token_ids = scores.max(dim=-1)
-        drawn = [i for i, row in enumerate(rows) if row.is_drawn]
-        if drawn:
-            self._draw_some(scores, best, rows, drawn, token_ids)
-        return best, token_ids
 
-    def _draw_some(
-        self,
-        scores: torch.Tensor,
-        best: torch.Tensor,
-        rows: Sequence[SamplingRow],
-        drawn: list[int],
-        token_ids: torch.Tensor,
-    ) -> None:
-        """Write the ids of the rows `drawn` of scores [N, V] to `token_ids`."""
-        picked = [rows[i] for i in drawn]
-        points = make_uniform([self._seed(row) for row in picked], [row.num_tokens for row in picked])
-        [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], scores.device)
-        if _has_kernels(scores.device):
-            from seesay.kernels import sampling
+def _draw_some(
+    scores: torch.Tensor,
+    best: torch.Tensor,
+    rows: Sequence[SamplingRow],
+    drawn: list[int],
+    token_ids: torch.Tensor,
+) -> None:
+    """Write the ids of the rows `drawn` of scores [N, V] to `token_ids`."""
+    picked = [rows[i] for i in drawn]
+    points = make_uniform([row.seed for row in picked], [row.num_tokens for row in picked])
+    [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], scores.device)
+    if _has_kernels(scores.device):
+        from seesay.kernels import sampling
 
-            sampling.draw_tokens(scores, best, draws, token_ids, unit=WEIGHT_OF_BEST)
-        else:
-            most = max(_count_ordered(row.params, scores.shape[-1]) for row in picked)
-            draw_tokens(scores, best, draws, token_ids, most=most)
+        sampling.draw_tokens(scores, best, draws, token_ids, unit=WEIGHT_OF_BEST)
+    else:
+        most = max(_count_ordered(row.params, scores.shape[-1]) for row in picked)
+        draw_tokens(scores, best, draws, token_ids, most=most)
 
-    def _adjust(
-        self, scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None
-    ) -> dict[int, RequestError]:
-        """Apply, in place, what changes single logits of single rows. The errors of rows whose processors failed."""
-        penalized = [i for i, row in enumerate(rows) if row.params.has_penalties]
-        if penalized:
-            self._penalize(scores, rows, penalized, previous)
-        _shift(scores, rows)
-        _ban(scores, rows)
-        errors = {}
-        for index, row in enumerate(rows):
-            if row.params.logits_processors:
-                try:
-                    scores[index] = _process(scores[index], row)
-                except Exception as error:
-                    message = f"a logits processor failed: {describe(error)}"
-                    errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
-        return errors
 
-    def _penalize(
-        self,
-        scores: torch.Tensor,
-        rows: Sequence[SamplingRow],
-        penalized: list[int],
-        previous: torch.Tensor | None,
-    ) -> None:
-        """Repetition penalty: divide the positive and multiply the negative logits of tokens seen before (Keskar et al.
-        2019). Of those generated, then take off count · frequency + (count > 0) · presence (OpenAI's API reference)."""
-        size, picked = scores.shape[-1], [rows[i] for i in penalized]
-        counted = [self._count(row, size) for row in picked]
-        self._counted = dict(zip((row.seq_id for row in picked), counted, strict=True))
-        params = [row.params for row in picked]
-        arrays = [
-            np.array(penalized),
-            np.cumsum([0, *(len(tokens.ids) for tokens in counted)]),
-            np.concatenate([tokens.ids for tokens in counted]),
-            np.concatenate([tokens.counts for tokens in counted]),
-            np.array([(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params], np.float64),
-            np.array([row.pending for row in picked]),
-        ]
-        tensors = upload(arrays, scores.device)
-        tensors.append(tensors[-1] if previous is None else previous)
-        if _has_kernels(scores.device):
-            from seesay.kernels import sampling
+def _adjust(
+    scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None
+) -> dict[int, RequestError]:
+    """Apply, in place, what changes single logits of single rows. The errors of rows whose processors failed."""
+    penalized = [i for i, row in enumerate(rows) if row.params.has_penalties]
+    if penalized:
+        _penalize(scores, rows, penalized, previous)
+    _shift(scores, rows)
+    _ban(scores, rows)
+    _mask(scores, rows)
+    errors = {}
+    for index, row in enumerate(rows):
+        if row.processors:
+            try:
+                scores[index] = _process(scores[index], row)
+            except Exception as error:
+                message = f"a logits processor failed: {describe(error)}"
+                errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
+    return errors
 
-            sampling.penalize_tokens(scores, *tensors)
-        else:
-            penalize_tokens(scores, *tensors)
 
-    def _count(self, row: SamplingRow, size: int) -> TokenCounts:
-        """The tokens that count for the row's penalties. Those that have no logit (placeholders) do not."""
-        generated = row.generated_ids
-        counted = self._counted.get(row.seq_id)
-        if counted is None or not len(generated) or counted.num_generated > len(generated):
-            prompt = row.token_ids[: len(row.token_ids) - len(generated)]
-            counts_prompt = row.params.repetition_penalty != 1.0
-            counted = TokenCounts(prompt[prompt < size] if counts_prompt else prompt[:0])
-        counted.extend(generated)
-        return counted
+def _penalize(
+    scores: torch.Tensor,
+    rows: Sequence[SamplingRow],
+    penalized: list[int],
+    previous: torch.Tensor | None,
+) -> None:
+    """Repetition penalty: divide the positive and multiply the negative logits of tokens seen before (Keskar et al.
+    2019). Of those generated, then take off count · frequency + (count > 0) · presence (OpenAI's API reference)."""
+    picked = [rows[i] for i in penalized]
+    counted = [_count(row) for row in picked]
+    params = [row.params for row in picked]
+    arrays = [
+        np.array(penalized),
+        np.cumsum([0, *(len(tokens.ids) for tokens in counted)]),
+        np.concatenate([tokens.ids for tokens in counted]),
+        np.concatenate([tokens.counts for tokens in counted]),
+        np.array([(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params], np.float64),
+        np.array([row.pending for row in picked]),
+    ]
+    tensors = upload(arrays, scores.device)
+    tensors.append(tensors[-1] if previous is None else previous)
+    if _has_kernels(scores.device):
+        from seesay.kernels import sampling
 
-    def _seed(self, row: SamplingRow) -> int:
-        if row.params.seed is not None:
-            return row.params.seed
-        return self._process_seed ^ (row.seq_id * 0x9E3779B97F4A7C15)
+        sampling.penalize_tokens(scores, *tensors)
+    else:
+        penalize_tokens(scores, *tensors)
+
+
+def start_counts(prompt: npt.NDArray[np.int64], params: SamplingParams, size: int) -> TokenCounts | None:
+    """Return the counts of a sequence that begins, for a vocabulary of `size`; None where no penalty asks for them.
+    Tokens that have no logit (placeholders) do not count."""
+    if not params.has_penalties:
+        return None
+    return TokenCounts(prompt[prompt < size] if params.repetition_penalty != 1.0 else prompt[:0])
+
+
+def _count(row: SamplingRow) -> TokenCounts:
+    """The row's counts with all tokens that the host knows."""
+    assert row.counts is not None, "a row with penalties has counts"
+    row.counts.extend(row.generated_ids)
+    return row.counts
 
 
 def make_uniform(seeds: Sequence[int], counters: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -297,9 +306,9 @@ def _sort_out(
     for index in special:
         row = rows[index]
         if not row.is_adjusted:
-            if row.is_drawn:
+            if row.params.is_drawn:
                 drawn.append(index)
-        elif has_kernels and not row.is_drawn and not row.params.changes_scores:
+        elif has_kernels and not (row.params.is_drawn or row.params.changes_scores or row.is_restricted):
             avoiding.append(index)
         else:
             adjusted.append(index)
@@ -421,6 +430,31 @@ def _ban(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
         scores.view(-1).index_fill_(0, at, float("-inf"))
 
 
+def _mask(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Forbid the tokens that the rows' masks do not allow."""
+    masked = [index for index, row in enumerate(rows) if row.mask is not None]
+    if not masked:
+        return
+    bits = np.stack([mask for row in rows if (mask := row.mask) is not None])
+    at, there, powers = upload([np.array(masked), bits, 1 << np.arange(8, dtype=np.uint8)], scores.device)
+    mask_tokens(scores, at, there, powers)
+
+
+def mask_tokens(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor, powers: torch.Tensor) -> None:
+    """Set to -inf, in place, what `bits` int32 [R, ceil(V / 32)] forbid in `rows` int64 [R] of scores float32 [N, V].
+
+    powers: uint8 [8], those of 2. Bits are read a byte at a time (CPUs and GPUs are little-endian), for a few rows at a
+    time, so that little memory is needed beside the scores.
+    """
+    size = scores.shape[-1]
+    for first in range(0, len(rows), _MASKED_TOGETHER):
+        some = slice(first, first + _MASKED_TOGETHER)
+        octets = bits[some].contiguous().view(torch.uint8)
+        is_forbidden = (octets[:, :, None] & powers == 0).flatten(1)[:, :size]
+        at = rows[some]
+        scores.index_copy_(0, at, scores.index_select(0, at).masked_fill_(is_forbidden, float("-inf")))
+
+
 def _avoid(
     logits: torch.Tensor, best: torch.Tensor, token_ids: torch.Tensor, rows: Sequence[SamplingRow], avoiding: list[int]
 ) -> None:
@@ -435,7 +469,7 @@ def _avoid(
 
 def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
     token_ids = torch.from_numpy(row.token_ids.copy())
-    for processor in row.params.logits_processors:
+    for processor in row.processors:
         result = processor(token_ids, scores.clone())
         if not isinstance(result, torch.Tensor) or result.shape != scores.shape:
             shape = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
@@ -447,10 +481,10 @@ def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
 def _explain_best(row: SamplingRow, best: float, dtype: torch.dtype) -> RequestError:
     """The error of a row whose greatest logit is not finite."""
     params = row.params
-    if best == -math.inf and (params.bad_token_ids or params.logits_processors or params.min_new_tokens):
+    if best == -math.inf and (row.is_restricted or params.bad_token_ids or params.min_new_tokens):
         return RequestError(
             ErrorCode.INVALID_REQUEST,
-            "no token is left to choose: bad_token_ids, min_new_tokens or logits_processors forbid all of them",
+            "no token is left to choose: bad_token_ids, min_new_tokens, a mask or logits_processors forbid all of them",
             "bad_token_ids",
         )
     return make_not_finite_error("logits", dtype)

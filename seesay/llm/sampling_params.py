@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 LEAST_TEMPERATURE = 1e-5
 """Below it sampling is greedy: logits divided by less leave the range of float32."""
+
+LARGEST = 1 << 62
+"""No count and no token id is larger. So every number of a sequence fits in 64 bits, on any way to a runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,12 @@ class SamplingParams:
     @property
     def changes_scores(self) -> bool:
         """Whether they are changed by more than bans."""
-        return bool(self.has_penalties or self.logit_bias or self.logits_processors)
+        return bool(self.has_penalties or self.logit_bias)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether chance decides. Top-k of 1 leaves one token, even where two are equally likely."""
+        return not self.greedy and self.top_k != 1
 
     @property
     def has_penalties(self) -> bool:
@@ -109,26 +118,31 @@ class SamplingParams:
         return cls(
             greedy=not config.do_sample or config.temperature < LEAST_TEMPERATURE,
             temperature=config.temperature,
-            top_k=config.top_k,
+            top_k=min(config.top_k, LARGEST),
             top_p=config.top_p,
             min_p=config.min_p,
             repetition_penalty=config.repetition_penalty,
             presence_penalty=config.presence_penalty,
             frequency_penalty=config.frequency_penalty,
-            logit_bias=tuple((config.logit_bias or {}).items()),
+            logit_bias=tuple((key, bias) for key, bias in (config.logit_bias or {}).items() if key < LARGEST),
             seed=config.random_seed,
-            eos_token_ids=tuple(dict.fromkeys(eos_token_ids)),
-            stop_token_ids=tuple(dict.fromkeys((*(config.stop_token_ids or ()), *stop_token_ids))),
-            bad_token_ids=tuple(dict.fromkeys((*(config.bad_token_ids or ()), *bad_token_ids))),
+            eos_token_ids=_join_ids(eos_token_ids),
+            stop_token_ids=_join_ids(config.stop_token_ids or (), stop_token_ids),
+            bad_token_ids=_join_ids(config.bad_token_ids or (), bad_token_ids),
             ignore_eos=config.ignore_eos,
-            min_new_tokens=config.min_new_tokens or 0,
-            max_new_tokens=config.max_new_tokens,
+            min_new_tokens=min(config.min_new_tokens or 0, LARGEST),
+            max_new_tokens=min(config.max_new_tokens, LARGEST),
             logprobs=config.logprobs,
             prompt_logprobs=prompt_logprobs,
             output_logits=config.output_logits,
             output_last_hidden_state=config.output_last_hidden_state,
             logits_processors=tuple(config.logits_processors or ()),
         )
+
+
+def _join_ids(*groups: Iterable[int]) -> tuple[int, ...]:
+    """The ids of all groups, each once; without those that no vocabulary has."""
+    return tuple(dict.fromkeys(token_id for token_id in chain(*groups) if token_id < LARGEST))
 
 
 def _with_plain_numbers(config: GenerationConfig) -> GenerationConfig:

@@ -20,11 +20,12 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.llm.arrival_queue import ArrivalQueue
 from seesay.llm.embedding_demand import EmbeddingDemand, EmbeddingRef
 from seesay.llm.fair_shares import count_by_owner, divide_tokens, find_next, find_yielding, order_victims
+from seesay.llm.plan_deltas import PlanDeltas
 from seesay.llm.prefix_cache import PrefixCache
 from seesay.llm.sequence import NO_LIMIT, Sequence, SequenceStatus
+from seesay.llm.step_plan import EncodeJob, Row, StepPlan
 from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.stopping import Stop, check_stop
-from seesay.values import EncodeJob, Row, StepPlan
 
 if TYPE_CHECKING:
     from seesay.llm.block_pool import BlockPool
@@ -154,6 +155,7 @@ class Scheduler:
         self._followers = ArrivalQueue()  # found to wait for a block that another computes; likewise
         self._prefix = PrefixCache(pool)
         self._needs = EmbeddingDemand(config.max_encode_ahead_tokens)
+        self._deltas = PlanDeltas()
         self._num_arrivals = 0
         self._owners: Counter[Hashable] = Counter()  # of live sequences
         self._lacks_blocks = False  # the waiting sequence whose turn it was did not fit into the last plan
@@ -233,6 +235,7 @@ class Scheduler:
             queue.discard(seq)
         self._readmit(self._followers, self._prefix.forget(seq))
         self._needs.drop(seq)
+        self._deltas.end(seq)
         self._pool.release(seq.block_ids)
         seq.block_ids = ()
         seq.status = SequenceStatus.FINISHED
@@ -309,10 +312,14 @@ class Scheduler:
             jobs += more_jobs
             if not self._unblock(admissible) or preempted:
                 break
+        deltas = self._deltas.take()
         saves, loads = self._pool.host.take_copies()
         assert rows or not (saves or loads), "blocks are taken for rows alone"
         return StepPlan(
             rows=tuple(rows),
+            ended_ids=deltas.ended_ids,
+            begun=deltas.begun,
+            added_blocks=deltas.added_blocks,
             saves=saves,
             loads=loads,
             encode_jobs=tuple(jobs),
@@ -419,7 +426,7 @@ class Scheduler:
             return missing
         params = seq.params
         is_over = (
-            params.logits_processors
+            seq.waits_for_tokens
             or num_expected - seq.num_prompt_tokens >= params.max_new_tokens
             or num_expected >= self.config.session_len
             or num_expected > self._capacity
@@ -474,6 +481,7 @@ class Scheduler:
         """Let a running sequence wait at its old place, to be computed from its beginning."""
         assert not seq.is_in_flight, seq
         self._running.discard(seq)
+        self._deltas.end(seq)
         self._pool.release(seq.block_ids)
         seq.block_ids = ()
         self._readmit(self._followers, self._prefix.forget(seq))
@@ -559,13 +567,15 @@ class Scheduler:
         self._needs.settle_computed(seq, start)
         self._waiting.discard(seq)
         self._running.add(seq)
+        self._deltas.begin(seq)
 
     def _make_row(self, seq: Sequence, num_tokens: int) -> Row:
         start = seq.num_scheduled
         seq.num_scheduled = start + num_tokens
         samples = seq.num_scheduled == seq.num_expected and seq.wants_answer
         seq.num_pending += samples
-        return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, block_ids=seq.block_ids, samples=samples)
+        self._deltas.add_blocks(seq)
+        return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, samples=samples)
 
     def undo_copies(self, plan: StepPlan) -> StepPlan:
         """The copies of a plan that was just made failed: forget the contents that they were to move. Sequences that
@@ -575,10 +585,11 @@ class Scheduler:
         self._pool.forget(loaded)
         kept = []
         for row in plan.rows:
-            if loaded.isdisjoint(row.block_ids):
+            seq = self._sequences[row.seq_id]
+            if loaded.isdisjoint(seq.block_ids):
                 kept.append(row)
                 continue
-            seq = self._sequences[row.seq_id]  # admitted by this plan: it has no other row in flight
+            # admitted by this plan: it has no other row in flight
             seq.num_pending -= row.samples
             seq.num_scheduled = seq.num_computed
             self._restart(seq)

@@ -4,10 +4,13 @@ alone; others read it. Holds no tensors.
 
 from __future__ import annotations
 
+import secrets
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from seesay.llm.token_buffer import TokenBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -39,15 +42,6 @@ class EmbeddingState(Enum):
     DONE = 3
 
 
-class Splice(NamedTuple):
-    """Rows `row_start` … `row_stop` - 1 of the embedding of item `item_index` go to positions
-    `items[item_index].slots[row_start:row_stop]`."""
-
-    item_index: int
-    row_start: int
-    row_stop: int
-
-
 class Sequence:
     """A tokenized prompt, the tokens generated so far, and how far both are computed.
 
@@ -64,10 +58,12 @@ class Sequence:
     sequences that differ in this.
     shares_blocks: whether others may find its blocks: not when the prefix cache was emptied while it ran.
     is_streamed: whether somebody reads the answer while it is made, so that its tokens should come evenly.
+    waits_for_tokens: whether the host must know each token before the next one can be chosen (logits processors do):
+    no row of it is planned ahead of a commit that brings one.
+    prompt_positions: rotary positions of the prompt, int64 [T] or [3, T]. seed: of its draws, 64 bits.
     """
 
     __slots__ = (
-        "_positions",
         "_tokens",
         "added_at_s",
         "arrival",
@@ -92,10 +88,13 @@ class Sequence:
         "num_tokens",
         "owner",
         "params",
+        "prompt_positions",
         "ready_until",
+        "seed",
         "seq_id",
         "shares_blocks",
         "status",
+        "waits_for_tokens",
         "was_admitted",
     )
 
@@ -108,21 +107,23 @@ class Sequence:
         owner: Hashable = None,
         cache_salt: bytes = b"",
         is_streamed: bool = False,
+        waits_for_tokens: bool = False,
     ) -> None:
         num_prompt = len(prompt.token_ids)
         _check_prompt(prompt)
         self.seq_id = seq_id
         self.params = params
+        self.seed = _choose_seed(params)
         self.is_streamed = is_streamed
+        self.waits_for_tokens = waits_for_tokens or bool(params.logits_processors)
         self.is_long = False
         self.items: tuple[MediaItem, ...] = prompt.items
         self.owner = owner
         self.cache_salt = cache_salt
         self.num_prompt_tokens = num_prompt
         self.num_tokens = num_prompt
-        self._tokens = np.empty(num_prompt + min(params.max_new_tokens, 512), dtype=np.int64)
-        self._tokens[:num_prompt] = prompt.token_ids
-        self._positions = prompt.positions
+        self._tokens = TokenBuffer(prompt.token_ids, num_spare=min(params.max_new_tokens, 512))
+        self.prompt_positions = prompt.positions
         self.next_position = prompt.next_position
         self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
         self.item_states = [EmbeddingState.ABSENT if len(item.slots) else EmbeddingState.DONE for item in self.items]
@@ -147,12 +148,12 @@ class Sequence:
     @property
     def token_ids(self) -> npt.NDArray[np.int64]:
         """All known tokens, int64 [num_tokens]. A view: do not write to it."""
-        return self._tokens[: self.num_tokens]
+        return self._tokens.ids
 
     @property
     def generated_ids(self) -> npt.NDArray[np.int64]:
         """The generated tokens, int64 [num_generated]. A view: do not write to it."""
-        return self._tokens[self.num_prompt_tokens : self.num_tokens]
+        return self._tokens.ids[self.num_prompt_tokens :]
 
     @property
     def wants_answer(self) -> bool:
@@ -182,48 +183,9 @@ class Sequence:
         """Whether a planned row of it is not committed yet."""
         return self.num_scheduled > self.num_computed
 
-    def positions(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Rotary positions of tokens `start` … `stop` - 1, int64 [n] or [3, n] as in the prompt. They need not be known
-        yet: generated tokens follow `next_position` by one."""
-        prompt = self._positions
-        if stop <= self.num_prompt_tokens:
-            return prompt[..., start:stop]
-        first = max(start, self.num_prompt_tokens)
-        offset = self.next_position - self.num_prompt_tokens
-        generated = np.arange(first + offset, stop + offset, dtype=np.int64)
-        if prompt.ndim == 2:
-            generated = np.broadcast_to(generated, (prompt.shape[0], stop - first))
-        if start >= self.num_prompt_tokens:
-            return generated
-        return np.concatenate((prompt[..., start:], generated), axis=-1)
-
-    def position_of(self, index: int) -> int:
-        """Largest rotary position of token `index`: of a generated token, its only one."""
-        if index >= self.num_prompt_tokens:
-            return self.next_position + index - self.num_prompt_tokens
-        return int(self._positions[..., index].max())
-
-    def splices(self, start: int, stop: int) -> list[Splice]:
-        """Which embedding rows go into positions `start` … `stop` - 1, in order of position."""
-        if start >= self.media_end:
-            return []
-        found = []
-        for index, item in enumerate(self.items):
-            if item.span[0] >= stop:
-                break
-            if item.span[1] > start:
-                first, last = np.searchsorted(item.slots, (start, stop))
-                if last > first:
-                    found.append(Splice(index, int(first), int(last)))
-        return found
-
     def append(self, token_id: int) -> None:
         """Add a generated token."""
-        if self.num_tokens == len(self._tokens):
-            grown = np.empty(2 * self.num_tokens, dtype=np.int64)
-            grown[: self.num_tokens] = self._tokens
-            self._tokens = grown
-        self._tokens[self.num_tokens] = token_id
+        self._tokens.append(token_id)
         self.num_tokens += 1
 
     def update_ready_until(self, start: int) -> None:
@@ -247,7 +209,7 @@ class Sequence:
         assert 0 <= self.num_computed <= self.num_scheduled <= self.num_expected <= session_len, self
         assert self.num_computed < self.num_tokens, self
         assert self.num_pending >= 0 and (self.is_in_flight or not self.num_pending), self
-        assert self.num_prompt_tokens <= self.num_tokens <= len(self._tokens), self
+        assert self.num_prompt_tokens <= self.num_tokens == len(self.token_ids), self
         assert len(self.block_ids) * block_size >= self.num_scheduled, self
         assert (len(self.block_ids) - 1) * block_size < max(self.num_scheduled, 1), self
         assert self.num_registered_blocks * block_size <= self.num_computed, self
@@ -266,6 +228,13 @@ class Sequence:
 
 
 NO_LIMIT = 1 << 62
+
+
+def _choose_seed(params: SamplingParams) -> int:
+    """The request's seed; else a random one where chance decides."""
+    if params.seed is not None:
+        return params.seed & 0xFFFFFFFFFFFFFFFF
+    return secrets.randbits(64) if params.is_drawn else 0
 
 
 def _check_prompt(prompt: MultimodalInput) -> None:

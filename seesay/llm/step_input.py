@@ -16,9 +16,9 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
-from seesay.llm.sequence import Sequence
+from seesay.llm.row_table import RowState, RowTable
+from seesay.llm.step_plan import Row, StepPlan
 from seesay.llm.step_sizes import fill_up
-from seesay.values import Row, StepPlan
 
 
 class Embeddings(Protocol):
@@ -30,18 +30,20 @@ class Embeddings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRows:
-    """The rows of a plan that can be computed: those of one token first, `members[i]` is the sequence of `rows[i]`.
+    """The rows of a plan, those of one token first; `members[i]` is the sequence of `rows[i]`.
 
-    sources: for each row the place of its first token among the ids that the step before sampled, or -1 where the
-    sequence knows it. fresh_blocks get their first tokens in this step and are not filled by it: see `KVCache.clear`.
-    errors: the sequences that cannot be computed.
+    sources: for each row the place of its first token among the ids that the step before sampled, or -1 where the host
+    knows it. fresh_blocks get their first tokens in this step and are not filled by it: see `KVCache.clear`.
     """
 
     rows: tuple[Row, ...]
-    members: tuple[Sequence, ...]
+    members: tuple[RowState, ...]
     sources: tuple[int, ...]
     splices: Mapping[int, _Splices]
-    errors: Mapping[int, RequestError]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.num_tokens for row in self.rows)
 
     @property
     def is_decode(self) -> bool:
@@ -54,7 +56,8 @@ class StepRows:
         return all(row.num_tokens == 1 and row.samples for row in self.rows)
 
     def fresh_blocks(self, block_size: int) -> list[int]:
-        return [block for row in self.rows if (block := _fresh_block(row, block_size)) is not None]
+        pairs = zip(self.rows, self.members, strict=True)
+        return [block for row, member in pairs if (block := _fresh_block(row, member, block_size)) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,48 +68,58 @@ class _Splices:
     pieces: list[torch.Tensor]
 
 
-def check_rows(
-    plan: StepPlan,
-    sequences: Mapping[int, Sequence],
-    embeddings: Embeddings,
-    *,
-    sampled_at: Mapping[int, int],
-    hidden_size: int,
-    block_size: int,
+def find_impossible(
+    plan: StepPlan, table: RowTable, embeddings: Embeddings, *, hidden_size: int
+) -> dict[int, RequestError]:
+    """By sequence id, the errors of the rows whose embeddings are missing or do not fit."""
+    errors: dict[int, RequestError] = {}
+    for row in plan.rows:
+        member = table[row.seq_id]
+        if row.start >= member.media_end:
+            continue
+        for splice in member.splices(row.start, row.start + row.num_tokens):
+            item = member.items[splice.item_index]
+            embedding, expected = embeddings.get(item.hash), (len(item.slots), hidden_size)
+            if embedding is None or tuple(embedding.shape) != expected:
+                shape = "is missing" if embedding is None else f"has shape {list(embedding.shape)}"
+                errors[row.seq_id] = RequestError(
+                    ErrorCode.INTERNAL,
+                    f"the embedding of {item.modality.value} {splice.item_index} {shape}; "
+                    f"its place in the prompt takes {list(expected)}",
+                )
+    return errors
+
+
+def arrange_rows(
+    plan: StepPlan, table: RowTable, embeddings: Embeddings, *, sampled_at: Mapping[int, int], block_size: int
 ) -> StepRows:
-    """The rows of a plan. One whose embeddings are missing or do not fit becomes an error instead.
+    """Put the rows of a plan, in which `find_impossible` found nothing, in their order.
 
     `sampled_at` says by sequence id where among the ids that the step before sampled its token is.
     """
-    rows: list[Row] = []
-    members: list[Sequence] = []
+    members: list[RowState] = []
     sources: list[int] = []
     splices: dict[int, _Splices] = {}
-    errors: dict[int, RequestError] = {}
-    for row in sorted(plan.rows, key=_is_long_row):
-        sequence = sequences[row.seq_id]
-        is_known = row.start + row.num_tokens <= sequence.num_tokens
-        assert row.num_tokens > 0 and (is_known or row.start == sequence.num_tokens), row
-        assert len(row.block_ids) * block_size >= row.start + row.num_tokens, row
-        try:
-            has_media = row.start < sequence.media_end
-            found = _find_splices(row, sequence, embeddings, hidden_size=hidden_size) if has_media else None
-        except RequestError as error:
-            errors[row.seq_id] = error
-            continue
+    rows = sorted(plan.rows, key=_is_long_row)
+    for index, row in enumerate(rows):
+        member = table[row.seq_id]
+        stop = row.start + row.num_tokens
+        is_known = stop <= member.num_known
+        assert row.num_tokens > 0 and (is_known or row.start == member.num_known), row
+        assert len(member.block_ids) * block_size >= stop, (row, member.block_ids)
+        found = _find_splices(row, member, embeddings) if row.start < member.media_end else None
         if found is not None:
-            splices[len(rows)] = found
-        rows.append(row)
-        members.append(sequence)
+            splices[index] = found
+        members.append(member)
         sources.append(-1 if is_known else sampled_at[row.seq_id])
-    return StepRows(rows=tuple(rows), members=tuple(members), sources=tuple(sources), splices=splices, errors=errors)
+    return StepRows(rows=tuple(rows), members=tuple(members), sources=tuple(sources), splices=splices)
 
 
-def _fresh_block(row: Row, block_size: int) -> int | None:
+def _fresh_block(row: Row, member: RowState, block_size: int) -> int | None:
     """The row's last block when the row begins but does not fill it."""
     stop = row.start + row.num_tokens
     last = (stop - 1) // block_size
-    return row.block_ids[last] if last * block_size >= row.start and stop % block_size else None
+    return member.block_ids[last] if last * block_size >= row.start and stop % block_size else None
 
 
 def _is_long_row(row: Row) -> bool:
@@ -136,29 +149,29 @@ def make_model_input(
     `previous` int64 on the device: the ids that the step before sampled, to which `step.sources` refer. With `padding`
     the input may have another row, and more last tokens follow, which mean nothing.
     """
-    rows = list(step.rows)
+    rows, tables = list(step.rows), [member.block_ids for member in step.members]
     if padding is not None:
         num_known = sum(row.num_tokens for row in rows)
         num_more = fill_up(num_known, padding.token_sizes) - num_known
         if num_more:
-            blocks = (padding.scratch_block,) * -(-num_more // block_size)
-            rows.append(Row(seq_id=-1, start=0, num_tokens=num_more, block_ids=blocks, samples=False))
-    layout = _make_layout(rows, block_size, num_decode=sum(row.num_tokens == 1 for row in step.rows))
+            rows.append(Row(seq_id=-1, start=0, num_tokens=num_more, samples=False))
+            tables.append((padding.scratch_block,) * -(-num_more // block_size))
+    layout = _make_layout(rows, tables, block_size, num_decode=sum(row.num_tokens == 1 for row in step.rows))
     num_tokens = int(layout.cu_seqlens_q[-1])
     input_ids = np.empty(num_tokens, dtype=np.int64)
     positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
     slots = np.empty(num_tokens, dtype=np.int64)
     first = 0
-    for index, (row, sequence, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
+    for index, (row, member, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
         stop = row.start + row.num_tokens
         own = slice(first, first + row.num_tokens)
         first += row.num_tokens
-        input_ids[own] = 0 if source >= 0 else sequence.token_ids[row.start : stop]
-        if row.num_tokens == 1 and row.start >= sequence.num_prompt_tokens:  # a decode row: without small arrays
-            positions[..., own] = sequence.position_of(row.start)
-            slots[own] = row.block_ids[row.start // block_size] * block_size + row.start % block_size
+        input_ids[own] = 0 if source >= 0 else member.token_ids[row.start : stop]
+        if row.num_tokens == 1 and row.start >= member.num_prompt_tokens:  # a decode row: without small arrays
+            positions[..., own] = member.next_position + row.start - member.num_prompt_tokens
+            slots[own] = member.block_ids[row.start // block_size] * block_size + row.start % block_size
             continue
-        positions[..., own] = sequence.positions(row.start, stop)
+        positions[..., own] = member.positions(row.start, stop)
         places = np.arange(row.start, stop)
         slots[own] = layout.block_table[index, places // block_size] * block_size + places % block_size
     if first < num_tokens:
@@ -216,17 +229,18 @@ def _find_last_tokens(rows: Seq[Row], layout: RowLayout) -> npt.NDArray[np.int64
     return layout.cu_seqlens_q[1 : len(rows) + 1][np.array([row.samples for row in rows], dtype=np.bool_)] - 1
 
 
-def find_long(members: Seq[Sequence], config: DecoderConfig) -> list[bool] | None:
+def find_long(members: Seq[RowState], config: DecoderConfig) -> list[bool] | None:
     """For each row, whether its tokens take the long frequencies; None where there are none."""
-    return None if config.rotary.long_inv_freq is None else [sequence.is_long for sequence in members]
+    return None if config.rotary.long_inv_freq is None else [member.is_long for member in members]
 
 
-def _make_layout(rows: Seq[Row], block_size: int, *, num_decode: int) -> RowLayout:
+def _make_layout(rows: Seq[Row], tables: Seq[tuple[int, ...]], block_size: int, *, num_decode: int) -> RowLayout:
+    """`tables` are the block tables of the rows; they may be longer than needed."""
     num_blocks = [-(-(row.start + row.num_tokens) // block_size) for row in rows]
     block_table = np.zeros((len(rows), max(num_blocks, default=0)), dtype=np.int64)
-    for index, (row, used) in enumerate(zip(rows, num_blocks, strict=True)):
-        block_table[index, :used] = row.block_ids[:used]
-        block_table[index, used:] = row.block_ids[used - 1]
+    for index, (block_ids, used) in enumerate(zip(tables, num_blocks, strict=True)):
+        block_table[index, :used] = block_ids[:used]
+        block_table[index, used:] = block_ids[used - 1]
     cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([row.num_tokens for row in rows], out=cu_seqlens_q[1:])
     return RowLayout(
@@ -238,23 +252,16 @@ def _make_layout(rows: Seq[Row], block_size: int, *, num_decode: int) -> RowLayo
     )
 
 
-def _find_splices(row: Row, sequence: Sequence, embeddings: Embeddings, *, hidden_size: int) -> _Splices | None:
+def _find_splices(row: Row, member: RowState, embeddings: Embeddings) -> _Splices | None:
     """The embedding rows that go into a row's positions, or None when there are none."""
-    found = sequence.splices(row.start, row.start + row.num_tokens)
+    found = member.splices(row.start, row.start + row.num_tokens)
     if not found:
         return None
     offsets, pieces = [], []
     for splice in found:
-        item = sequence.items[splice.item_index]
+        item = member.items[splice.item_index]
         embedding = embeddings.get(item.hash)
-        expected = (len(item.slots), hidden_size)
-        if embedding is None or tuple(embedding.shape) != expected:
-            shape = "is missing" if embedding is None else f"has shape {list(embedding.shape)}"
-            raise RequestError(
-                ErrorCode.INTERNAL,
-                f"the embedding of {item.modality.value} {splice.item_index} {shape}; "
-                f"its place in the prompt takes {list(expected)}",
-            )
+        assert embedding is not None, f"the embedding of item {splice.item_index} of sequence {row.seq_id} is missing"
         offsets.append(item.slots[splice.row_start : splice.row_stop] - row.start)
         pieces.append(embedding[splice.row_start : splice.row_stop])
     return _Splices(offsets=offsets, pieces=pieces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from differential import Asked, FakeTower, Question, Setup, World
 from faults import Faults
 from llm.backbones import Backbone, make_backbone
 
+from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.sampling_params import SamplingParams
 
 PICTURE = Question(0, (1,), 3, SamplingParams(max_new_tokens=4))
@@ -141,29 +143,17 @@ def test_a_step_whose_results_are_lost_changes_no_answer(
     questions += [Question(n, (), n, drawn) for n in range(3)]
     alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), *questions)]
     world = make_world(is_ahead=is_ahead, max_live=9)
-    runner: Any = world.runner
-    launch, failed = runner.launch, []
+    collect, failed, steps = LaunchedStep.collect, [], count()
 
-    class Lossy:
-        def __init__(self, launched: Any, is_lost: bool) -> None:
-            self._launched, self._is_lost = launched, is_lost
+    def lose(launched: LaunchedStep) -> StepResult:
+        is_lost = len(launched.step.rows) > 1 and next(steps) % 2 == 0
+        result = collect(launched) if not is_lost or when == "after" else StepResult()
+        if is_lost:
+            failed.append(launched)
+            raise RuntimeError("lost")
+        return result
 
-        def collect(self) -> Any:
-            if self._is_lost and when == "before":
-                failed.append(self)
-                raise RuntimeError("lost")
-            result = self._launched.collect()
-            if self._is_lost:
-                failed.append(self)
-                raise RuntimeError("lost")
-            return result
-
-    steps = iter(range(10**6))
-    monkeypatch.setattr(
-        runner,
-        "launch",
-        lambda plan, *others: Lossy(launch(plan, *others), len(plan.rows) > 1 and next(steps) % 2 == 0),
-    )
+    monkeypatch.setattr(LaunchedStep, "collect", lose)
     assert [one.token_ids for one in ask(world, *questions)] == alone
     assert len(failed) >= 3
     world.check_idle()

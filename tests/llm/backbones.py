@@ -12,10 +12,12 @@ import torch
 import transformers
 
 from seesay.checkpoint import Checkpoint
+from seesay.llm.plan_deltas import make_begun
 from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
-from seesay.values import MultimodalInput, Row, StepPlan
+from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
+from seesay.values import MultimodalInput
 
 VOCAB = 160
 SIZES: dict[str, Any] = {
@@ -172,6 +174,16 @@ def make_prompt(backbone: Backbone, length: int, seed: int) -> MultimodalInput:
     )
 
 
+def begin(runner: ModelRunner, tables: Mapping[TokenSequence, Sequence[int]]) -> None:
+    """Let a runner know these sequences, with their block tables."""
+    runner.apply(
+        StepPlan(
+            begun=tuple(map(make_begun, tables)),
+            added_blocks=tuple(AddedBlocks(seq.seq_id, tuple(blocks)) for seq, blocks in tables.items()),
+        )
+    )
+
+
 class Driver:
     """Feeds sequences to a runner in rows of at most `chunk` tokens, all sequences together, blocks in mixed order."""
 
@@ -192,22 +204,24 @@ class Driver:
         for sequence in sequences.values():  # as the scheduler sets it; no text here grows beyond the limit
             sequence.is_long = short_limit is not None and sequence.num_positions > short_limit
         computed = dict.fromkeys(sequences, 0)
+        begin(self._runner, dict.fromkeys(sequences.values(), ()))
         blocks: dict[int, list[int]] = {i: [] for i in sequences}
         logits: dict[int, list[torch.Tensor]] = {i: [] for i in sequences}
         while live := [s for i, s in sequences.items() if s.num_generated < params[i].max_new_tokens]:
-            rows = []
+            rows, added = [], []
             for sequence in live:
                 start = computed[sequence.seq_id]
                 count = min(self._chunk, sequence.num_tokens - start)
                 own = blocks[sequence.seq_id]
+                num_held = len(own)
                 while len(own) * self._runner.block_size < start + count:
                     own.append(self._free.pop())
+                added.append(AddedBlocks(sequence.seq_id, tuple(own[num_held:])))
                 is_last = start + count == sequence.num_tokens
-                rows.append(
-                    Row(seq_id=sequence.seq_id, start=start, num_tokens=count, block_ids=tuple(own), samples=is_last)
-                )
+                rows.append(Row(seq_id=sequence.seq_id, start=start, num_tokens=count, samples=is_last))
                 computed[sequence.seq_id] += count
-            result = self._runner.run(StepPlan(rows=tuple(rows)), sequences, embeddings or {})
+            plan = StepPlan(rows=tuple(rows), added_blocks=tuple(added))
+            result = self._runner.run(plan, embeddings or {})
             assert not result.errors, result.errors
             for row in result.rows:
                 if row.logits is not None:
@@ -215,5 +229,6 @@ class Driver:
             for seq_id, token_ids in result.token_ids.items():
                 for token_id in token_ids:
                     sequences[seq_id].append(token_id)
+        self._runner.apply(StepPlan(ended_ids=tuple(sequences)))
         joined = [torch.cat(parts) if parts else torch.empty(0) for parts in logits.values()]
         return [s.generated_ids.tolist() for s in sequences.values()], joined

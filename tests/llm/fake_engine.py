@@ -15,9 +15,12 @@ import numpy as np
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.embedding_demand import EmbeddingRef
+from seesay.llm.plan_deltas import make_begun
+from seesay.llm.row_table import RowState, RowTable
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
-from seesay.llm.sequence import EmbeddingState, Sequence
-from seesay.values import MediaItem, Modality, MultimodalInput, StepPlan
+from seesay.llm.sequence import EmbeddingState, Sequence, SequenceStatus
+from seesay.llm.step_plan import StepPlan
+from seesay.values import MediaItem, Modality, MultimodalInput
 
 NUM_TOKENS = 5
 EOS = 0
@@ -51,25 +54,39 @@ def make_prompt(pieces: list[tuple[int, int]], seed: int) -> MultimodalInput:
     )
 
 
-def fingerprint(seq: Sequence, index: int, before: int, token_id: int | None = None) -> int:
+def fingerprint(row: RowState, index: int, before: int, token_id: int | None = None) -> int:
     """What the KV slot of token `index` contains, when the slot before contains `before`. `token_id` is a token that
-    the sequence does not know yet."""
-    embedded = [(s.item_index, s.row_start) for s in seq.splices(index, index + 1)]
-    media = tuple((seq.items[i].hash, row) for i, row in embedded)
-    token_id = int(seq.token_ids[index]) if token_id is None else token_id
-    return hash((before, token_id, int(seq.positions(index, index + 1)[0]), media))
+    the host does not know yet."""
+    embedded = [(s.item_index, s.row_start) for s in row.splices(index, index + 1)]
+    media = tuple((row.items[i].hash, place) for i, place in embedded)
+    token_id = int(row.token_ids[index]) if token_id is None else token_id
+    return hash((before, token_id, int(row.positions(index, index + 1)[0]), media))
 
 
 def root(seq: Sequence, is_long: bool) -> int:
     return hash((seq.cache_salt, is_long))
 
 
-def fingerprints(seq: Sequence, stop: int, *, is_long: bool) -> list[int]:
+def fingerprints(seq: Sequence, row: RowState, stop: int, *, is_long: bool) -> list[int]:
     """Of the first `stop` tokens, as tokens of a text that is long or is not."""
     found = [root(seq, is_long)]
     for index in range(stop):
-        found.append(fingerprint(seq, index, found[-1]))
+        found.append(fingerprint(row, index, found[-1]))
     return found[1:]
+
+
+def check_row_table(table: RowTable, scheduler: Scheduler) -> None:
+    """Assert that a runner which has applied all plans knows of running sequences what the scheduler does."""
+    running = {seq.seq_id: seq for seq in scheduler.sequences.values() if seq.status is SequenceStatus.RUNNING}
+    assert {row.seq_id for row in table} == set(running)
+    for row in table:
+        seq = running[row.seq_id]
+        assert row.block_ids == seq.block_ids, seq
+        assert np.array_equal(row.token_ids, seq.token_ids), seq
+        assert (row.num_prompt_tokens, row.next_position) == (seq.num_prompt_tokens, seq.next_position), seq
+        assert np.array_equal(row.positions(0, seq.num_prompt_tokens), seq.prompt_positions), seq
+        assert (row.is_long, row.media_end, row.seed) == (seq.is_long, seq.media_end, seq.seed), seq
+        assert [item.hash for item in row.items] == [item.hash for item in seq.items], seq
 
 
 def sample(value: int) -> int:
@@ -84,6 +101,7 @@ class FakeEngine:
         self.in_flight: tuple[StepPlan, dict[int, tuple[int, ...]]] | None = None
         self.scheduler = Scheduler(config, pool)
         self.pool = pool
+        self.rows = RowTable()
         self.kv = [0] * (pool.num_blocks * pool.block_size)
         self.host = [[0] * pool.block_size for _ in range(pool.host.num_slots)]
         self.pins: dict[bytes, set[tuple[int, int]]] = {}
@@ -123,8 +141,11 @@ class FakeEngine:
         plan = self.scheduler.plan_step()
         self.num_steps += 1
         self.plans.append(plan)
+        self.rows.apply(plan)
+        check_row_table(self.rows, self.scheduler)
         for job in plan.encode_jobs:
             item = self.alive[job.seq_id].items[job.item_index]
+            assert item.hash == job.hash
             holders = self.pins.setdefault(item.hash, set())
             assert (job.seq_id, job.item_index) not in holders, "asked for twice"
             holders.add((job.seq_id, job.item_index))
@@ -148,6 +169,10 @@ class FakeEngine:
         self.in_flight = launched if plan.rows else None
 
     def commit(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
+        members = {row.seq_id: row for row in self.rows}
+        for row in plan.rows:
+            if row.samples and row.seq_id in members:
+                members[row.seq_id].record(row.start + row.num_tokens, sampled[row.seq_id])
         for update in self.scheduler.commit_step(plan, sampled):
             assert bool(update.token_ids) == update.seq.wants_answer
             if update.finish_reason:
@@ -163,38 +188,39 @@ class FakeEngine:
             self.kv[block_id * size : (block_id + 1) * size] = self.host[slot]
         sampled = {}
         for row in plan.rows:
-            seq = self.alive[row.seq_id]
-            slots = [b * size + offset for b in row.block_ids for offset in range(size)]
-            assert len(row.block_ids) == self.pool.blocks_for(row.start + row.num_tokens), "not the blocks it needs"
-            assert seq.is_long == self.is_long(self.num_expected(seq)), "keys of the other kind"
-            known = fingerprints(seq, row.start, is_long=seq.is_long)
+            seq, member = self.alive[row.seq_id], self.rows[row.seq_id]
+            slots = [b * size + offset for b in member.block_ids for offset in range(size)]
+            assert len(member.block_ids) == self.pool.blocks_for(row.start + row.num_tokens), "not the blocks it needs"
+            assert member.is_long == self.is_long(self.num_expected(member)), "keys of the other kind"
+            known = fingerprints(seq, member, row.start, is_long=member.is_long)
             assert [self.kv[slots[i]] for i in range(row.start)] == known, "wrong KV was read"
-            for splice in seq.splices(row.start, row.start + row.num_tokens):
-                item = seq.items[splice.item_index]
+            for splice in member.splices(row.start, row.start + row.num_tokens):
+                item = member.items[splice.item_index]
                 assert seq.item_states[splice.item_index] is EmbeddingState.READY
                 assert item.hash in self.embeddings and (seq.seq_id, splice.item_index) in self.pins[item.hash]
-            value = self.kv[slots[row.start - 1]] if row.start else root(seq, seq.is_long)
+            value = self.kv[slots[row.start - 1]] if row.start else root(seq, member.is_long)
             for index in range(row.start, row.start + row.num_tokens):
-                value = self.kv[slots[index]] = fingerprint(seq, index, value, self.pending(seq, index))
-            is_last = row.start + row.num_tokens == self.num_expected(seq)
+                value = self.kv[slots[index]] = fingerprint(member, index, value, self.pending(member, index))
+            is_last = row.start + row.num_tokens == self.num_expected(member)
             assert row.samples == (is_last and seq.wants_answer)
+            assert not (seq.waits_for_tokens and row.start >= member.num_known), "planned ahead of its token"
             if row.samples:
                 sampled[row.seq_id] = (sample(value),)
         return sampled
 
-    def pending(self, seq: Sequence, index: int) -> int | None:
+    def pending(self, row: RowState, index: int) -> int | None:
         """The token that the step in flight sampled, if `index` is its place."""
-        if index < seq.num_tokens:
+        if index < row.num_known:
             return None
-        assert self.in_flight and index == seq.num_tokens
-        return self.in_flight[1][seq.seq_id][0]
+        assert self.in_flight and index == row.num_known
+        return self.in_flight[1][row.seq_id][0]
 
     def is_long(self, num_tokens: int) -> bool:
         limit = self.scheduler.config.short_limit
         return limit is not None and num_tokens > limit
 
-    def num_expected(self, seq: Sequence) -> int:
-        return seq.num_tokens + (self.in_flight is not None and seq.seq_id in self.in_flight[1])
+    def num_expected(self, row: RowState) -> int:
+        return row.num_known + (self.in_flight is not None and row.seq_id in self.in_flight[1])
 
     def collect(self) -> None:
         """Let go of embeddings that are not needed, and check everything."""
@@ -209,7 +235,8 @@ class FakeEngine:
 
     def check_answer(self, seq: Sequence) -> None:
         """The answer is that of the sequence alone, each token that of the whole text before it."""
-        chains = {is_long: fingerprints(seq, seq.num_tokens, is_long=is_long) for is_long in (False, True)}
+        row = RowState(make_begun(seq))
+        chains = {is_long: fingerprints(seq, row, seq.num_tokens, is_long=is_long) for is_long in (False, True)}
         for index in range(seq.num_prompt_tokens, seq.num_tokens):
             value = chains[self.is_long(index)][index - 1]
             assert int(seq.token_ids[index]) == sample(value), "the answer differs from that of the sequence alone"

@@ -13,6 +13,7 @@ from llm.fake_engine import FakeEngine, make_prompt
 
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.fair_shares import count_by_owner, divide_tokens
+from seesay.llm.plan_codec import encode_plan
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import SchedulerConfig
 from seesay.llm.sequence import Sequence, SequenceStatus
@@ -175,7 +176,7 @@ def test_nobody_starves(seed: int, batch: int, budget: int, num_blocks: int, is_
 def test_one_owner_is_served_as_before(is_ahead: bool) -> None:
     """First come, first served: whatever the owner is called, the plans are the same."""
 
-    def serve(owners: list[str]) -> list[object]:
+    def serve(owners: list[str]) -> list[bytes]:
         rng = random.Random(5)
         engine = make_engine(batch=5, budget=12, num_blocks=30, is_ahead=is_ahead)
         firsts: list[int] = []
@@ -188,6 +189,6 @@ def test_one_owner_is_served_as_before(is_ahead: bool) -> None:
         for plan in engine.plans:
             firsts += [row.seq_id for row in plan.rows if row.start == 0 and row.seq_id not in firsts]
         assert len(owners) > 1 or firsts == sorted(firsts), "somebody passed"
-        return list(engine.plans)
+        return list(map(encode_plan, engine.plans))
 
     assert serve(["a"]) == serve(["b"]) != serve(["a", "b"])

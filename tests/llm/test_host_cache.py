@@ -10,7 +10,7 @@ import torch
 from seesay.errors import ConfigError
 from seesay.llm import host_cache
 from seesay.llm.host_cache import HostCache, staging_bytes
-from seesay.values import BlockCopy
+from seesay.llm.step_plan import BlockCopy
 
 NUM_LAYERS, NUM_BLOCKS, NUM_SLOTS = 3, 12, 9
 

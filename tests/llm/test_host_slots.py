@@ -6,7 +6,7 @@ from llm.tables import fill, make_chain
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.host_slots import HostSlots
 from seesay.llm.prefix import BlockKey
-from seesay.values import BlockCopy
+from seesay.llm.step_plan import BlockCopy
 
 
 def which_are_there(slots: HostSlots, *words: str) -> str:

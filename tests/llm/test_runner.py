@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,8 @@ from seesay.llm.kv_cache import bytes_per_block, plan_num_blocks
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
-from seesay.values import BlockCopy, MediaItem, Modality, MultimodalInput, Row, StepPlan
+from seesay.llm.step_plan import BlockCopy, Row, StepPlan, TokenMasks
+from seesay.values import MediaItem, Modality, MultimodalInput
 
 HIDDEN = 60
 
@@ -72,38 +71,47 @@ def test_embeddings_are_spliced_by_offset(backbone, runner, chunk):
         torch.testing.assert_close(own, expected, atol=1e-4, rtol=0)
 
 
-def whole_row(sequence: Sequence, first_block: int = 0) -> Row:
-    count = -(-sequence.num_tokens // 4)
-    return Row(
-        seq_id=sequence.seq_id,
-        start=0,
-        num_tokens=sequence.num_tokens,
-        block_ids=tuple(range(first_block, first_block + count)),
-        samples=True,
-    )
+def whole_row(sequence: Sequence) -> Row:
+    return Row(seq_id=sequence.seq_id, start=0, num_tokens=sequence.num_tokens, samples=True)
+
+
+def begin(runner, *sequences: Sequence) -> StepPlan:
+    """Let the runner know sequences, each with blocks of its own. Returns the plan that computes them whole."""
+    tables, first = {}, 0
+    for sequence in sequences:
+        tables[sequence] = range(first, first := first - (-sequence.num_tokens // 4))
+    backbones.begin(runner, tables)
+    return StepPlan(rows=tuple(map(whole_row, sequences)))
 
 
 @pytest.mark.parametrize("wrong", ["missing", "too few", "too many", "wrong width"])
-def test_an_embedding_that_does_not_fit_ends_its_own_request(backbone, runner, wrong):
+def test_an_embedding_that_does_not_fit_is_found_before_the_launch(backbone, runner, wrong):
     bad = Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams())
     good = Sequence(2, make_media_prompt(9, [(1, 4)], seed=2), SamplingParams(output_logits="all"))
     embeddings = make_embeddings(make_media_prompt(9, [(1, 4)], seed=2))
     shapes = {"too few": (2, HIDDEN), "too many": (4, HIDDEN), "wrong width": (3, HIDDEN + 1)}
     if wrong in shapes:
         embeddings[bad.items[0].hash] = torch.zeros(shapes[wrong])
-    plan = StepPlan(rows=(whole_row(bad), whole_row(good, 5)))
-    result = runner.run(plan, {1: bad, 2: good}, embeddings)
-    assert result.errors[1].code is ErrorCode.INTERNAL and "image 0" in result.errors[1].message
+    plan = begin(runner, bad, good)
+    errors = runner.find_impossible(plan, embeddings)
+    assert set(errors) == {1} and errors[1].code is ErrorCode.INTERNAL and "image 0" in errors[1].message
+    result = runner.run(StepPlan(rows=plan.rows[1:]), embeddings)
     [row] = result.rows
-    assert row.seq_id == 2 and set(result.token_ids) == {2}
+    assert row.seq_id == 2 and set(result.token_ids) == {2} and not result.errors
     expected = spliced_logits(backbone, make_media_prompt(9, [(1, 4)], seed=2), embeddings)
     torch.testing.assert_close(row.logits.values, expected, atol=1e-4, rtol=0)
 
 
-def test_when_all_rows_fail_nothing_is_computed(runner):
-    bad = Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams())
-    result = runner.run(StepPlan(rows=(whole_row(bad),)), {1: bad}, {})
-    assert set(result.errors) == {1} and not result.rows
+def test_a_row_behind_its_pictures_needs_no_embedding(runner):
+    plan = begin(runner, Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams()))
+    behind, across = (StepPlan(rows=(Row(1, start, 12 - start, True),)) for start in (7, 6))
+    assert not runner.find_impossible(behind, {})
+    assert set(runner.find_impossible(across, {})) == set(runner.find_impossible(plan, {})) == {1}
+
+
+def test_a_plan_without_rows_computes_nothing(runner):
+    result = runner.run(StepPlan(), {})
+    assert not (result.token_ids or result.rows or result.errors)
 
 
 def test_a_nan_stays_with_its_sequence_even_when_its_blocks_are_reused(backbone, runner):
@@ -111,21 +119,16 @@ def test_a_nan_stays_with_its_sequence_even_when_its_blocks_are_reused(backbone,
     poison = {prompt.items[0].hash: torch.full((3, HIDDEN), float("nan"))}
     healthy = backbones.make_prompt(backbone, 10, seed=1)
     bad, good = Sequence(1, prompt, SamplingParams()), Sequence(2, healthy, SamplingParams())
-    result = runner.run(StepPlan(rows=(whole_row(bad), whole_row(good, 3))), {1: bad, 2: good}, poison)
+    result = runner.run(begin(runner, bad, good), poison)
     assert result.errors[1].code is ErrorCode.INTERNAL and 2 in result.token_ids
     alone = backbone.greedy(healthy.token_ids, 4)
     again = Sequence(3, healthy, SamplingParams())
+    backbones.begin(runner, {again: (0, 1, 2, 399)})
     computed = 0
     for _ in range(4):
-        row = Row(
-            seq_id=3,
-            start=computed,
-            num_tokens=again.num_tokens - computed,
-            block_ids=(0, 1, 2, 399)[: -(-again.num_tokens // 4)],
-            samples=True,
-        )
+        row = Row(seq_id=3, start=computed, num_tokens=again.num_tokens - computed, samples=True)
         computed = again.num_tokens
-        [(token,)] = runner.run(StepPlan(rows=(row,)), {3: again}, {}).token_ids.values()
+        [(token,)] = runner.run(StepPlan(rows=(row,)), {}).token_ids.values()
         again.append(token)
     assert again.generated_ids.tolist() == alone
 
@@ -135,24 +138,75 @@ def test_blocks_loaded_from_the_host_are_read_and_not_what_was_there(backbone):
     kept = []
     for is_loaded in (False, True):
         runner = backbones.load_runner(backbone, num_host_slots=2)
-        first, other, second = (
-            Sequence(n, backbones.make_prompt(backbone, 6, seed=n), SamplingParams(output_logits="all"))
-            for n in (1, 2, 1)
+        first, second, elsewhere, inside, above = (
+            Sequence(n, backbones.make_prompt(backbone, 6, seed=seed), SamplingParams(output_logits="all"))
+            for n, seed in enumerate((1, 1, 2, 2, 2))
         )
-        sequences = {1: first, 2: other, 3: second}
+        tables = {first: (0,), second: (0, 1), elsewhere: (5,), inside: (0,), above: (0,)}
+        backbones.begin(runner, tables)
 
-        def row(seq_id, start, stop, blocks):
-            return Row(seq_id=seq_id, start=start, num_tokens=stop - start, block_ids=blocks, samples=False)
+        def row(sequence, start, stop):
+            return Row(seq_id=sequence.seq_id, start=start, num_tokens=stop - start, samples=False)
 
-        runner.run(StepPlan(rows=(row(1, 0, 4, (0,)),)), sequences, {})
+        runner.run(StepPlan(rows=(row(first, 0, 4),)), {})
         if is_loaded:
-            runner.run(StepPlan(rows=(row(2, 0, 3, (5,)),), saves=(BlockCopy(0, 0),)), sequences, {})
-            runner.run(StepPlan(rows=(row(2, 0, 3, (0,)),)), sequences, {})
-            runner.run(StepPlan(rows=(row(2, 3, 4, (0,)),)), sequences, {})
+            runner.run(StepPlan(rows=(row(elsewhere, 0, 3),), saves=(BlockCopy(0, 0),)), {})
+            runner.run(StepPlan(rows=(row(inside, 0, 3),)), {})
+            runner.run(StepPlan(rows=(row(above, 3, 4),)), {})
         loads = (BlockCopy(0, 0),) if is_loaded else ()
-        result = runner.run(StepPlan(rows=(row(3, 4, 5, (0, 1)),), loads=loads), sequences, {})
+        result = runner.run(StepPlan(rows=(row(second, 4, 5),), loads=loads), {})
         kept.append(result.rows[0].logits.values)
     torch.testing.assert_close(kept[0], kept[1], atol=1e-4, rtol=0)
+
+
+def allow(*token_ids: int) -> np.ndarray:
+    mask = np.zeros(5, dtype=np.uint32)
+    for token_id in token_ids:
+        mask[token_id // 32] |= np.uint32(1 << token_id % 32)
+    return mask.view(np.int32)
+
+
+def test_a_mask_that_is_made_after_the_launch_restricts_its_row(backbone, runner):
+    """The masked row's token is what the next step begins with, on the device."""
+    prompt = backbones.make_prompt(backbone, 9, seed=1)
+    masked, free = Sequence(1, prompt, SamplingParams()), Sequence(2, prompt, SamplingParams())
+    launched = runner.launch(begin(runner, masked, free), {})
+    best = backbone.greedy(prompt.token_ids, 1)[0]
+    others = [(best + 1) % 160, (best + 60) % 160]
+    logits = backbone.logits(prompt.token_ids, prompt.positions)[-1]
+    second = max(others, key=lambda token_id: logits[token_id].item())
+    runner.sample(launched, TokenMasks(seq_ids=(1, 99), bits=np.stack([allow(*others), allow()])))
+    ahead = runner.launch(StepPlan(rows=(Row(1, 9, 1, True), Row(2, 9, 1, True))), {})
+    runner.sample(ahead)
+    result = launched.collect()
+    assert result.token_ids == {1: (second,), 2: (best,)} and not result.errors
+    expected = {
+        seq_id: (backbone.greedy(np.append(prompt.token_ids, token), 1)[0],)
+        for seq_id, token in ((1, second), (2, best))
+    }
+    assert ahead.collect().token_ids == expected
+    assert runner.rows[1].token_ids[-2] == second
+
+
+def test_steps_are_sampled_once_and_in_turn(backbone, runner):
+    sequence = Sequence(1, backbones.make_prompt(backbone, 6, seed=1), SamplingParams())
+    plan = begin(runner, sequence)
+    launched = runner.launch(plan, {})
+    with pytest.raises(AssertionError, match="sample comes before collect"):
+        launched.collect()
+    runner.sample(launched)
+    with pytest.raises(AssertionError, match="in the order of their launches"):
+        runner.sample(launched)
+    assert launched.collect().token_ids[1] == runner.run(plan, {}).token_ids[1], "a second time gives the same"
+    assert runner.rows[1].num_known == 7
+
+
+def test_a_mask_of_another_vocabulary_is_refused(backbone, runner):
+    launched = runner.launch(
+        begin(runner, Sequence(1, backbones.make_prompt(backbone, 6, seed=1), SamplingParams())), {}
+    )
+    with pytest.raises(AssertionError):
+        runner.sample(launched, TokenMasks(seq_ids=(1,), bits=np.zeros((1, 4), np.int32)))
 
 
 def test_logits_and_hidden_states_come_for_the_positions_asked(backbone, runner):
@@ -160,9 +214,7 @@ def test_logits_and_hidden_states_come_for_the_positions_asked(backbone, runner)
     everything = Sequence(1, prompt, SamplingParams(output_logits="all", output_last_hidden_state="generation"))
     answers = Sequence(2, prompt, SamplingParams(output_logits="generation", output_last_hidden_state="all"))
     nothing = Sequence(3, prompt, SamplingParams())
-    sequences = {1: everything, 2: answers, 3: nothing}
-    rows = tuple(whole_row(sequence, 3 * i) for i, sequence in enumerate(sequences.values()))
-    result = runner.run(StepPlan(rows=rows), sequences, {})
+    result = runner.run(begin(runner, everything, answers, nothing), {})
     assert sorted(result.token_ids) == [1, 2, 3]
     first, second = sorted(result.rows, key=lambda r: r.seq_id)
     assert (first.logits.start, first.logits.values.shape) == (0, (9, 160))
@@ -181,11 +233,12 @@ def test_logits_and_hidden_states_come_for_the_positions_asked(backbone, runner)
 def test_prompt_logprobs_come_piece_by_piece(backbone, runner, chunk):
     prompt = backbones.make_prompt(backbone, 14, seed=1)
     sequence = Sequence(1, prompt, SamplingParams(prompt_logprobs=True))
+    backbones.begin(runner, {sequence: (5, 1, 7, 2)})
     found = {}
     for start in range(0, 14, chunk):
         count = min(chunk, 14 - start)
-        row = Row(seq_id=1, start=start, num_tokens=count, block_ids=(5, 1, 7, 2), samples=start + count == 14)
-        step = runner.run(StepPlan(rows=(row,)), {1: sequence}, {})
+        row = Row(seq_id=1, start=start, num_tokens=count, samples=start + count == 14)
+        step = runner.run(StepPlan(rows=(row,)), {})
         [result] = step.rows
         found |= {start + 1 + i: value for i, value in enumerate(result.prompt_logprobs)}
         assert bool(step.token_ids) == row.samples
@@ -195,8 +248,8 @@ def test_prompt_logprobs_come_piece_by_piece(backbone, runner, chunk):
 
 def test_rows_that_do_not_sample_give_no_token(backbone, runner):
     sequence = Sequence(1, backbones.make_prompt(backbone, 9, seed=1), SamplingParams())
-    row = dataclasses.replace(whole_row(sequence), num_tokens=6, samples=False)
-    result = runner.run(StepPlan(rows=(row,)), {1: sequence}, {})
+    [row] = begin(runner, sequence).rows
+    result = runner.run(StepPlan(rows=(row._replace(num_tokens=6, samples=False),)), {})
     assert result.token_ids == {} and result.rows == () and result.errors == {}
 
 

@@ -8,24 +8,39 @@ import torch
 from transformers.generation import logits_process as hf
 
 from seesay.errors import ErrorCode
-from seesay.llm.sampler import Sampled, Sampler, SamplingRow, draw_tokens, make_draws, make_uniform
+from seesay.llm import sampler
+from seesay.llm.sampler import (
+    Sampled,
+    SamplingRow,
+    choose_tokens,
+    draw_tokens,
+    make_draws,
+    make_uniform,
+    start_counts,
+)
 from seesay.llm.sampling_params import SamplingParams
 
 VOCAB = 50
 
 
-def make_row(seq_id: int = 0, token_ids=(1, 2, 3), num_generated: int = 1, **params) -> SamplingRow:
-    params.setdefault("greedy", False)
+def make_row(
+    token_ids=(1, 2, 3), num_generated: int = 1, *, seed: int = 0, mask=None, processors=(), **options
+) -> SamplingRow:
+    options.setdefault("greedy", False)
+    params, known = SamplingParams(**options), np.array(token_ids, dtype=np.int64)
     return SamplingRow(
-        seq_id=seq_id,
-        params=SamplingParams(**params),
-        token_ids=np.array(token_ids, dtype=np.int64),
+        seed=seed,
+        params=params,
+        token_ids=known,
         num_generated=num_generated,
+        counts=start_counts(known[: len(known) - num_generated], params, VOCAB),
+        mask=mask,
+        processors=processors,
     )
 
 
-def sample(sampler: Sampler, logits: torch.Tensor, rows: list[SamplingRow]) -> list[Sampled]:
-    return sampler.draw(logits, rows).collect()
+def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[Sampled]:
+    return choose_tokens(logits, rows).collect()
 
 
 def make_logits(num_rows: int, seed: int = 0) -> torch.Tensor:
@@ -75,31 +90,21 @@ def test_distribution_equals_transformers(filters):
 
 def test_rows_of_all_kinds_share_a_batch():
     """Each row's draw is what it is alone: it depends on its seed, its step and its own options only."""
-    rows = [make_row(i, seed=i * 7, token_ids=range(i + 1), **FILTERS[i]) for i in range(len(FILTERS))]
-    rows.append(make_row(99, greedy=True))
+    rows = [make_row(seed=i * 7, token_ids=range(i + 1), **FILTERS[i]) for i in range(len(FILTERS))]
+    rows.append(make_row(greedy=True))
     logits = make_logits(len(rows))
-    together = [s.token_id for s in sample(Sampler(1), logits, rows)]
+    together = [s.token_id for s in sample(logits, rows)]
     for order in (range(len(rows)), reversed(range(len(rows)))):
         for index in order:
-            [alone] = sample(Sampler(2), logits[index : index + 1], [rows[index]])
+            [alone] = sample(logits[index : index + 1], [rows[index]])
             assert alone.token_id == together[index]
 
 
 def test_a_seed_repeats_and_steps_differ():
     logits = torch.zeros(1, VOCAB)
-    draws = [
-        [sample(Sampler(process), logits, [make_row(process, range(n + 1), seed=5)])[0].token_id for n in range(40)]
-        for process in (1, 2)
-    ]
+    draws = [[sample(logits, [make_row(range(n + 1), seed=5)])[0].token_id for n in range(40)] for _ in range(2)]
     assert draws[0] == draws[1]
     assert len(set(draws[0])) > 15
-
-
-def test_without_a_seed_requests_and_processes_differ():
-    logits = torch.zeros(30, VOCAB)
-    rows = [make_row(i) for i in range(30)]
-    first, second = ([s.token_id for s in sample(Sampler(), logits, rows)] for _ in range(2))
-    assert len(set(first)) > 10 and first != second
 
 
 def test_uniform_numbers_are_uniform():
@@ -114,19 +119,19 @@ def test_uniform_numbers_are_uniform():
 
 def test_greedy_is_the_first_of_the_best():
     logits = make_logits(3)
-    rows = [make_row(i, greedy=True) for i in range(3)]
-    assert [s.token_id for s in sample(Sampler(), logits, rows)] == logits.argmax(-1).tolist()
+    rows = [make_row(greedy=True) for i in range(3)]
+    assert [s.token_id for s in sample(logits, rows)] == logits.argmax(-1).tolist()
 
 
 def test_repetition_penalty_equals_transformers():
     logits = make_logits(2)
     token_ids = [4, 4, 9, 30, 31]
-    rows = [make_row(0, token_ids, greedy=True, repetition_penalty=3.0), make_row(1, greedy=True)]
+    rows = [make_row(token_ids, greedy=True, repetition_penalty=3.0), make_row(greedy=True)]
     processor = hf.RepetitionPenaltyLogitsProcessor(3.0)
     for seed in range(20):
         logits = make_logits(2, seed)
         expected = processor(torch.tensor([token_ids]), logits[:1].clone()).argmax().item()
-        assert [s.token_id for s in sample(Sampler(), logits, rows)] == [expected, logits[1].argmax().item()]
+        assert [s.token_id for s in sample(logits, rows)] == [expected, logits[1].argmax().item()]
 
 
 def shift_plainly(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
@@ -166,17 +171,16 @@ def test_penalties_and_biases_equal_the_plain_formula():
         logits = make_logits(len(SHIFTS), seed)
         rows = [
             make_row(
-                index,
                 rng.integers(0, 9, 12),
                 num_generated=int(rng.integers(0, 12)),
                 greedy=True,
-                logits_processors=(watch(index),),
+                processors=(watch(index),),
                 **shift,
             )
             for index, shift in enumerate(SHIFTS)
         ]
         before = logits.clone()
-        choices = sample(Sampler(), logits, rows)
+        choices = sample(logits, rows)
         for index, (row, choice) in enumerate(zip(rows, choices, strict=True)):
             expected = shift_plainly(logits[index], row)
             torch.testing.assert_close(seen[index], expected, atol=1e-5, rtol=0)
@@ -189,24 +193,22 @@ def test_penalties_leave_the_prompt_alone():
     best, second = logits[0].topk(2).indices.tolist()
     penalties = {"presence_penalty": 2.0, "frequency_penalty": 2.0, "greedy": True}
     logits[0, second] = logits[0, best] - 1
-    assert sample(Sampler(), logits, [make_row(token_ids=[best, 1], num_generated=1, **penalties)])[0].token_id == best
-    assert (
-        sample(Sampler(), logits, [make_row(token_ids=[1, best], num_generated=1, **penalties)])[0].token_id == second
-    )
+    assert sample(logits, [make_row(token_ids=[best, 1], num_generated=1, **penalties)])[0].token_id == best
+    assert sample(logits, [make_row(token_ids=[1, best], num_generated=1, **penalties)])[0].token_id == second
 
 
 def test_plain_greedy_batches_copy_no_logits(monkeypatch):
-    monkeypatch.setattr(Sampler, "_adjust", lambda *_: pytest.fail("the logits were copied"))
+    monkeypatch.setattr(sampler, "_adjust", lambda *_: pytest.fail("the logits were copied"))
     logits = make_logits(3)
-    rows = [make_row(i, greedy=True, ignore_eos=True, eos_token_ids=(1,), min_new_tokens=9) for i in range(3)]
-    choices = sample(Sampler(), logits, rows)
+    rows = [make_row(greedy=True, ignore_eos=True, eos_token_ids=(1,), min_new_tokens=9) for i in range(3)]
+    choices = sample(logits, rows)
     assert [choice.token_id for choice in choices] == logits.argmax(-1).tolist()
 
 
 def test_banned_ids_are_never_chosen():
     logits = make_logits(1)
     best = logits[0].argsort(descending=True).tolist()
-    [choice] = sample(Sampler(), logits, [make_row(greedy=True, bad_token_ids=(best[0], best[1], 10**9))])
+    [choice] = sample(logits, [make_row(greedy=True, bad_token_ids=(best[0], best[1], 10**9))])
     assert choice.token_id == best[2]
 
 
@@ -216,9 +218,9 @@ def test_min_new_tokens_holds_back_the_ends():
     ends = {"eos_token_ids": (best[0],), "stop_token_ids": (best[1],), "min_new_tokens": 3, "greedy": True}
     for num_generated, expected in ((0, best[2]), (2, best[2]), (3, best[0])):
         row = make_row(num_generated=num_generated, **ends)
-        assert sample(Sampler(), logits, [row])[0].token_id == expected
+        assert sample(logits, [row])[0].token_id == expected
     ignoring = make_row(num_generated=0, ignore_eos=True, **ends)
-    assert sample(Sampler(), logits, [ignoring])[0].token_id == best[0]
+    assert sample(logits, [ignoring])[0].token_id == best[0]
 
 
 def test_logits_processors_run_in_order_on_their_own_row():
@@ -234,15 +236,15 @@ def test_logits_processors_run_in_order_on_their_own_row():
 
     logits = make_logits(2)
     before = logits.clone()
-    rows = [make_row(0, greedy=True, logits_processors=(only_seven, not_seven)), make_row(1, greedy=True)]
-    assert [s.token_id for s in sample(Sampler(), logits, rows)] == [8, logits[1].argmax().item()]
+    rows = [make_row(greedy=True, processors=(only_seven, not_seven)), make_row(greedy=True)]
+    assert [s.token_id for s in sample(logits, rows)] == [8, logits[1].argmax().item()]
     assert seen == [([1, 2, 3], (VOCAB,))] and torch.equal(logits, before)
 
 
 @pytest.mark.parametrize("processor", [lambda t, x: x[:3], lambda t, x: None, lambda t, x: 1 / 0])
 def test_a_bad_logits_processor_ends_its_own_request(processor):
-    rows = [make_row(0, logits_processors=(processor,)), make_row(1, greedy=True)]
-    bad, good = sample(Sampler(), make_logits(2), rows)
+    rows = [make_row(processors=(processor,)), make_row(greedy=True)]
+    bad, good = sample(make_logits(2), rows)
     assert bad.token_id is None and bad.error.code is ErrorCode.INVALID_REQUEST
     assert bad.error.param == "logits_processors" and good.token_id is not None
 
@@ -251,7 +253,7 @@ def test_logits_that_are_not_finite_end_their_own_request():
     logits = make_logits(3)
     logits[0, 5] = float("nan")
     logits[1, 5] = float("inf")
-    results = sample(Sampler(), logits, [make_row(0, greedy=True), make_row(1), make_row(2)])
+    results = sample(logits, [make_row(greedy=True), make_row(), make_row()])
     assert [s.error and s.error.code for s in results] == [ErrorCode.INTERNAL, ErrorCode.INTERNAL, None]
     assert results[2].token_id is not None
 
@@ -265,23 +267,23 @@ def test_logits_that_are_not_finite_end_their_own_request():
     ],
 )
 def test_logits_that_are_not_finite_are_explained_by_their_dtype(dtype, advice):
-    [result] = sample(Sampler(), torch.full((1, VOCAB), float("nan"), dtype=dtype), [make_row(0, greedy=True)])
+    [result] = sample(torch.full((1, VOCAB), float("nan"), dtype=dtype), [make_row(greedy=True)])
     assert advice in result.error.message and str(dtype).removeprefix("torch.") in result.error.message
 
 
 def test_banning_every_token_says_so():
-    [result] = sample(Sampler(), make_logits(1), [make_row(bad_token_ids=tuple(range(VOCAB)))])
+    [result] = sample(make_logits(1), [make_row(bad_token_ids=tuple(range(VOCAB)))])
     assert result.error.code is ErrorCode.INVALID_REQUEST and "no token is left" in result.error.message
 
 
 def test_logprobs_are_the_models_own():
     logits = make_logits(3)
     rows = [
-        make_row(0, greedy=True, logprobs=2, bad_token_ids=(int(logits[0].argmax()),)),
-        make_row(1, logprobs=0, temperature=5.0, top_k=3),
-        make_row(2, greedy=True),
+        make_row(greedy=True, logprobs=2, bad_token_ids=(int(logits[0].argmax()),)),
+        make_row(logprobs=0, temperature=5.0, top_k=3),
+        make_row(greedy=True),
     ]
-    results = sample(Sampler(), logits, rows)
+    results = sample(logits, rows)
     expected = logits.log_softmax(-1)
     assert results[2].logprobs is None
     assert list(results[1].logprobs) == [results[1].token_id]
@@ -295,7 +297,7 @@ def test_logprobs_are_the_models_own():
 def test_the_chosen_token_is_reported_even_when_it_is_not_among_the_best():
     logits = make_logits(1)
     best = logits[0].argsort(descending=True).tolist()
-    [result] = sample(Sampler(), logits, [make_row(greedy=True, logprobs=1, bad_token_ids=(best[0],))])
+    [result] = sample(logits, [make_row(greedy=True, logprobs=1, bad_token_ids=(best[0],))])
     assert list(result.logprobs) == best[:2]
 
 
@@ -317,32 +319,37 @@ def test_a_token_that_only_the_device_knows_counts_as_if_the_host_knew_it(last):
     previous = torch.tensor([3, last, 4])
     for seed in range(10):
         logits = make_logits(len(MIXED), seed)
-        rows = [make_row(i, token_ids, num_generated=4, **options) for i, options in enumerate(MIXED)]
-        pending = [row._replace(token_ids=row.token_ids[:-1], pending=1) for row in rows]
+        rows = [make_row(token_ids, num_generated=4, **options) for i, options in enumerate(MIXED)]
+        pending = [
+            make_row(token_ids[:-1], num_generated=3, **options)._replace(num_generated=4, pending=1)
+            for options in MIXED
+        ]
         some = [p if i % 2 else row for i, (row, p) in enumerate(zip(rows, pending, strict=True))]
-        expected = Sampler(1).draw(logits, rows).collect()
-        assert Sampler(1).draw(logits, pending, previous=previous).collect() == expected
-        assert Sampler(1).draw(logits, some, previous=previous).collect() == expected
+        expected = choose_tokens(logits, rows).collect()
+        assert choose_tokens(logits, pending, previous=previous).collect() == expected
+        assert choose_tokens(logits, some, previous=previous).collect() == expected
 
 
 def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do():
     """Six tokens of each row: every draw but the first has a pending token, in another order of the rows each time;
-    against draws that know everything, by samplers that remember nothing."""
+    against draws that know everything, with counts that are made anew."""
     prompt, rng = [1, 2, 2, 30], np.random.default_rng(0)
     logits = [make_logits(len(MIXED), seed) for seed in range(6)]
     in_turn = {i: list(prompt) for i in range(len(MIXED))}
     for step, scores in enumerate(logits):
-        rows = [make_row(i, in_turn[i], num_generated=step, **options) for i, options in enumerate(MIXED)]
-        for i, choice in enumerate(sample(Sampler(1), scores, rows)):
+        rows = [make_row(in_turn[i], num_generated=step, **options) for i, options in enumerate(MIXED)]
+        for i, choice in enumerate(sample(scores, rows)):
             in_turn[i].append(choice.token_id)
 
-    sampler, known, places, previous = Sampler(1), {i: list(prompt) for i in in_turn}, {}, None
+    known, places, previous = {i: list(prompt) for i in in_turn}, {}, None
+    begun = [make_row(prompt, num_generated=0, **options) for options in MIXED]
     for step, scores in enumerate(logits):
         order = rng.permutation(len(MIXED)).tolist()
         rows = [
-            make_row(i, known[i], num_generated=step, **MIXED[i])._replace(pending=places.get(i, -1)) for i in order
+            begun[i]._replace(token_ids=np.array(known[i]), num_generated=step, pending=places.get(i, -1))
+            for i in order
         ]
-        draws = sampler.draw(scores[order], rows, previous=previous)
+        draws = choose_tokens(scores[order], rows, previous=previous)
         if previous is not None:
             for i, place in places.items():
                 known[i].append(int(previous[place]))
@@ -355,11 +362,63 @@ def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do():
 def test_rows_with_penalties_share_a_batch():
     """Each row's choice is what it is alone."""
     logits = make_logits(len(MIXED))
-    rows = [make_row(i, range(i, 2 * i + 3), num_generated=i, **options) for i, options in enumerate(MIXED)]
-    together = sample(Sampler(1), logits, rows)
+    rows = [make_row(range(i, 2 * i + 3), num_generated=i, **options) for i, options in enumerate(MIXED)]
+    together = sample(logits, rows)
     for index, row in enumerate(rows):
-        [alone] = sample(Sampler(1), logits[index : index + 1], [row])
+        [alone] = sample(logits[index : index + 1], [row])
         assert alone.token_id == together[index].token_id
+
+
+def make_mask(allowed: list[int]) -> np.ndarray:
+    mask = np.zeros(-(-VOCAB // 32), dtype=np.uint32)
+    for token_id in allowed:
+        mask[token_id // 32] |= np.uint32(1) << np.uint32(token_id % 32)
+    return mask.view(np.int32)
+
+
+def test_a_mask_allows_some_tokens_of_its_row_alone():
+    """Rows of all kinds choose the best, or draw, of what is allowed; their neighbours are as without masks."""
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        logits = make_logits(2 * len(MIXED), seed)
+        allowed = [sorted(rng.permutation(VOCAB)[: 1 + 7 * i].tolist()) for i in range(len(MIXED))]
+        free = [make_row(range(9), num_generated=3, **options) for options in MIXED]
+        masked = [row._replace(mask=make_mask(ids)) for row, ids in zip(free, allowed, strict=True)]
+        banned = [
+            make_row(range(9), 3, **{**options, "bad_token_ids": tuple(set(range(VOCAB)) - set(ids) | set(own))})
+            for options, ids in zip(MIXED, allowed, strict=True)
+            for own in [options.get("bad_token_ids", ())]
+        ]
+        chosen = sample(logits, [*masked, *free])
+        expected = sample(logits, [*banned, *free])
+        assert [choice.token_id for choice in chosen] == [choice.token_id for choice in expected]
+        for choice, ids in zip(chosen, allowed, strict=False):
+            assert choice.token_id is None or choice.token_id in ids
+
+
+@pytest.mark.parametrize("num_rows", [1, 63, 64, 65, 200])
+def test_masks_of_many_rows(num_rows):
+    rng = np.random.default_rng(num_rows)
+    logits, allowed = make_logits(num_rows), rng.random((num_rows, VOCAB)) < 0.2
+    allowed[:, 49] = True
+    rows = [make_row(greedy=True, mask=make_mask(np.flatnonzero(own).tolist())) for own in allowed]
+    expected = logits.masked_fill(torch.from_numpy(~allowed), -torch.inf).argmax(-1)
+    assert [choice.token_id for choice in sample(logits, rows)] == expected.tolist()
+
+
+def test_a_mask_that_allows_nothing_ends_its_row_alone():
+    masked, free = sample(make_logits(2), [make_row(greedy=True, mask=make_mask([])), make_row(greedy=True)])
+    assert masked.error.code is ErrorCode.INVALID_REQUEST and "no token is left" in masked.error.message
+    assert free.error is None
+
+
+def test_a_processor_sees_what_a_mask_left():
+    seen = []
+    row = make_row(
+        greedy=True, mask=make_mask([4, 9]), processors=(lambda ids, scores: seen.append(scores) or -scores,)
+    )
+    sample(make_logits(1), [row])
+    assert seen[0].isfinite().nonzero()[:, 0].tolist() == [4, 9]
 
 
 def test_equally_likely_tokens_stay_together():
@@ -367,22 +426,22 @@ def test_equally_likely_tokens_stay_together():
     logits = torch.tensor([[1.0, 3.0, 2.0, 0.0, 2.0]])
     for options in ({"top_k": 2}, {"top_p": 0.7}):
         rows = [make_row(seed=seed, **options) for seed in range(200)]
-        chosen = {choice.token_id for choice in sample(Sampler(), logits.expand(200, -1), rows)}
+        chosen = {choice.token_id for choice in sample(logits.expand(200, -1), rows)}
         assert chosen == {1, 2, 4}
 
 
 def test_top_k_of_one_takes_the_first_of_the_best():
     logits = torch.zeros(20, 9)
     rows = [make_row(seed=seed, top_k=1) for seed in range(20)]
-    assert {choice.token_id for choice in sample(Sampler(), logits, rows)} == {0}
+    assert {choice.token_id for choice in sample(logits, rows)} == {0}
 
 
 def test_what_a_graph_made_is_used_and_not_kept():
     """The next replay writes over the graph's outputs."""
     logits = make_logits(2)
     best, token_ids = logits.max(dim=-1)
-    rows = [make_row(0, greedy=True), make_row(1, greedy=True, bad_token_ids=(int(token_ids[1]),))]
-    draws = Sampler().draw(logits, rows, greedy_ids=(best, token_ids))
+    rows = [make_row(greedy=True), make_row(greedy=True, bad_token_ids=(int(token_ids[1]),))]
+    draws = choose_tokens(logits, rows, greedy_ids=(best, token_ids))
     expected = [int(token_ids[0]), int(logits[1].topk(2).indices[1])]
     token_ids.fill_(-1)
     assert draws.token_ids.tolist() == expected
@@ -393,16 +452,16 @@ def test_what_a_graph_made_is_used_and_not_kept():
 def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would():
     mixed = [*MIXED, {"greedy": True, "bad_token_ids": tuple(range(40))}, {"greedy": True, "bad_token_ids": (1, 60)}]
     logits = make_logits(len(mixed)).bfloat16()
-    rows = [make_row(i, range(9), num_generated=4, **options) for i, options in enumerate(mixed)]
+    rows = [make_row(range(9), num_generated=4, **options) for i, options in enumerate(mixed)]
     rows = [row._replace(pending=i % 2) for i, row in enumerate(rows)]
     previous = torch.tensor([3, 44])
-    expected = [choice.token_id for choice in Sampler(1).draw(logits, rows, previous=previous).collect()]
+    expected = [choice.token_id for choice in choose_tokens(logits, rows, previous=previous).collect()]
     there = (logits.cuda(), rows)
-    Sampler(1).draw(*there, previous=previous.cuda()).collect()
+    choose_tokens(*there, previous=previous.cuda()).collect()
     previous = previous.cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        draws = Sampler(1).draw(*there, previous=previous)
+        draws = choose_tokens(*there, previous=previous)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [choice.token_id for choice in draws.collect()] == expected

@@ -11,7 +11,8 @@ from seesay.llm.block_pool import BlockPool
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig, SequenceUpdate
 from seesay.llm.sequence import Sequence, SequenceStatus
-from seesay.values import MediaItem, Modality, MultimodalInput, StepPlan
+from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
+from seesay.values import MediaItem, Modality, MultimodalInput
 
 Span = tuple[int, int, int]
 """Start, stop and number of a picture; equal numbers are equal pictures."""
@@ -21,7 +22,9 @@ def picture_hash(number: int) -> bytes:
     return number.to_bytes(32, "little")
 
 
-def make_sequence(seq_id: int, num_tokens: int, *pictures: Span, text: int | None = None, **params: object) -> Sequence:
+def make_sequence(
+    seq_id: int, num_tokens: int, *pictures: Span, text: int | None = None, waits: bool = False, **params: object
+) -> Sequence:
     """A prompt of `num_tokens` tokens; equal `text` numbers give equal tokens."""
     items = tuple(
         MediaItem(
@@ -41,7 +44,8 @@ def make_sequence(seq_id: int, num_tokens: int, *pictures: Span, text: int | Non
         next_position=num_tokens,
         items=items,
     )
-    return Sequence(seq_id, prompt, SamplingParams(**({"max_new_tokens": 4} | params)))  # type: ignore[arg-type]
+    chosen = SamplingParams(**({"max_new_tokens": 4} | params))  # type: ignore[arg-type]
+    return Sequence(seq_id, prompt, chosen, waits_for_tokens=waits)
 
 
 def make_scheduler(
@@ -104,7 +108,8 @@ def test_one_sequence_from_prompt_to_end() -> None:
     scheduler = make_scheduler([seq])
     plan = scheduler.plan_step()
     (row,) = plan.rows
-    assert (row.start, row.num_tokens, row.block_ids, row.samples) == (0, 10, (0, 1, 2), True)
+    assert (row.start, row.num_tokens, row.samples) == (0, 10, True)
+    assert plan.added_blocks == (AddedBlocks(1, (0, 1, 2)),) and [begun.seq_id for begun in plan.begun] == [1]
     (update,) = commit(scheduler, plan, 5)
     assert (update.seq, update.token_ids, update.finish_reason) == (seq, (5,), None)
     assert rows(step(scheduler)) == [(1, 10, 1)]
@@ -113,6 +118,7 @@ def test_one_sequence_from_prompt_to_end() -> None:
     assert update.finish_reason == "length" and update.stop_token_id is None
     assert seq.status is SequenceStatus.FINISHED and seq.generated_ids.tolist() == [5, 7, 7]
     assert not scheduler.has_work and scheduler.stats().num_used_blocks == 0
+    assert scheduler.plan_step() == StepPlan(ended_ids=(1,))
     assert scheduler.plan_step() == StepPlan()
 
 
@@ -125,7 +131,8 @@ def test_long_prompts_are_cut_by_the_budget_and_running_answers_go_first() -> No
     plan = step(scheduler)
     assert rows(plan) == [(1, 4, 1), (2, 7, 7)]
     assert [row.samples for row in plan.rows] == [True, False]
-    assert len(plan.rows[1].block_ids) == 4, "blocks for the planned tokens only"
+    added = {seq_id: len(block_ids) for seq_id, block_ids in plan.added_blocks}
+    assert added == {1: 1, 2: 2}, "blocks for the planned tokens only"
     assert rows(step(scheduler)) == [(1, 5, 1), (2, 14, 6), (3, 0, 1)]
     assert rows(step(scheduler)) == [(1, 6, 1), (2, 20, 1), (3, 1, 1)]
 
@@ -175,6 +182,57 @@ def test_nothing_is_planned_ahead_of_a_token_that_the_next_one_is_chosen_by() ->
     assert not scheduler.plan_step().rows
     commit(scheduler, first)
     assert rows(scheduler.plan_step()) == [(1, 10, 1)]
+
+
+def test_a_sequence_that_waits_for_its_tokens_is_left_out_alone() -> None:
+    waiting = make_sequence(2, 10, waits=True, max_new_tokens=9)
+    scheduler = make_scheduler([make_sequence(1, 10, max_new_tokens=9), waiting])
+    found, in_flight = [], scheduler.plan_step()
+    for _ in range(4):
+        ahead = scheduler.plan_step()
+        found.append(rows(ahead))
+        commit(scheduler, in_flight)
+        in_flight = ahead
+    assert found == [[(1, 10, 1)], [(1, 11, 1), (2, 10, 1)], [(1, 12, 1)], [(1, 13, 1), (2, 11, 1)]]
+
+
+def test_a_prompt_of_a_sequence_that_waits_for_tokens_is_planned_ahead() -> None:
+    seq = make_sequence(1, 20, waits=True, max_new_tokens=9)
+    scheduler = make_scheduler([seq], budget=8)
+    assert [rows(scheduler.plan_step()) for _ in range(4)] == [[(1, 0, 8)], [(1, 8, 8)], [(1, 16, 4)], []]
+
+
+def test_a_plan_says_what_changed_and_nothing_else() -> None:
+    """Blocks are named once, and a preempted sequence begins again with all of its tokens."""
+    old, young = make_sequence(1, 8, max_new_tokens=12), make_sequence(2, 8, max_new_tokens=12)
+    scheduler = make_scheduler([old, young], blocks=4, caching=False)
+    first = step(scheduler)
+    assert [begun.seq_id for begun in first.begun] == [1, 2] and first.ended_ids == ()
+    assert first.added_blocks == (AddedBlocks(1, old.block_ids), AddedBlocks(2, young.block_ids))
+    plan = step(scheduler)
+    assert plan.ended_ids == plan.preempted_ids == (2,) and plan.begun == ()
+    assert plan.added_blocks == (AddedBlocks(1, old.block_ids[2:]),)
+    for _ in range(3):
+        assert step(scheduler) == StepPlan(rows=(Row(1, old.num_computed - 1, 1, True),), is_streamed=False)
+    while not old.is_finished:
+        assert not step(scheduler).begun
+    plan = scheduler.plan_step()
+    assert plan.ended_ids == (1,)
+    (begun,) = plan.begun
+    assert begun.token_ids.tolist() == young.token_ids.tolist() and len(begun.token_ids) == 9
+    assert begun.num_prompt_tokens == 8
+    commit(scheduler, plan)
+    assert len(begun.token_ids) == 9, "a plan is a value: it does not grow with its sequence"
+
+
+def test_plans_have_neither_processors_nor_features() -> None:
+    seq = make_sequence(1, 10, (2, 5, 1), logits_processors=(print,), seed=-1)
+    scheduler = make_scheduler([seq])
+    scheduler.plan_step()
+    scheduler.mark_ready(picture_hash(1))
+    (begun,) = scheduler.plan_step().begun
+    assert not begun.params.logits_processors and begun.params.seed is None and begun.seed == 2**64 - 1
+    assert [item.hash for item in begun.items] == [picture_hash(1)] and not hasattr(begun.items[0], "features")
 
 
 def test_a_token_too_many_is_thrown_away() -> None:
@@ -372,14 +430,15 @@ def test_a_preempted_sequence_finds_its_blocks_again() -> None:
 def test_what_a_preempted_sequence_lost_comes_back_from_the_host() -> None:
     old, young = make_sequence(1, 8, max_new_tokens=5), make_sequence(2, 16, max_new_tokens=5)
     scheduler = make_scheduler([old, young], blocks=6, host=2)
-    last = step(scheduler).rows[1].block_ids[-1]
+    step(scheduler)
+    last = young.block_ids[-1]
     plan = step(scheduler)
     assert (plan.preempted_ids, plan.saves, plan.loads) == ((2,), ((last, 0),), ())
     while not old.is_finished:
         assert not step(scheduler).loads
     plan = step(scheduler)
     assert rows(plan) == [(2, 16, 1)], "nothing but the token that was sampled"
-    assert plan.loads == ((plan.rows[0].block_ids[3], 0),)
+    assert plan.loads == ((young.block_ids[3], 0),)
     stats = scheduler.stats()
     assert (stats.num_host_slots, stats.num_used_host_slots, stats.total_host_loads) == (2, 2, 1)
 

@@ -6,7 +6,7 @@ import pytest
 from seesay.config import GenerationConfig
 from seesay.llm.arrival_queue import ArrivalQueue
 from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.sequence import NO_LIMIT, EmbeddingState, Sequence, Splice
+from seesay.llm.sequence import NO_LIMIT, EmbeddingState, Sequence
 from seesay.llm.stopping import Stop, check_stop
 from seesay.values import MediaItem, Modality, MultimodalInput
 
@@ -23,14 +23,9 @@ def make_item(start: int, stop: int, slots: list[int] | None = None) -> MediaIte
     )
 
 
-def make_sequence(
-    num_tokens: int = 10, items: tuple[MediaItem, ...] = (), *, rotary: int = 1, **params: object
-) -> Sequence:
-    positions = np.arange(num_tokens)
-    if rotary == 3:
-        positions = np.stack([positions, positions * 2, positions * 3])
+def make_sequence(num_tokens: int = 10, items: tuple[MediaItem, ...] = (), **params: object) -> Sequence:
     prompt = MultimodalInput(
-        token_ids=np.arange(100, 100 + num_tokens), positions=positions, next_position=50, items=items
+        token_ids=np.arange(100, 100 + num_tokens), positions=np.arange(num_tokens), next_position=50, items=items
     )
     return Sequence(1, prompt, SamplingParams(**params))  # type: ignore[arg-type]
 
@@ -44,29 +39,6 @@ def test_tokens_grow_and_views_stay_right() -> None:
     assert seq.token_ids[:4].tolist() == [100, 101, 102, 0]
     assert seq.generated_ids.tolist() == list(range(1000))
     assert early.tolist() == [100, 101, 102]
-
-
-@pytest.mark.parametrize("rotary", [1, 3])
-def test_positions_go_on_after_the_prompt(rotary: int) -> None:
-    seq = make_sequence(4, rotary=rotary)
-    first = seq.positions(0, 7)
-    assert first.shape == ((7,) if rotary == 1 else (3, 7))
-    assert first[..., 4:].reshape(-1).tolist() == [50, 51, 52] * rotary
-    for start in range(7):
-        for stop in range(start, 8):
-            assert np.array_equal(seq.positions(start, stop), first[..., start:stop])
-            assert seq.positions(start, stop).dtype == np.int64
-    assert seq.position_of(5) == 51
-    assert seq.position_of(3) == (3 if rotary == 1 else 9)
-
-
-def test_splices_cut_items_at_the_row() -> None:
-    seq = make_sequence(20, (make_item(2, 8, [3, 4, 6]), make_item(8, 10), make_item(15, 18)))
-    assert seq.splices(0, 20) == [Splice(0, 0, 3), Splice(1, 0, 2), Splice(2, 0, 3)]
-    assert seq.splices(4, 9) == [Splice(0, 1, 3), Splice(1, 0, 1)]
-    assert seq.splices(5, 6) == []
-    assert seq.splices(18, 20) == []
-    assert make_sequence().splices(0, 10) == []
 
 
 def test_ready_until_is_the_first_slot_that_waits() -> None:

@@ -12,8 +12,9 @@ from seesay.llm.block_pool import BlockPool
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.sequence import Sequence
+from seesay.llm.step_plan import StepPlan
 from seesay.llm.step_policy import FixedChunks, StepLoad, WaitingPrompt
-from seesay.values import MediaItem, Modality, MultimodalInput, StepPlan
+from seesay.values import MediaItem, Modality, MultimodalInput
 
 
 @dataclass

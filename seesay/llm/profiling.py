@@ -1,0 +1,49 @@
+"""Tries the largest steps, to know how much memory they take beside weights and KV cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from seesay.device.query import measure_peak
+from seesay.llm.kv_cache import KVCache
+from seesay.llm.models.decoder import Decoder, ModelInput
+from seesay.llm.sampler import SamplingRow, choose_tokens, start_counts
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.step_input import build_profile_inputs
+
+_COSTLY = SamplingParams(greedy=False, top_p=0.9, logprobs=20, repetition_penalty=1.1)
+
+
+def measure_peaks(
+    decoder: Decoder, cache: KVCache, *, max_tokens: int, max_batch_size: int, session_len: int
+) -> list[int]:
+    """Peak bytes of the largest steps (`build_profile_inputs`), the largest decode step last, each sampled in the ways
+    that take the most memory. All rows share one block of `cache`."""
+    device, size = decoder.device, decoder.config.vocab_size
+    token_ids = np.zeros(min(session_len, 8192), np.int64)
+    plain = SamplingRow(seed=0, params=SamplingParams(), token_ids=token_ids, num_generated=1)
+    ways = [
+        plain._replace(params=_COSTLY, counts=start_counts(token_ids, _COSTLY, size)),
+        plain._replace(params=SamplingParams(greedy=False, top_p=0.9)),
+        plain._replace(params=SamplingParams(bad_token_ids=(0,))),
+        plain._replace(mask=np.full(-(-size // 32), -1, np.int32)),
+    ]
+    peaks = []
+    for inputs, num_rows in build_profile_inputs(
+        max_tokens=max_tokens,
+        max_batch_size=max_batch_size,
+        session_len=session_len,
+        block_size=cache.block_size,
+        device=device,
+    ):
+
+        def trial(inputs: ModelInput = inputs, num_rows: int = num_rows) -> None:
+            with torch.inference_mode():
+                hidden = decoder.forward(inputs, cache.layers)
+                logits = decoder.logits(hidden[:num_rows])
+                for row in ways:
+                    choose_tokens(logits, [row] * num_rows).collect()
+
+        peaks.append(measure_peak(device, trial))
+    return peaks

@@ -1,0 +1,221 @@
+"""Every plan of a run, as bytes, drives a second runner, which must sample the same tokens.
+
+The second runner has weights, KV cache, host cache and row table of its own. All it gets is what another rank would
+get: plans, embeddings, and when steps are launched, sampled and collected.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import ask, ask_in_order, held, make_conversations, parse
+
+from seesay.config import EngineConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.llm.launched_step import LaunchedStep, StepResult
+from seesay.llm.plan_codec import decode_plan, encode_plan
+from seesay.llm.runner import ModelRunner
+from seesay.values import GenerationRequest, OutputDelta
+
+MODELS = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl")
+"""Plain text; a sliding window of 32; frequencies that change at 40 tokens; pictures."""
+SETUPS: Mapping[str, Mapping[str, Any]] = {
+    "chunks and prefixes": {"max_prefill_token_num": 7},
+    "preemption": {"enable_prefix_caching": False},
+    "host": {"num_cpu_blocks": 500},
+}
+TIGHT = ("preemption", "host")
+NEW_TOKENS = 24
+SAMPLING: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"do_sample": True, "temperature": 2.0, "top_p": 0.95},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "logprobs": 2},
+    {"do_sample": True, "temperature": 1.5, "random_seed": -3, "presence_penalty": 0.5, "min_p": 0.01},
+    {"logit_bias": {7: 4.0}, "bad_token_ids": [5, 9]},
+)
+
+
+@dataclass
+class Tape:
+    """What happened to a runner, in order: (what, number of the launched step, argument)."""
+
+    events: list[tuple[str, int, Any]] = field(default_factory=list)
+    numbers: dict[int, int] = field(default_factory=dict)  # id of a launched step → its number
+    kept: list[LaunchedStep] = field(default_factory=list)  # so that ids stay unique
+    tokens: dict[int, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
+    num_bytes: int = 0
+
+    def watch(self, runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+        apply, copy_blocks, launch, sample = runner.apply, runner.copy_blocks, runner.launch, runner.sample
+        collect = LaunchedStep.collect
+
+        def pack(plan: Any) -> bytes:
+            data = encode_plan(plan)
+            self.num_bytes += len(data)
+            return data
+
+        def watch_apply(plan: Any) -> None:
+            self.events.append(("apply", -1, pack(plan)))
+            apply(plan)
+
+        def watch_copies(plan: Any) -> None:
+            self.events.append(("copy", -1, pack(plan)))
+            copy_blocks(plan)
+
+        def watch_launch(plan: Any, embeddings: Any) -> LaunchedStep:
+            needed = [item.hash for row in plan.rows for item in runner.rows[row.seq_id].items]
+            there = {key: found.clone() for key in needed if (found := embeddings.get(key)) is not None}
+            launched = launch(plan, embeddings)
+            number = self.numbers[id(launched)] = len(self.numbers)
+            self.kept.append(launched)
+            self.events.append(("launch", number, (pack(plan), there)))
+            return launched
+
+        def watch_sample(launched: LaunchedStep, *others: Any, **options: Any) -> None:
+            self.events.append(("sample", self.numbers[id(launched)], None))
+            sample(launched, *others, **options)
+
+        def watch_collect(launched: LaunchedStep) -> StepResult:
+            result = collect(launched)
+            if id(launched) in self.numbers:  # not a step of the runner that follows
+                number = self.numbers[id(launched)]
+                self.events.append(("collect", number, None))
+                assert not result.errors, result.errors
+                self.tokens[number] = result.token_ids
+            return result
+
+        for name, watched in (
+            ("apply", watch_apply),
+            ("copy_blocks", watch_copies),
+            ("launch", watch_launch),
+            ("sample", watch_sample),
+        ):
+            monkeypatch.setattr(runner, name, watched)
+        monkeypatch.setattr(LaunchedStep, "collect", watch_collect)
+
+    def play(self, runner: ModelRunner) -> dict[int, Mapping[int, tuple[int, ...]]]:
+        """Do the same with another runner. Returns what it samples, by the number of the step."""
+        launched: dict[int, LaunchedStep] = {}
+        tokens = {}
+        for what, number, given in self.events:
+            if what == "apply":
+                runner.apply(decode_plan(given))
+            elif what == "copy":
+                runner.copy_blocks(decode_plan(given))
+            elif what == "launch":
+                plan = decode_plan(given[0])
+                assert not runner.find_impossible(plan, given[1])
+                launched[number] = runner.launch(plan, given[1])
+            elif what == "sample":
+                runner.sample(launched[number])
+            else:
+                tokens[number] = launched.pop(number).collect().token_ids
+        return tokens
+
+
+def ask_and_leave(engine: AsyncEngine, requests: list[GenerationRequest]) -> None:
+    """Ask, and abort every second request at its first, second, … token."""
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    with held(engine):
+        ids = engine.submit_batch(requests, arrived.put)
+    left = {request_id: 1 + index for index, request_id in enumerate(ids[::2])}
+    num_tokens, num_live = dict.fromkeys(ids, 0), len(ids)
+    while num_live:
+        delta = arrived.get(timeout=60)
+        num_tokens[delta.request_id] += len(delta.token_ids)
+        if delta.finish_reason is not None:
+            num_live -= 1
+        elif delta.request_id in left and num_tokens[delta.request_id] >= left[delta.request_id]:
+            engine.abort(delta.request_id)
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_second_runner_samples_the_same_from_plans_as_bytes(
+    name: str, setup: str, is_ahead: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, runners = ModelRunner.load, list[ModelRunner]()
+
+    def load_two(*args: Any, **options: Any) -> ModelRunner:
+        runners.extend(load(*args, **options) for _ in range(2))
+        return runners[0]
+
+    monkeypatch.setattr(ModelRunner, "load", load_two)
+    options: dict[str, Any] = {"device_type": "cpu", "block_size": 4, "async_scheduling": is_ahead, **SETUPS[setup]}
+    if setup in TIGHT:
+        options["num_gpu_blocks"] = 50 if name == "qwen2_5_vl" else 32
+    tape = Tape()
+    with AsyncEngine(str(tiny_checkpoint(name)), backend_config=EngineConfig(**options)) as engine:
+        first, second = runners
+        tape.watch(first, monkeypatch)
+        second.allocate_cache(
+            num_blocks=first.num_blocks,
+            share=0.5,
+            max_batch_size=8,
+            session_len=256,
+            num_host_slots=options.get("num_cpu_blocks", 0),
+        )
+        asked = parse(make_conversations(name), max_new_tokens=NEW_TOKENS, ignore_eos=True)
+        requests = []
+        for index in range(max(len(asked), len(SAMPLING))):
+            request, sampling = asked[index % len(asked)], SAMPLING[index % len(SAMPLING)]
+            requests.append(replace(request, gen_config=replace(request.gen_config, **sampling)))
+        for output in ask_in_order(engine, requests):
+            assert output.error is None, output.error
+        ask_and_leave(engine, requests)
+        for output in ask(engine, requests):
+            assert output.error is None, output.error
+        stats = engine.stats()
+    assert tape.play(second) == tape.tokens
+    assert len(tape.tokens) > 60 and sum(map(len, tape.tokens.values())) > 4 * NEW_TOKENS
+    assert not len(second.rows) or {row.seq_id for row in second.rows} == {row.seq_id for row in first.rows}
+    launches = [number for what, number, _ in tape.events if what == "launch"]
+    is_behind = any(
+        what == "launch" and tape.events[index + 2][:2] == ("collect", number - 1)
+        for index, (what, number, _) in enumerate(tape.events[:-2])
+    )
+    assert launches == sorted(launches) and is_behind == is_ahead, "steps are launched ahead of a commit, or not"
+    if setup in TIGHT:
+        assert stats.total_preemptions > 0
+    if setup == "host":
+        assert stats.total_host_kv_loads > 0
+    if setup != "preemption":
+        assert stats.total_prefix_hit_tokens > 0
+
+
+def test_a_follower_whose_plan_is_changed_samples_something_else(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison can fail: a token of a prompt, or a block of a table, decides what is sampled."""
+    load, runners = ModelRunner.load, list[ModelRunner]()
+
+    def load_three(*args: Any, **options: Any) -> ModelRunner:
+        runners.extend(load(*args, **options) for _ in range(3))
+        return runners[0]
+
+    monkeypatch.setattr(ModelRunner, "load", load_three)
+    tape = Tape()
+    with AsyncEngine(
+        str(tiny_checkpoint("llama")), backend_config=EngineConfig(device_type="cpu", block_size=4)
+    ) as engine:
+        tape.watch(runners[0], monkeypatch)
+        requests = parse(make_conversations("llama"), max_new_tokens=NEW_TOKENS, ignore_eos=True)
+        ask(engine, requests)
+        for runner in runners[1:]:
+            runner.allocate_cache(num_blocks=runners[0].num_blocks, share=0.5, max_batch_size=8, session_len=256)
+    assert tape.play(runners[1]) == tape.tokens
+    events = []
+    for what, number, given in tape.events:
+        if what == "apply" and (plan := decode_plan(given)).begun:
+            token_ids = plan.begun[0].token_ids.copy()
+            token_ids[-1] += 1
+            begun = (replace(plan.begun[0], token_ids=token_ids), *plan.begun[1:])
+            given = encode_plan(replace(plan, begun=begun))
+        events.append((what, number, given))
+    assert Tape(events=events).play(runners[2]) != tape.tokens
