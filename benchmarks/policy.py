@@ -1,6 +1,6 @@
 """How a policy for the length of steps shares a GPU between waiting prompts and streamed answers; needs no GPU.
 
-    python benchmarks/policy.py [--policy chunk] [--policy deadline:target_s=0.75,max_step_ms=25] [--only text,image]
+    python benchmarks/policy.py [--policy chunk] [--policy timed:max_step_ms=40] [--only text,image]
         [--times FILE.json] [--slowdown 1.2] [--host one-process] [--misprediction 1.0] [--scale 1.0] [--plot FILE.png]
 
 Drives the real scheduler with a clock (simulator.py) and recorded step times (step_times.py writes such files). The
@@ -11,10 +11,11 @@ workloads are those by which servers are compared:
 interference.py does: 16 texts of 800 tokens out, and after 1.5 s 32 pictures, 20 a second. *offline-text* and
 *offline-image*: the requests of *text* and *image* all at once, with nobody reading meanwhile.
 
-Policies: `chunk` (the engine's: a fixed number of prompt tokens beside streamed answers), `aged` and `deadline` (see
-policies.py); their fields follow after a colon. --slowdown: how much longer everything takes on the GPU than was
-recorded. --host: what Python costs; in `one-process`, HTTP and engine share one interpreter. --misprediction: the
-factor by which the durations that the policy predicts differ from the simulated ones.
+Policies, both the engine's (seesay/llm/step_policy.py): `chunk`, a fixed number of prompt tokens beside streamed
+answers, and `timed`, steps of at most `EngineConfig.max_step_ms` by their predicted duration; their fields follow after
+a colon. --slowdown: how much longer everything takes on the GPU than was recorded. --host: what Python costs; in
+`one-process`, HTTP and engine share one interpreter. --misprediction: the factor by which the durations that `timed`
+predicts at start differ from the simulated ones; it observes the simulated ones.
 
 Prints a line `RESULT {JSON}` per policy and workload. `goodput`: the share of requests whose first token comes within
 2 s, and the others within 50 ms each on average.
@@ -34,11 +35,11 @@ from typing import Any
 import interference
 from h200 import report
 from plotting import Bars, Panel, add_plot_option, save_plot
-from policies import AgedSteps, DeadlineSteps
+from policies import make_step_times
 from simulator import UNLIMITED, Answer, Client, Host, Machine, Request, Simulation
 from step_model import LinearTimes, RecordedTimes, load_recording
 
-from seesay.llm.step_policy import FixedChunks, StepPolicy
+from seesay.llm.step_policy import FixedChunks, StepPolicy, TimedSteps
 
 RECORDED = Path(__file__).parent / "recorded" / "h200_qwen2.5_vl_7b.json"
 WORKLOADS = ("text", "image", "mixed", "interference", "offline-text", "offline-image")
@@ -46,6 +47,7 @@ OFFLINE = "offline-"
 NUM_CLIENTS = 6
 MIXED_S = 20.0
 LEAD_S = 1.5
+MAX_STEP_MS = 40.0
 GOOD_FIRST_S, GOOD_TOKEN_S = 2.0, 0.05
 
 TEXT = Request("text", num_prompt_tokens=744, num_output_tokens=256)
@@ -189,12 +191,12 @@ def parse_policy(text: str) -> Callable[[LinearTimes], StepPolicy]:
         chunks = {"max_streamed_tokens": 368, "max_encoding_tokens": 1024}
         policy = FixedChunks(**chunks | {key: int(value) for key, value in pick_fields(text, values, chunks).items()})
         return lambda _: policy
-    timed = {"aged": AgedSteps, "deadline": DeadlineSteps}.get(name)
-    if timed is None:
-        raise ValueError(f"--policy {text}: must be chunk, aged or deadline, got {name!r}")
-    known = [field.name for field in fields(timed) if field.name != "times"]
-    options_ms = {key: float(value) for key, value in pick_fields(text, values, known).items()}
-    return lambda times: timed(times=times, **options_ms)
+    if name != "timed":
+        raise ValueError(f"--policy {text}: must be chunk or timed, got {name!r}")
+    known = ["max_step_ms", *(field.name for field in fields(TimedSteps) if field.name not in ("times", "max_step_s"))]
+    timed_fields = {key: float(value) for key, value in pick_fields(text, values, known).items()}
+    max_step_s = timed_fields.pop("max_step_ms", MAX_STEP_MS) / 1e3
+    return lambda times: TimedSteps(times=make_step_times(times), max_step_s=max_step_s, **timed_fields)
 
 
 def pick_fields(text: str, values: dict[str, str], known: Sequence[str] | dict[str, int]) -> dict[str, str]:
@@ -205,7 +207,7 @@ def pick_fields(text: str, values: dict[str, str], known: Sequence[str] | dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", action="append", help="may be given several times; without it chunk and deadline")
+    parser.add_argument("--policy", action="append", help="may be given several times; without it chunk and timed")
     parser.add_argument("--only", help="names of workloads, with commas")
     parser.add_argument("--times", type=Path, default=RECORDED, metavar="FILE.json")
     parser.add_argument("--slowdown", type=float, default=1.2)
@@ -220,7 +222,7 @@ def main() -> None:
     if min(args.slowdown, args.misprediction, args.scale) <= 0 or args.scale > 1:
         parser.error("--slowdown and --misprediction must be more than 0, --scale more than 0 and at most 1")
     try:
-        policies = {text: parse_policy(text) for text in args.policy or ("chunk", "deadline")}
+        policies = {text: parse_policy(text) for text in args.policy or ("chunk", "timed")}
     except ValueError as error:
         parser.error(str(error))
     recording = load_recording(args.times)

@@ -101,6 +101,7 @@ class Answer:
 
 class _Step(NamedTuple):
     plan: StepPlan
+    seconds: float
     ended_at_s: float
 
 
@@ -159,6 +160,7 @@ class Simulation:
             before, in_flight = in_flight, self._launch(plan) if plan.rows else None
             if before is not None:
                 self._now_s = max(self._now_s, before.ended_at_s)
+                self._scheduler.observe_step(before.plan, before.seconds)
                 self._commit(before.plan)
             self._scheduler.take_released()
             if plan.rows or before is not None:
@@ -238,7 +240,7 @@ class Simulation:
         self._work(host.launch_ms if shape.num_prompt_tokens else host.graph_launch_ms)
         seconds = self._machine.times.step_ms(shape) * self._machine.slowdown / 1e3
         self._gpu_free_at_s = max(self._gpu_free_at_s, self._now_s) + seconds
-        step = _Step(plan, self._gpu_free_at_s)
+        step = _Step(plan, seconds, self._gpu_free_at_s)
         self._is_paced = plan.is_streamed
         self._was_step_launched = True
         num_decode_rows = sum(row.num_tokens == 1 for row in plan.rows)

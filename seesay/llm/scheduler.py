@@ -623,6 +623,10 @@ class Scheduler:
                 updates.append(SequenceUpdate(seq=seq, finish_reason="length"))
         return tuple(updates)
 
+    def observe_step(self, plan: StepPlan, seconds: float) -> None:
+        """Tell the policy that the device computed a plan in `seconds`."""
+        self._policy.observe(plan.rows, seconds)
+
     def _append_tokens(self, seq: Sequence, token_ids: tuple[int, ...]) -> SequenceUpdate:
         """Add sampled tokens up to the one that ends the sequence."""
         num_added = 0

@@ -1,10 +1,22 @@
-"""Decides how many prompt tokens the next step may have. Knows counts and waiting times; no sequences, no tensors."""
+"""Decides how many prompt tokens the next step may have. Knows counts and times; no sequences, no tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from seesay.llm.step_plan import Row
+from seesay.llm.step_times import StepTimes, StepWork, count_pairs, measure_work
+
+LEAST_TOKENS = 64
+"""`TimedSteps` gives every step so many prompt tokens, however long that takes: no prompt waits for ever."""
+MAX_PROMPTS = 512
+"""Most waiting prompts that `TimedSteps` looks at before a step."""
+ENOUGH_TOKENS = 1 << 14
+"""More prompt tokens than any step beside streamed answers has."""
 
 
 class WaitingPrompt(NamedTuple):
@@ -42,6 +54,10 @@ class StepPolicy(Protocol):
         allow."""
         ...
 
+    def observe(self, rows: Sequence[Row], seconds: float) -> None:
+        """Take note that a step of `rows` took `seconds`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedChunks:
@@ -62,3 +78,113 @@ class FixedChunks:
         streamed = self.max_streamed_tokens if load.is_streamed else None
         encoding = self.max_encoding_tokens if load.is_encoding else None
         return min((limit for limit in (streamed, encoding) if limit is not None), default=None)
+
+    def observe(self, rows: Sequence[Row], seconds: float) -> None:
+        """Nothing depends on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedSteps:
+    """Steps beside streamed answers are sized by the duration that `times` predicts, at most `max_step_s`.
+
+    They are as short as they may be for every waiting prompt to be computed `target_s` after it came, and take between
+    `short_share` and `usual_share` of `max_step_s`. When that is not enough, they grow to all of it while the oldest
+    prompt waits for another `patience_s`. While embeddings are made, calls of the tower come between steps: these then
+    take at most `usual_share`, also when no answer is streamed. Otherwise steps without streamed answers have no limit.
+
+    A step that takes longer has no more than `LEAST_TOKENS` prompt tokens.
+    """
+
+    times: StepTimes
+    max_step_s: float
+    target_s: float = 0.75
+    patience_s: float = 20.0
+    short_share: float = 0.3
+    usual_share: float = 0.625
+
+    def __post_init__(self) -> None:
+        assert min(self.max_step_s, self.target_s, self.patience_s) > 0, self
+        assert 0 < self.short_share <= self.usual_share <= 1, self
+
+    def limit_prompt_tokens(self, load: StepLoad) -> int | None:
+        if not (load.is_streamed or load.is_encoding):
+            return None
+        queue = _PromptQueue.look_at(load, target_s=self.target_s)
+        return max(LEAST_TOKENS, self._fit(load, queue, self._find_duration(load, queue)))
+
+    def observe(self, rows: Sequence[Row], seconds: float) -> None:
+        """Correct the predictions, by a step that has prompt tokens: others are not sized."""
+        work = measure_work(rows)
+        if work.num_prompt_tokens:
+            self.times.observe(work, seconds)
+
+    def _find_duration(self, load: StepLoad, queue: _PromptQueue) -> float:
+        """Return how long the next step should take."""
+        usual_s = self.usual_share * self.max_step_s
+        if not load.is_streamed:
+            return usual_s
+        if queue.needed_per_s < math.inf:
+            count = queue.find_first(lambda count: count >= queue.needed_per_s * self._predict(load, queue, count))
+            if (needed_s := self._predict(load, queue, count)) <= usual_s:
+                return max(self.short_share * self.max_step_s, needed_s)
+        if load.is_encoding:
+            return usual_s
+        lateness = max(0.0, queue.oldest_wait_s - self.target_s) / self.patience_s
+        return usual_s + min(1.0, lateness) * (self.max_step_s - usual_s)
+
+    def _fit(self, load: StepLoad, queue: _PromptQueue, max_s: float) -> int:
+        """Return the most prompt tokens with which a step takes no more than `max_s`; 0 when none do."""
+        return queue.find_first(lambda count: self._predict(load, queue, count + 1) > max_s)
+
+    def _predict(self, load: StepLoad, queue: _PromptQueue, count: int) -> float:
+        """Return the seconds of a step with the first `count` tokens of the waiting prompts."""
+        return self.times.predict(
+            StepWork(load.num_decode_rows, load.num_decode_context, count, queue.count_pairs(count))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PromptQueue:
+    """The prompts that wait, as far as they matter. ends: tokens up to the end of each. pairs: see `StepWork`.
+    needed_per_s: tokens per second with which each is computed in time; infinite when one is late. oldest_wait_s: of
+    the prompt that has waited longest."""
+
+    prompts: Sequence[WaitingPrompt]
+    ends: Sequence[int]
+    pairs: Sequence[float]
+    needed_per_s: float
+    oldest_wait_s: float
+
+    @classmethod
+    def look_at(cls, load: StepLoad, *, target_s: float) -> _PromptQueue:
+        """Read the prompts of `load`, as long as more of them could matter. Each is to be computed `target_s` after it
+        came."""
+        prompts: list[WaitingPrompt] = []
+        ends: list[int] = []
+        pairs: list[float] = []
+        num_tokens, num_pairs, needed_per_s, oldest_wait_s = 0, 0.0, 0.0, 0.0
+        for prompt in load.prompts:
+            num_tokens += prompt.num_tokens
+            num_pairs += count_pairs(prompt.start, prompt.num_tokens)
+            prompts.append(prompt)
+            ends.append(num_tokens)
+            pairs.append(num_pairs)
+            left_s = target_s - prompt.wait_s
+            needed_per_s = max(needed_per_s, num_tokens / left_s) if left_s > 0 else math.inf
+            oldest_wait_s = max(oldest_wait_s, prompt.wait_s)
+            if len(prompts) == MAX_PROMPTS or (needed_per_s == math.inf and num_tokens >= ENOUGH_TOKENS):
+                break
+        return cls(prompts=prompts, ends=ends, pairs=pairs, needed_per_s=needed_per_s, oldest_wait_s=oldest_wait_s)
+
+    def count_pairs(self, count: int) -> float:
+        """Return the pairs of the first `count` tokens."""
+        index = bisect_left(self.ends, count)
+        before, pairs = (self.ends[index - 1], self.pairs[index - 1]) if index else (0, 0.0)
+        if index == len(self.prompts) or count == before:
+            return pairs
+        return pairs + count_pairs(self.prompts[index].start, count - before)
+
+    def find_first(self, holds: Callable[[int], bool]) -> int:
+        """Return the least number of tokens for which `holds`, all of them when it never does. It must hold for all
+        greater numbers, too."""
+        return bisect_left(range(self.ends[-1] if self.ends else 0), True, key=holds)

@@ -1,107 +1,32 @@
-"""Policies that size steps by time; what is made of simulated answers."""
+"""The engine's policies in the simulation; what is made of simulated answers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import policy
 import pytest
 from benchmarks.made_up_times import TRUE
 from plotting import Bars
-from policies import LEAST_TOKENS, AgedSteps, DeadlineSteps, find_base_ms, fit_tokens
+from policies import make_step_times
 from policy import IMAGE, RECORDED, TEXT, draw_arrivals, make_clients, make_panels, parse_policy, summarize
 from simulator import Answer
 from step_model import StepShape, load_recording
 
 from seesay.engine import loading
-from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
-from seesay.llm.step_sizes import token_sizes
-
-SIZES = token_sizes(8192)
+from seesay.llm.step_policy import FixedChunks, TimedSteps
+from seesay.llm.step_times import StepWork
 
 
-def make_load(*prompts: WaitingPrompt, num_rows: int = 64, is_streamed: bool = True) -> StepLoad:
-    return StepLoad(
-        num_decode_rows=num_rows,
-        num_decode_context=500 * num_rows,
-        is_streamed=is_streamed,
-        is_encoding=False,
-        prompts=iter(prompts),
-    )
-
-
-def waiting(num: int, wait_s: float) -> list[WaitingPrompt]:
-    return [WaitingPrompt(0, 744, wait_s)] * num
-
-
-def predict_ms(num_tokens: int, start: int = 0) -> float:
-    """A step of 64 decode rows and the beginnings of prompts of 744 tokens."""
-    whole, rest = divmod(num_tokens, 744)
-    pairs = whole * 744 * (start + 372) + rest * (start + rest / 2)
-    return TRUE.step_ms(StepShape(64, 500, num_tokens, pairs / num_tokens))
-
-
-# --- sizes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_ms", [12.0, 25.0, 40.0, 90.0])
-@pytest.mark.parametrize("start", [0, 30_000])
-def test_a_step_has_as_many_tokens_as_its_duration_allows(max_ms: float, start: int) -> None:
-    prompts = [WaitingPrompt(start, 744, 0.0)] * 20
-    found = fit_tokens(TRUE, make_load(), prompts, max_ms)
-    assert found + 64 in SIZES and predict_ms(found, start) <= max_ms
-    assert predict_ms(SIZES[SIZES.index(found + 64) + 1] - 64, start) > max_ms
-
-
-def test_a_step_has_all_that_waits_when_there_is_time() -> None:
-    assert fit_tokens(TRUE, make_load(), [*waiting(1, 0.0), WaitingPrompt(100, 77, 0.0)], 40.0) == 744 + 77
-
-
-def test_a_step_computes_something_however_little_time_there_is() -> None:
-    assert fit_tokens(TRUE, make_load(), waiting(3, 0.0), 1.0) == LEAST_TOKENS
-    assert fit_tokens(TRUE, make_load(), [], 1.0) == LEAST_TOKENS
-    assert find_base_ms(TRUE, make_load()) > 1.0
-
-
-def test_steps_are_not_limited_while_nobody_reads() -> None:
-    for limited in (AgedSteps(times=TRUE), DeadlineSteps(times=TRUE)):
-        assert limited.limit_prompt_tokens(make_load(*waiting(9, 9.0), is_streamed=False)) is None
-
-
-def list_durations(timed: StepPolicy, num_prompts: int, waits_s: Sequence[float]) -> list[float]:
-    limits = [timed.limit_prompt_tokens(make_load(*waiting(num_prompts, wait_s))) for wait_s in waits_s]
-    return [predict_ms(limit) for limit in limits if limit is not None]
-
-
-def test_steps_grow_as_prompts_age() -> None:
-    aged = AgedSteps(times=TRUE, min_step_ms=12, max_step_ms=40, young_s=0.2, old_s=1.0)
-    durations = list_durations(aged, 20, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 5.0])
-    assert all(earlier <= later for earlier, later in pairwise(durations))
-    assert 10 < durations[0] <= durations[1] <= 12 < durations[3] < durations[5] <= 40 and durations[5] > 35
-    assert durations[5] == durations[6]
-
-
-def test_steps_are_as_short_as_deadlines_allow() -> None:
-    deadline = DeadlineSteps(times=TRUE, target_s=1.0, min_step_ms=10, max_step_ms=40)
-    few = list_durations(deadline, 2, [0.0, 0.5, 0.96, 0.966, 2.0])
-    many = list_durations(deadline, 100, [0.0, 0.5])
-    assert few[0] == few[1] <= 10 < few[2] < few[3] < few[4] == predict_ms(2 * 744)
-    assert few[4] < many[0] == many[1] <= 40 and many[0] > 35  # 100 prompts take more than a second
-
-
-def test_a_share_of_the_time_is_what_a_deadline_asks_for() -> None:
-    """Prompts that take 0.3 s of the 0.6 s that they have need half of each step."""
-    load = make_load(*waiting(20, 0.4))
-    num_ms = 20 * (TRUE.step_ms(StepShape(64, 500, 744, 372)) - find_base_ms(TRUE, load))
-    deadline = DeadlineSteps(times=TRUE, target_s=0.4 + 2 * num_ms / 1e3, min_step_ms=1.0, max_step_ms=1e3)
-    limit = deadline.limit_prompt_tokens(load)
-    assert limit is not None
-    assert predict_ms(limit) <= 2 * find_base_ms(TRUE, load) < predict_ms(SIZES[SIZES.index(limit + 64) + 1] - 64)
+def test_predictions_begin_with_the_given_times() -> None:
+    times = make_step_times(TRUE)
+    for num_tokens in (60, 700, 2044):
+        shape = StepShape(4, 500, num_tokens, 372)
+        work = StepWork(4, 4 * 500, num_tokens, num_tokens * 372)
+        assert 1e3 * times.predict(work) == pytest.approx(TRUE.step_ms(shape), rel=0.1)
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -116,21 +41,21 @@ def test_the_policy_named_chunk_is_the_engines() -> None:
 
 
 def test_fields_of_a_policy_follow_its_name() -> None:
-    assert parse_policy("deadline:target_s=0.5,max_step_ms=33")(TRUE) == DeadlineSteps(
-        times=TRUE, target_s=0.5, max_step_ms=33
-    )
-    assert parse_policy("aged:old_s=2")(TRUE) == AgedSteps(times=TRUE, old_s=2)
+    timed, other = parse_policy("timed:target_s=0.5,max_step_ms=33")(TRUE), parse_policy("timed")(TRUE)
+    assert isinstance(timed, TimedSteps) and isinstance(other, TimedSteps)
+    assert timed == TimedSteps(times=timed.times, target_s=0.5, max_step_s=0.033)
+    assert other == TimedSteps(times=other.times, max_step_s=0.04) and other.times is not timed.times
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("best", "must be chunk, aged or deadline, got 'best'"),
-        ("deadline:speed=3", "speed is none of target_s, max_step_ms, min_step_ms"),
-        ("aged:times=3", "times is none of"),
+        ("best", "must be chunk or timed, got 'best'"),
+        ("timed:speed=3", "speed is none of max_step_ms, target_s"),
+        ("timed:times=3", "times is none of"),
         ("chunk:400", "name=value"),
         ("chunk:max_streamed_tokens=4,400", "name=value"),
-        ("deadline:target_s=soon", "could not convert"),
+        ("timed:target_s=soon", "could not convert"),
     ],
 )
 def test_a_policy_that_is_not_known_is_refused(text: str, message: str) -> None:
@@ -187,10 +112,10 @@ def run_main(
 def test_figures_of_each_workload_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine, *lines = run_main(monkeypatch, capsys, "--scale", "0.1", "--policy", "chunk", "--policy", "aged")
+    machine, *lines = run_main(monkeypatch, capsys, "--scale", "0.1", "--policy", "chunk", "--policy", "timed")
     assert machine["times"] == load_recording(RECORDED).source and machine["slowdown"] == 1.2
     assert [(line["policy"], line["what"]) for line in lines] == [
-        (name, workload) for name in ("chunk", "aged") for workload in policy.WORKLOADS
+        (name, workload) for name in ("chunk", "timed") for workload in policy.WORKLOADS
     ]
     for line in lines:
         if line["what"] == "interference":
@@ -201,10 +126,10 @@ def test_figures_of_each_workload_are_printed(
 
 def test_figures_have_panels() -> None:
     text = {"what": "text", "policy": "chunk", "goodput": 0.2, "text": {"ttft_s_p50": 3.0}}
-    panels = make_panels([text, text | {"policy": "aged", "goodput": 1}])
+    panels = make_panels([text, text | {"policy": "timed", "goodput": 1}])
     assert [(panel.title, panel.values) for panel in panels if isinstance(panel, Bars)] == [
-        ("goodput", {"text": {"chunk": 0.2, "aged": 1}}),
-        ("ttft_s_p50", {"text, texts": {"chunk": 3.0, "aged": 3.0}}),
+        ("goodput", {"text": {"chunk": 0.2, "timed": 1}}),
+        ("ttft_s_p50", {"text, texts": {"chunk": 3.0, "timed": 3.0}}),
     ]
 
 
@@ -219,21 +144,35 @@ def test_arguments_that_make_no_sense_are_refused(
     assert arguments[1] in capsys.readouterr().err or arguments[0] in ("--scale", "--slowdown")
 
 
-def test_deadlines_share_the_gpu_better_than_fixed_chunks(
+def test_steps_sized_by_time_meet_the_goals_that_a_policy_decides(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, chunk, deadline = run_main(monkeypatch, capsys, "--only", "text", "--slowdown", "1.0")
-    assert deadline["goodput"] > chunk["goodput"] + 0.3
-    assert deadline["text"]["ttft_s_p50"] < 0.6 * chunk["text"]["ttft_s_p50"]
-    assert deadline["req_per_s"] > 0.97 * chunk["req_per_s"]
+    """One policy with one setting, for all workloads, on a GPU as fast as recorded."""
+    options = ("--slowdown", "1.0", "--policy", "timed", "--only", "text,image,mixed,interference")
+    _, text, image, mixed, interference = run_main(monkeypatch, capsys, *options)
+    assert text["req_per_s"] >= 38 and text["goodput"] >= 0.73
+    figures = text["text"]
+    assert figures["ttft_s_p50"] <= 1.2 and figures["tpot_ms_p50"] <= 20 and figures["gap_ms_p99"] <= 60
+    assert image["req_per_s"] >= 17 and image["image"]["ttft_s_p50"] <= 4
+    assert mixed["image"]["ttft_s_p99"] <= 0.45
+    assert max(mixed[tag]["gap_ms_p99"] for tag in ("text", "image")) <= 60
+    assert interference["pace_share"] >= 0.35 and interference["longest_gap_ms"] <= 40
+    assert interference["image_ttft_ms_median"] <= 250
 
 
-def test_a_policy_that_predicts_too_little_makes_longer_steps(
+def test_wrong_predictions_are_corrected_by_the_steps_themselves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gaps_ms = []
-    for factor in ("0.7", "1.0"):
-        options = ("--only", "text", "--policy", "deadline", "--misprediction", factor, "--scale", "0.5")
+    for factor in ("0.5", "2.0"):
+        options = ("--only", "text", "--policy", "timed", "--misprediction", factor, "--slowdown", "1.0")
         _, figures = run_main(monkeypatch, capsys, *options)
-        gaps_ms.append(figures["text"]["gap_ms_max"])
-    assert gaps_ms[0] > 1.2 * gaps_ms[1]
+        assert figures["text"]["gap_ms_max"] <= 40 and figures["text"]["ttft_s_p50"] <= 1.2
+
+
+def test_fixed_chunks_leave_most_of_the_goals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, chunk, timed = run_main(monkeypatch, capsys, "--only", "text", "--slowdown", "1.0")
+    assert chunk["policy"] == "chunk" and timed["goodput"] > chunk["goodput"] + 0.3
+    assert timed["text"]["ttft_s_p50"] < 0.6 * chunk["text"]["ttft_s_p50"]
+    assert timed["req_per_s"] > 0.97 * chunk["req_per_s"]

@@ -1,19 +1,33 @@
-"""What the scheduler tells a policy about a step, and what it does with the answer."""
+"""What the scheduler tells a policy about a step, what it does with the answer, and what the policies answer."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence as List
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.sequence import Sequence
-from seesay.llm.step_plan import StepPlan
-from seesay.llm.step_policy import FixedChunks, StepLoad, WaitingPrompt
+from seesay.llm.step_plan import Row, StepPlan
+from seesay.llm.step_policy import (
+    LEAST_TOKENS,
+    MAX_PROMPTS,
+    FixedChunks,
+    StepLoad,
+    StepPolicy,
+    TimedSteps,
+    WaitingPrompt,
+)
+from seesay.llm.step_sizes import token_sizes
+from seesay.llm.step_times import StepCosts, StepTimes, StepWork, count_pairs, measure_work
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 
@@ -24,6 +38,10 @@ class Recorder:
     limits: list[int | None]
     loads: list[StepLoad] = field(default_factory=list)
     prompts: list[list[WaitingPrompt]] = field(default_factory=list)
+    observed: list[tuple[int, float]] = field(default_factory=list)
+
+    def observe(self, rows: List[Row], seconds: float) -> None:
+        self.observed.append((sum(row.num_tokens for row in rows), seconds))
 
     def limit_prompt_tokens(self, load: StepLoad) -> int | None:
         self.loads.append(load)
@@ -64,7 +82,7 @@ def make_sequence(
     return Sequence(seq_id, prompt, params, is_streamed=is_streamed)
 
 
-def make_scheduler(policy: Recorder, clock: Clock, *sequences: Sequence, budget: int = 64) -> Scheduler:
+def make_scheduler(policy: StepPolicy, clock: Clock, *sequences: Sequence, budget: int = 64) -> Scheduler:
     config = SchedulerConfig(max_batch_size=8, max_prefill_token_num=budget, session_len=100)
     scheduler = Scheduler(config, BlockPool(64, 4), policy=policy, clock=clock)
     for seq in sequences:
@@ -138,6 +156,14 @@ def test_a_chunk_that_ends_at_a_missing_embedding_counts_up_to_it() -> None:
     assert policy.prompts[-1] == [WaitingPrompt(8, 12, 0.0)]
 
 
+def test_a_policy_is_told_how_long_steps_took() -> None:
+    policy = Recorder([None])
+    scheduler = make_scheduler(policy, Clock(), make_sequence(1, 10))
+    scheduler.observe_step(step(scheduler), 0.5)
+    scheduler.observe_step(step(scheduler), 0.25)
+    assert policy.observed == [(10, 0.5), (1, 0.25)]
+
+
 def test_a_policy_may_not_stop_the_engine() -> None:
     scheduler = make_scheduler(Recorder([0]), Clock(), make_sequence(1, 10))
     with pytest.raises(AssertionError, match="allows 0 prompt tokens"):
@@ -170,3 +196,196 @@ def test_fixed_chunks_depend_on_streams_and_embeddings(is_streamed: bool, is_enc
     )
     assert FixedChunks(max_streamed_tokens=368, max_encoding_tokens=1024).limit_prompt_tokens(load) == limit
     assert FixedChunks().limit_prompt_tokens(load) is None
+
+
+# --- steps sized by time ----------------------------------------------------------------------------------------------
+
+SIZES = token_sizes(4096)
+COSTS = StepCosts(
+    sizes=SIZES,
+    seconds=[1e-3 + 1.9e-5 * size for size in SIZES],
+    context_s=2e-8,
+    pair_s=1e-9,
+    is_padded=True,
+    spread=0.2,
+)
+NUM_ROWS = 64
+
+
+def make_timed(max_step_s: float = 0.04) -> TimedSteps:
+    return TimedSteps(times=StepTimes(COSTS), max_step_s=max_step_s)
+
+
+def make_load(*prompts: WaitingPrompt, is_streamed: bool = True, is_encoding: bool = False) -> StepLoad:
+    return StepLoad(
+        num_decode_rows=NUM_ROWS,
+        num_decode_context=500 * NUM_ROWS,
+        is_streamed=is_streamed,
+        is_encoding=is_encoding,
+        prompts=iter(prompts),
+    )
+
+
+def waiting(num: int, wait_s: float, start: int = 0) -> list[WaitingPrompt]:
+    return [WaitingPrompt(start, 744, wait_s)] * num
+
+
+def predict(prompts: List[WaitingPrompt], num_tokens: int) -> float:
+    """Seconds of a step with the first `num_tokens` of these prompts."""
+    pairs, left = 0.0, num_tokens
+    for prompt in prompts:
+        count = min(left, prompt.num_tokens)
+        pairs, left = pairs + count_pairs(prompt.start, count), left - count
+    return StepTimes(COSTS).predict(StepWork(NUM_ROWS, 500 * NUM_ROWS, num_tokens, pairs))
+
+
+def limit(
+    timed: TimedSteps, prompts: List[WaitingPrompt], *, is_streamed: bool = True, is_encoding: bool = False
+) -> int:
+    found = timed.limit_prompt_tokens(make_load(*prompts, is_streamed=is_streamed, is_encoding=is_encoding))
+    assert found is not None
+    return found
+
+
+def duration(timed: TimedSteps, prompts: List[WaitingPrompt], **kind: bool) -> float:
+    return predict(prompts, limit(timed, prompts, **kind))
+
+
+@pytest.mark.parametrize("max_step_s", [0.012, 0.025, 0.04])
+@pytest.mark.parametrize("start", [0, 30_000])
+def test_a_step_has_as_many_tokens_as_its_duration_allows(max_step_s: float, start: int) -> None:
+    prompts = waiting(20, 1e6, start)
+    found = limit(make_timed(max_step_s), prompts)
+    assert predict(prompts, found) <= max_step_s < predict(prompts, found + 1)
+    if not start:  # no more attention than tokens: padding is used
+        assert found + NUM_ROWS in SIZES
+
+
+def test_a_step_has_all_that_waits_when_there_is_time() -> None:
+    assert limit(make_timed(), [WaitingPrompt(0, 200, 0.0), WaitingPrompt(100, 77, 0.0)]) == 277
+
+
+def test_a_step_computes_something_however_little_time_there_is() -> None:
+    assert limit(make_timed(1e-6), waiting(3, 0.0)) == LEAST_TOKENS
+    assert limit(make_timed(), []) == LEAST_TOKENS
+
+
+def test_steps_have_no_limit_while_nobody_reads() -> None:
+    assert make_timed().limit_prompt_tokens(make_load(*waiting(9, 9.0), is_streamed=False)) is None
+
+
+def test_steps_leave_room_for_calls_of_the_tower() -> None:
+    prompts = waiting(40, 1e6)
+    timed = make_timed()
+    beside = duration(timed, prompts, is_encoding=True)
+    assert 0.8 * 0.025 < beside <= 0.025
+    assert duration(timed, prompts, is_streamed=False, is_encoding=True) == beside
+    assert 0.9 * 0.04 < duration(timed, prompts) <= 0.04
+
+
+def test_steps_are_short_while_prompts_are_young_and_grow_as_they_age() -> None:
+    timed = make_timed()
+    young = [duration(timed, waiting(2, wait_s)) for wait_s in (0.0, 0.3, 0.65)]
+    assert young[0] == young[1] == young[2] <= 0.012
+    old = [duration(timed, waiting(40, wait_s)) for wait_s in (0.8, 5.0, 10.0, 15.0, 20.75, 1e6)]
+    assert 0.02 < old[0] <= 0.026 and 0.038 < old[-1] <= 0.04
+    assert all(earlier <= later for earlier, later in pairwise(old)) and len(set(old)) >= 4
+
+
+def test_steps_are_as_long_as_the_deadlines_of_all_prompts_need() -> None:
+    timed = make_timed()
+    durations = [duration(timed, waiting(count, 0.25)) for count in (1, *range(22, 34))]
+    assert all(fewer <= more for fewer, more in pairwise(durations))
+    assert durations[0] <= 0.012 and 0.02 < durations[-1] <= 0.025 and len(set(durations)) >= 4
+    prompts = waiting(27, 0.25)  # 20,088 tokens in half a second
+    found = limit(timed, prompts)
+    assert found / predict(prompts, found) >= 20_088 / 0.5 > (found - 64) / predict(prompts, found - 64)
+
+
+def test_a_prompt_behind_others_counts_with_those_before_it() -> None:
+    """The first prompt has time; the last one has little, but must wait for the first."""
+    timed = make_timed()
+    alone = duration(timed, [WaitingPrompt(0, 744, 0.72)])
+    behind = duration(timed, [*waiting(1, 0.0), WaitingPrompt(0, 744, 0.72)])
+    assert alone < behind
+
+
+def test_prompts_beyond_a_number_are_not_looked_at() -> None:
+    prompts = iter([WaitingPrompt(0, 1, 0.0)] * (2 * MAX_PROMPTS))
+    load = StepLoad(num_decode_rows=1, num_decode_context=1, is_streamed=True, is_encoding=False, prompts=prompts)
+    make_timed().limit_prompt_tokens(load)
+    assert len(list(prompts)) == MAX_PROMPTS
+
+
+prompt_lists = st.lists(
+    st.builds(WaitingPrompt, st.integers(0, 50_000), st.integers(1, 5000), st.floats(0, 100)), max_size=40
+)
+
+
+@given(prompt_lists, st.floats(1e-4, 1.0), st.booleans())
+def test_no_step_is_predicted_to_take_longer_unless_it_is_minimal(
+    prompts: list[WaitingPrompt], max_step_s: float, is_encoding: bool
+) -> None:
+    found = limit(make_timed(max_step_s), prompts, is_encoding=is_encoding)
+    num_tokens = min(found, sum(prompt.num_tokens for prompt in prompts))
+    share = 0.625 if is_encoding else 1.0
+    assert num_tokens <= LEAST_TOKENS or predict(prompts, num_tokens) <= share * max_step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("max_step_s", [1e-6, 0.008, 0.04])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_prompt_starves_beside_streamed_answers(max_step_s: float, seed: int) -> None:
+    """Each has all of its tokens after as many steps as minimal chunks of it and of those before it take."""
+    rng, clock, timed = random.Random(seed), Clock(), make_timed(max_step_s)
+    stream = make_sequence(0, 4, num_new_tokens=10**6, is_streamed=True)
+    config = SchedulerConfig(max_batch_size=1000, max_prefill_token_num=8192, session_len=10**6)
+    scheduler = Scheduler(config, BlockPool(1000, 64), policy=timed, clock=clock)
+    scheduler.add(stream)
+    step(scheduler)
+    due: dict[int, int] = {}
+    num_steps = num_ahead = 0
+    for _ in range(600):
+        if len(due) < 60 and rng.random() < 0.2:
+            seq_id, num_tokens = len(due) + 1, rng.randint(1, 900)
+            scheduler.add(make_sequence(seq_id, num_tokens, num_new_tokens=1))
+            num_ahead = max(num_ahead, num_steps * LEAST_TOKENS) + num_tokens
+            due[seq_id] = -(-num_ahead // LEAST_TOKENS)
+        plan = step(scheduler)
+        seconds = timed.times.predict(measure_work(plan.rows))
+        assert plan.rows[0].seq_id == 0, "the stream goes on in every step"
+        assert seconds <= max_step_s or measure_work(plan.rows).num_prompt_tokens <= LEAST_TOKENS
+        clock.now_s += seconds
+        num_steps += 1
+        assert all(scheduler.get(seq_id) is None for seq_id, last in due.items() if last <= num_steps)
+    assert len(due) == 60 and max(due.values()) <= num_steps
+
+
+def test_steps_with_prompts_correct_the_predictions() -> None:
+    timed, work = make_timed(), StepWork(1, 10, 512, count_pairs(0, 512))
+    decode = Row(seq_id=0, start=9, num_tokens=1, samples=True)
+    prompt = Row(seq_id=1, start=0, num_tokens=512, samples=True)
+    before = timed.times.predict(work)
+    for _ in range(20):
+        timed.observe([decode], 2 * before)
+    assert timed.times.predict(work) == before
+    for _ in range(20):
+        timed.observe([decode, prompt], 2 * before)
+    assert timed.times.predict(work) == pytest.approx(2 * before, rel=0.05)
+
+
+def test_what_to_do_takes_no_time_worth_mentioning() -> None:
+    """However many prompts wait, the durations predicted for one step are few."""
+    counted = CountedTimes(COSTS)
+    timed = TimedSteps(times=counted, max_step_s=0.04)
+    for num, wait_s in ((1, 0.0), (40, 0.3), (5000, 0.0), (5000, 9.0)):
+        counted.num_predictions = 0
+        timed.limit_prompt_tokens(make_load(*waiting(num, wait_s)))
+        assert counted.num_predictions <= 50
+
+
+class CountedTimes(StepTimes):
+    num_predictions = 0
+
+    def predict(self, work: StepWork) -> float:
+        self.num_predictions += 1
+        return super().predict(work)
