@@ -5,7 +5,7 @@
     with pipeline() as pipe:
         print(pipe(("describe this image", load_image("tiger.jpeg"))).text)
 
-Public names are loaded when they are first used, so that `import seesay` costs nothing.
+Public names are imported when they are first used, so that `import seesay` is fast.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
     "serve",
 ]
 
-# Where each public name lives: (module, name in it); no name is the module itself.
+# Public name → (module, name in it). None stands for the module itself.
 _HOMES: dict[str, tuple[str, str | None]] = {
     "APIClient": ("seesay.serving.client", "APIClient"),
     "AsyncEngine": ("seesay.engine.engine", "AsyncEngine"),

@@ -1,4 +1,4 @@
-"""The `seesay` command. A subcommand is one `Command`; its code is imported when it runs, so that help is instant."""
+"""The `seesay` command. Each subcommand is a `Command`. Its code is imported when it runs, so that help is fast."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from seesay.version import __version__
 
 _EXAMPLES = """\
   seesay demo                                      see the built-in model at work, nothing to download
-  seesay chat                                      talk to it; /image scene.png shows it a picture
-  seesay chat Qwen/Qwen2.5-VL-3B-Instruct          talk to a real model
+  seesay chat                                      chat with it; /image scene.png attaches a picture
+  seesay chat Qwen/Qwen2.5-VL-3B-Instruct          chat with a model from the Hugging Face hub
   seesay serve api_server Qwen/Qwen2.5-VL-7B-Instruct --server-port 23333
                                                    the OpenAI and Anthropic APIs on http://0.0.0.0:23333
-  seesay serve api_client http://localhost:23333   talk to that server
+  seesay serve api_client http://localhost:23333   chat with that server
   seesay serve gradio http://localhost:23333       the same in a browser
   seesay COMMAND --help                            the options of a command
 """
@@ -39,11 +39,11 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def make_parser() -> Parser:
-    """The parser of the whole command."""
+    """Return the parser of `seesay` and all its subcommands."""
     common = argparse.ArgumentParser(add_help=False)
-    # SUPPRESS: a subcommand's default must not undo what was given before its name.
+    # SUPPRESS: a default of the subcommand's parser would overwrite `seesay --debug COMMAND`.
     common.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="print the traceback of an error"
     )
     parser = Parser(
         prog="seesay",
@@ -78,7 +78,7 @@ def _add_commands(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line. Errors become one line on stderr; returns the exit status."""
+    """Run the command line and return the exit status. An error is printed to stderr as one line."""
     parser = make_parser()
     arguments, extra = parser.parse_known_args(argv)
     command = getattr(arguments, "parser", parser)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\nseesay: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output left (`seesay demo | head`): not an error, and nothing more can be written.
+        # The reader of our output has closed it (`seesay demo | head`). This is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -112,5 +112,5 @@ def _report(error: Exception, command: argparse.ArgumentParser, *, is_debug: boo
     if isinstance(error, SeesayError):
         print(f"seesay: error: {adapt(text, command)}", file=sys.stderr)
     else:
-        print(f"seesay: error: {type(error).__name__}: {text} (--debug shows where)", file=sys.stderr)
+        print(f"seesay: error: {type(error).__name__}: {text} (--debug prints the traceback)", file=sys.stderr)
     return EXIT_ERROR

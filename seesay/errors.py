@@ -1,12 +1,12 @@
-"""Every error that seesay raises on purpose. Knows nothing about HTTP.
+"""All errors that seesay raises on purpose. They are independent of HTTP.
 
     SeesayError
-    ├── RequestError       the user's request is wrong: one request ends, its siblings go on
+    ├── RequestError       the user's request is wrong: only this request ends
     ├── ConfigError        an option is wrong or not supported (also a ValueError)
     ├── CheckpointError    a model folder cannot be loaded: missing, truncated, unknown architecture
     └── MissingExtraError  an optional dependency is not installed (also an ImportError)
 
-`assert` is for our bugs, these are for everything else.
+`assert` is for our own bugs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SeesayError(Exception):
 class RequestError(SeesayError):
     """A request that cannot be answered.
 
-    `message` says what was wrong, where, and what to do; `param` names the argument or field at fault.
+    `message` says what is wrong, where, and what to do. `param` names the argument or field at fault.
     """
 
     def __init__(self, code: ErrorCode, message: str, param: str | None = None) -> None:
@@ -52,18 +52,18 @@ class RequestError(SeesayError):
 
 
 class ConfigError(SeesayError, ValueError):
-    """An option has a value that is wrong or not supported; the message names the option."""
+    """An option has a wrong or unsupported value. The message names the option."""
 
 
 class CheckpointError(SeesayError):
-    """A model folder or hub id that cannot be loaded; the message names the file or tensor."""
+    """A model folder or hub id cannot be loaded. The message names the file or tensor."""
 
 
 class MissingExtraError(SeesayError, ImportError):
-    """A feature needs a package of an extra that is not installed."""
+    """A feature requires a package that is not installed. The message names the extra."""
 
     def __init__(self, feature: str, *, package: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the package {package!r}: pip install 'seesay[{extra}]'")
+        super().__init__(f"{feature} requires the package {package!r}: pip install 'seesay[{extra}]'")
         self.feature = feature
         self.package = package
         self.extra = extra
@@ -73,8 +73,7 @@ class MissingExtraError(SeesayError, ImportError):
 
 
 def describe(error: BaseException) -> str:
-    """`Type: message`, cut to 500 characters. An error may come from anywhere: where its message cannot be made, the
-    type alone."""
+    """Return `Type: message`, cut to 500 characters, or only the type if `str(error)` fails."""
     try:
         return f"{type(error).__name__}: {error}"[:500]
     except Exception:

@@ -1,7 +1,7 @@
-"""Content hashes, the only keys of the caches: 32 bytes over length-framed parts, which cannot run together.
+"""Content hashes, the only keys of the caches: 32 bytes over parts, each framed by its length.
 
-blake3, or SHA-256 where that is not installed: of hashlib's it is the fastest on processors that compute it natively.
-Other Python threads run while large parts are hashed.
+Uses blake3, or SHA-256 if blake3 is not installed: it is the fastest hash of hashlib on processors with SHA
+instructions. Large parts are hashed without holding the GIL.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from seesay.thread_pool import ThreadPool
 
 DIGEST_BYTES = 32
 LARGE_BYTES = 1 << 20
-"""What one thread hashes; larger parts are divided among several, and stand with their own hash."""
+"""Size that one thread hashes. Larger parts are hashed by several threads, and their hash goes into the digest."""
 
 
 class _Hash(NamedTuple):
-    """A hasher for the parts of a digest, and the hash of one large part."""
+    """A hasher for the parts of a digest, and a function that hashes one large part."""
 
     new: Callable[[], Any]
     hash_large: Callable[[memoryview], bytes]
@@ -35,7 +35,7 @@ def _pick_hash() -> _Hash:
 
 
 def _hash_pieces(part: memoryview) -> bytes:
-    """SHA-256 of the SHA-256 hashes of pieces of `LARGE_BYTES`."""
+    """Return the SHA-256 of the SHA-256 hashes of pieces of `LARGE_BYTES`."""
     pieces = (part[start : start + LARGE_BYTES] for start in range(0, part.nbytes, LARGE_BYTES))
     threads = _threads(os.getpid())
     hashes = [threads.submit(lambda piece: hashlib.sha256(piece).digest(), piece) for piece in pieces]
@@ -44,7 +44,7 @@ def _hash_pieces(part: memoryview) -> bytes:
 
 @cache
 def _threads(_process_id: int) -> ThreadPool:
-    """Of this process: those of the one it was forked from do not run in it."""
+    """Return the threads of this process. Threads do not survive a fork, so the process id is the cache key."""
     return ThreadPool(min(4, os.cpu_count() or 1), name="seesay-hash")
 
 
@@ -52,9 +52,9 @@ _hash = _pick_hash()
 
 
 def digest(*parts: bytes | memoryview) -> bytes:
-    """32-byte hash of the parts in order: `digest(b"ab", b"c") != digest(b"a", b"bc")`.
+    """Return the 32-byte hash of the parts in order: `digest(b"ab", b"c") != digest(b"a", b"bc")`.
 
-    A memoryview is read in place when it is C-contiguous, and copied otherwise.
+    A memoryview is read in place if it is C-contiguous, and copied otherwise.
     """
     hasher = _hash.new()
     for part in parts:

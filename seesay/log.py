@@ -1,6 +1,6 @@
-"""The package's loggers: `seesay` for what happens, `seesay.prompts` for the prompts themselves (at INFO).
+"""The package's loggers: `seesay` for events, `seesay.prompts` for prompts (at INFO).
 
-Prompts are logged as text with markers; pictures and clips never are.
+Prompts are logged as text with markers. Pictures and videos are never logged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 
 class _Shorten(logging.Filter):
-    """Cuts the texts of log records to a number of characters."""
+    """Cut the string arguments of log records to a number of characters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class _Shorten(logging.Filter):
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to whatever sys.stderr is at the time, so that redirections work."""
+    """Write to the current sys.stderr, so that redirections work."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -42,15 +42,15 @@ _shorten = _Shorten()
 
 
 def set_up_logging(level: str, max_log_len: int | None = None) -> None:
-    """Set the level of `seesay`'s loggers, and how many characters of a prompt are logged (None: all).
+    """Set the level of `seesay`'s loggers, and the number of characters of a prompt that are logged (None: all).
 
-    Adds a handler for stderr unless the application has set up logging. Raises ConfigError for an unknown level.
+    Adds a handler for stderr unless the application has configured logging. Raises ConfigError for an unknown level.
     """
     name = level.upper() if isinstance(level, str) else None
     if name is None or name not in LEVELS:
-        raise ConfigError(f"log_level={level!r}: must be one of {', '.join(LEVELS)}")
+        raise ConfigError(f"log_level must be one of {', '.join(LEVELS)}, got {level!r}")
     if max_log_len is not None and not (isinstance(max_log_len, int) and max_log_len >= 0):
-        raise ConfigError(f"max_log_len={max_log_len!r}: must be at least 0, or None")
+        raise ConfigError(f"max_log_len must be at least 0 or None, got {max_log_len!r}")
     logger = logging.getLogger("seesay")
     logger.setLevel(name)
     _shorten.max_chars = max_log_len

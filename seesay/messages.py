@@ -1,4 +1,4 @@
-"""The configurations under the module name that LMDeploy has for them. They live in `config.py`."""
+"""The configurations under LMDeploy's module name. They are defined in `seesay.config`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Chat templates as Python classes, under the names that LMDeploy gives them.
+"""Chat templates as Python classes, under LMDeploy's names.
 
     @MODELS.register_module(name="mine")
     class Mine(BaseChatTemplate):
         def __init__(self, user="<|user|>", eoh="\\n", assistant="<|bot|>"):
             super().__init__(user=user, eoh=eoh, assistant=assistant)
 
-Afterwards `ChatTemplateConfig("mine")` chooses it. A class is its pieces: how they are joined is the same for all.
+`ChatTemplateConfig("mine")` then selects it. A class only defines pieces; all templates join them in the same way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Registered = TypeVar("Registered", bound="type[BaseChatTemplate]")
 
 
 class BaseChatTemplate:
-    """The pieces of a chat template (see `ChatTemplateConfig`); subclasses bring defaults for them."""
+    """The pieces of a chat template (see `ChatTemplateConfig`). Subclasses define their defaults."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class BaseChatTemplate:
         capability: Literal["completion", "chat"] = "chat",
         stop_words: Sequence[str] | None = None,
     ) -> None:
-        """Raises ConfigError for a piece that is no text."""
+        """Raises ConfigError for a piece that is not a string."""
         if capability not in ("completion", "chat"):
-            raise ConfigError(f"capability={capability!r} is not supported (only 'chat' and 'completion' are)")
+            raise ConfigError(f"capability={capability!r} is not supported, only 'chat' and 'completion'")
         if isinstance(stop_words, str):
-            raise ConfigError(f"stop_words={stop_words!r}: must be a list (a text each) or None")
+            raise ConfigError(f"stop_words must be a list of strings or None, got {stop_words!r}")
         self.pieces = templates.Pieces(
             system=system,
             meta_instruction=meta_instruction,
@@ -64,20 +64,20 @@ class BaseChatTemplate:
 
 
 class ChatTemplateRegistry:
-    """Makes classes known by name."""
+    """Register template classes by name."""
 
     def register_module(self, name: str) -> Callable[[Registered], Registered]:
-        """A decorator for subclasses of `BaseChatTemplate` that can be made without arguments.
+        """Decorate a subclass of `BaseChatTemplate` that can be constructed without arguments.
 
-        Raises ConfigError for a name that is taken, and for a class that joins its pieces by methods of its own.
+        Raises ConfigError if the name is taken, or if the class overrides the methods that join the pieces.
         """
 
         def register(cls: Registered) -> Registered:
             for method in ("get_prompt", "messages2prompt"):
                 if hasattr(cls, method):
                     raise ConfigError(
-                        f"{cls.__name__}.{method} is not supported: a template is its pieces; for other forms, give "
-                        "a jinja file with ChatTemplateConfig(name, model_path='template.jinja')"
+                        f"{cls.__name__}.{method} is not supported: a template only defines pieces; for other formats, "
+                        "use a jinja file: ChatTemplateConfig(name, model_path='template.jinja')"
                     )
             templates.register(name, cls().pieces)
             return cls

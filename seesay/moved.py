@@ -1,4 +1,4 @@
-"""Names of LMDeploy that have no counterpart here: importing one says what to use instead."""
+"""Names of LMDeploy that have no counterpart here. Importing one raises an error that says what to use instead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 
 def advise(module: str, advice: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of `module`: it raises ImportError for the names in `advice`, and tells what is said
-    there."""
+    """Return a `__getattr__` for `module` that raises ImportError with advice for the names in `advice`."""
 
     def get(name: str) -> Any:
         if name in advice:

@@ -1,4 +1,4 @@
-"""The engine's configuration under the module name that LMDeploy has for it. There is one engine here."""
+"""The engine's configuration under LMDeploy's module name."""
 
 from __future__ import annotations
 

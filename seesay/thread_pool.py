@@ -1,7 +1,8 @@
-"""Threads that run calls for others, as `concurrent.futures.ThreadPoolExecutor` does, with two differences.
+"""A thread pool like `concurrent.futures.ThreadPoolExecutor`, with two differences.
 
-They take calls until the interpreter really ends: an executor refuses them as soon as the main thread is over, while
-other threads of a script still ask questions. And a call that no thread can be started for is refused, not left behind.
+It accepts calls until the interpreter exits; an executor refuses them as soon as the main thread has ended, although
+other threads of a script may still run. It also refuses a call for which no thread can be started, instead of queueing
+it forever.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Calls:
-    """The calls of a pool: a queue, in which None ends the threads, and the number that are queued or running."""
+    """The calls of a pool: a queue, in which None ends the threads, and the number of queued and running calls."""
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -27,9 +28,9 @@ class _Calls:
 
 
 class ThreadPool:
-    """Run calls in at most `max_threads` daemon threads, started when they are needed.
+    """Run calls in at most `max_threads` daemon threads, which start when they are needed.
 
-    The threads end when the pool is closed, or when nobody refers to it any more; they finish what was submitted.
+    The threads finish all submitted calls and end when the pool is closed or garbage-collected.
     """
 
     def __init__(self, max_threads: int, *, name: str) -> None:
@@ -42,7 +43,7 @@ class ThreadPool:
         weakref.finalize(self, self._calls.queue.put, None).atexit = False
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `call` soon. Raises `RuntimeError` when the pool is closed, or has no thread and none can be started."""
+        """Submit `call`. Raises `RuntimeError` if the pool is closed, or has no thread and cannot start one."""
         future: Future[T] = Future()
         with self._calls.lock:
             if self._is_closed:
@@ -61,11 +62,11 @@ class ThreadPool:
         except RuntimeError:
             if not self._threads:
                 raise
-            return  # the threads that there are come to it later
+            return  # an existing thread will run it
         self._threads.append(thread)
 
     def close(self) -> None:
-        """Finish what was submitted, and end the threads."""
+        """Finish all submitted calls, then end the threads."""
         with self._calls.lock:
             self._is_closed = True
             self._calls.queue.put(None)
@@ -75,17 +76,17 @@ class ThreadPool:
 
 
 def _work(calls: _Calls) -> None:
-    """Run calls until None comes, which is left for the other threads. Holds no reference to the pool."""
+    """Run calls until None comes, which stays in the queue for the other threads. Holds no reference to the pool."""
     while (call := calls.queue.get()) is not None:
         call()
-        del call  # what it refers to must not live until the next one comes
+        del call  # its arguments must not stay alive until the next call comes
         with calls.lock:
             calls.num_unfinished -= 1
     calls.queue.put(None)
 
 
 def run_call(future: Future[T], call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Run a call, unless it was cancelled, and let `future` have its result or exception."""
+    """Run a call unless it was cancelled, and set its result or exception on `future`."""
     if not future.set_running_or_notify_cancel():
         return
     try:

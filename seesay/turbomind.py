@@ -1,4 +1,4 @@
-"""The configuration of LMDeploy's other engine, under its module name. There is one engine here, which takes it too."""
+"""The configuration of LMDeploy's other engine, under its module name. The one engine here accepts it too."""
 
 from __future__ import annotations
 

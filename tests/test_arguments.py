@@ -61,7 +61,7 @@ def test_a_template_by_name_or_configuration(pipe):
 def test_pieces_of_a_template_are_texts(pipe, name):
     if name is not None:
         pipe.chat_template = name
-        with pytest.raises(ConfigError, match="user=None: must be a text"):
+        with pytest.raises(ConfigError, match="user must be a string, got None"):
             pipe.chat_template.user = None
     for attribute, wrong in (("meta_instruction", 5), ("stop_words", "abc"), ("stop_words", [1])):
         with pytest.raises(ConfigError, match=f"{attribute}=.*must be"):
@@ -81,7 +81,7 @@ def test_names_of_things(pipe):
         ({"model_path": None}, TypeError, "model_path must be"),
         ({"model_path": 5}, TypeError, "model_path must be"),
         ({"model_path": ""}, CheckpointError, "model path is empty"),
-        ({"backend_config": {}}, TypeError, "backend_config must be EngineConfig or TurbomindEngineConfig, not dict"),
+        ({"backend_config": {}}, TypeError, "backend_config must be EngineConfig or TurbomindEngineConfig, got dict"),
         ({"backend_config": VisionConfig()}, TypeError, "backend_config must be"),
         ({"vision_config": EngineConfig()}, TypeError, "vision_config must be VisionConfig"),
         ({"chat_template_config": 5}, TypeError, "chat_template_config must be ChatTemplateConfig or str"),
@@ -99,9 +99,9 @@ def test_wrong_arguments_of_calls(pipe):
     for wrong in ({}, EngineConfig(), 5, "greedy"):
         with pytest.raises(TypeError, match=f"gen_config must be a GenerationConfig .*not {type(wrong).__name__}"):
             pipe("hello", gen_config=wrong)
-    with pytest.raises(TypeError, match="session must be Session, not int"):
+    with pytest.raises(TypeError, match="session must be Session, got int"):
         pipe.chat("hello", session=5)
-    with pytest.raises(TypeError, match="sessions must be a Session or a list of them, not int"):
+    with pytest.raises(TypeError, match="sessions must be a Session or a list of Sessions, got int"):
         pipe.stream_infer("hello", sessions=5)
 
 

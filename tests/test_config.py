@@ -116,7 +116,7 @@ def test_configurations_still_are_frozen_dataclasses():
     assert "temperature" in inspect.signature(GenerationConfig).parameters
     with pytest.raises(AttributeError):
         config.top_k = 2
-    with pytest.raises(TypeError, match="GenerationConfig takes its options by name"):
+    with pytest.raises(TypeError, match="GenerationConfig takes keyword arguments only"):
         GenerationConfig(1, 512)
     with pytest.raises(TypeError, match="'nonsense'"):
         GenerationConfig(nonsense=1)

@@ -160,7 +160,7 @@ def test_serve_is_a_function_whatever_was_imported(first):
         "    except seesay.errors.ConfigError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == ["backend='x': must be 'pytorch' or 'turbomind'"] * 2, done.stderr
+    assert done.stdout.splitlines() == ["backend must be 'pytorch' or 'turbomind', got 'x'"] * 2, done.stderr
 
 
 @pytest.mark.parametrize(

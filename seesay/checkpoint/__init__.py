@@ -1,7 +1,7 @@
-"""A model folder in the Hugging Face layout: finds it, reads its JSON files and hands out its tensors one by one.
+"""Find a model folder in the Hugging Face layout, read its JSON files, and read its tensors one by one.
 
-Knows file formats, no models. Nothing in a folder is trusted: sizes, offsets and paths are checked before they are
-used, and pickles are never opened. Importing this module does not import torch.
+This module knows file formats, not models. Nothing in a folder is trusted: sizes, offsets and paths are validated
+before use, and pickles are never opened. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 HUB_PATTERNS = ("*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
 _MAX_TEXT_BYTES = 16 << 20
-"""Largest file of JSON or text that is read: the index of 100,000 tensors has half of it."""
+"""Largest JSON or text file that is read. The index of 100,000 tensors is half as large."""
 _MAX_TOKENIZER_BYTES = 64 << 20
-"""Largest file of a tokenizer: those of 250,000 tokens have half of it."""
+"""Largest file of a tokenizer. A tokenizer of 250,000 tokens is half as large."""
 _MAX_HEADER_BYTES = 25 << 20
 _SAMPLE_BYTES = 4096
 _DTYPE_BYTES = {
@@ -55,16 +55,16 @@ def resolve_checkpoint(
     revision: str | None = None,
     download_dir: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """The local folder that `model_path` names: a folder, 'seesay-demo', or a hub id (downloaded when needed).
+    """Return the local folder of `model_path`: a folder, 'seesay-demo', or a hub id (downloaded if needed).
 
-    `revision` is a branch, tag or commit and `download_dir` the cache folder; both matter to hub ids only.
-    Raises `CheckpointError` when there is no such folder or the hub cannot give it.
+    revision: branch, tag or commit; download_dir: the cache folder. Both apply to hub ids only.
+    Raises `CheckpointError` if there is no such folder or the download fails.
     """
     if not isinstance(model_path, str | os.PathLike):
-        raise TypeError(f"model_path must be a folder's path or a hub id, not {type(model_path).__name__}")
+        raise TypeError(f"model_path must be the path of a folder or a hub id, got {type(model_path).__name__}")
     name = os.fspath(model_path)
     if not name:
-        raise CheckpointError(f"model path is empty: pass a folder, a hub id, or {DEMO_MODEL!r}")
+        raise CheckpointError(f"model path must not be empty: pass a folder, a hub id, or {DEMO_MODEL!r}")
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -85,7 +85,7 @@ def _download(repo_id: str, *, revision: str | None, download_dir: str | os.Path
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     at = f" at revision {revision!r}" if revision else ""
-    advice = "If you have it on disk, pass the folder's path instead of the id."
+    advice = "If you have the model on disk, pass the path of its folder instead of the id."
     try:
         folder = snapshot_download(
             repo_id,
@@ -107,7 +107,7 @@ def _download(repo_id: str, *, revision: str | None, download_dir: str | os.Path
 
 
 def _make_bar_class() -> type:
-    """The hub's progress bars, none of them where standard error is no terminal."""
+    """Return the class of the hub's progress bars. They are hidden if standard error is not a terminal."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class TerminalBar(tqdm):
@@ -121,7 +121,7 @@ def _make_bar_class() -> type:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """Where one tensor lies: file, dtype name as safetensors spells it, shape."""
+    """The place of one tensor: its file, its dtype as safetensors names it, and its shape."""
 
     file: Path
     dtype: str
@@ -130,7 +130,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One model folder. `config` is config.json with the overrides merged in; `stored` maps tensor names to places."""
+    """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places."""
 
     path: Path
     config: Mapping[str, Any]
@@ -140,15 +140,15 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], hf_overrides: Mapping[str, Any] | None = None) -> Checkpoint:
-        """Read the folder's JSON files and the headers of its safetensors files; no tensor is read yet.
+        """Read the folder's JSON files and the headers of its safetensors files. Tensors are not read yet.
 
-        Raises `CheckpointError` naming the file or tensor: no config.json, no safetensors, a missing shard, a
-        truncated file, an index that leaves the folder, an unknown dtype.
+        Raises `CheckpointError` that names the file or tensor for a missing config.json, missing safetensors or shards,
+        a truncated file, an index that points out of the folder, or an unknown dtype.
         """
         path = Path(path)
         config = _read_object(path / "config.json")
         if config is None:
-            raise CheckpointError(f"{path}: no config.json, so this is no model folder")
+            raise CheckpointError(f"{path}: not a model folder: it has no config.json")
         merged = _merge(config, hf_overrides or {}, where="hf_overrides")
         _refuse_quantized(path / "config.json", merged)
         digest = hashlib.blake2b(digest_size=32)
@@ -164,7 +164,9 @@ class Checkpoint:
         if index is not None:
             for name, shard in index["weight_map"].items():
                 if name not in stored or stored[name].file.name != Path(shard).name:
-                    raise CheckpointError(f"{path / shard}: tensor {name!r} is missing; {INDEX_FILE} says it is here")
+                    raise CheckpointError(
+                        f"{path / shard}: tensor {name!r} is missing, but {INDEX_FILE} lists it in this file"
+                    )
         return cls(
             path=path,
             config=merged,
@@ -175,7 +177,7 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str:
-        """The first entry of config.json's `architectures`; where it has none, the base model of its `model_type`."""
+        """The first entry of config.json's `architectures`, or else the base model of its `model_type`."""
         names = self.config.get("architectures") or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise CheckpointError(f"{self.path / 'config.json'}: architectures must be a list of names, got {names!r}")
@@ -189,7 +191,7 @@ class Checkpoint:
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
             raise CheckpointError(
                 f"{self.path / 'config.json'}: model_type {kind!r} is unknown to the installed transformers "
-                "(code from checkpoints is not run): a newer transformers may know it"
+                "(code from checkpoints is not run): try a newer transformers"
             )
         config_class: type[PretrainedConfig] = CONFIG_MAPPING[kind]
         return config_class
@@ -205,13 +207,13 @@ class Checkpoint:
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error
 
     def hf_config(self) -> PretrainedConfig:
-        """The Transformers config, overrides applied. Never runs code of the checkpoint."""
+        """The Transformers config, with overrides applied. Never runs code of the checkpoint."""
         return self._hf_config
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Raise `CheckpointError` in place of whatever goes wrong inside, while the model is built of what this folder
-        says; its own errors and those of options stay as they are."""
+        """Turn exceptions inside the block, which builds the model from this folder, into `CheckpointError`. Our own
+        errors and those of options are passed on unchanged."""
         try:
             yield
         except (CheckpointError, ConfigError):
@@ -226,30 +228,27 @@ class Checkpoint:
             ValueError,
         ) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise CheckpointError(
-                f"{self.path}: the model cannot be built as its files describe it: {reason}"
-            ) from error
+            raise CheckpointError(f"{self.path}: the model cannot be built from its files: {reason}") from error
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """The JSON object in file `name` of the folder, or None when there is no such file."""
+        """Return the JSON object in the file `name` of the folder, or None if there is no such file."""
         return _read_object(_inside(self.path, name))
 
     def tensor_names(self) -> frozenset[str]:
-        """Names of all tensors in the folder."""
+        """Return the names of all tensors in the folder."""
         return frozenset(self.stored)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of one tensor; `CheckpointError` naming it when it is missing."""
+        """Return the shape of one tensor. Raises `CheckpointError` that names it if it is missing."""
         return self._find(name).shape
 
     def tensors(
         self, names: Iterable[str], device: torch.device | str, dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Read weights one at a time straight to `device`, file by file, converted to `dtype` when it is given.
+        """Read weights one at a time directly to `device`, file by file, and convert them to `dtype` if it is given.
 
-        A CPU tensor may share memory with the mapped file: copy it when you keep it. Raises `CheckpointError`
-        naming the tensor or file, also for one that is stored quantized.
-        On a terminal a progress bar shows what takes longer than a second.
+        A CPU tensor may share memory with the mapped file: copy it to keep it. Raises `CheckpointError` that names the
+        tensor or file, also for quantized weights. On a terminal, reading for more than a second shows a progress bar.
         """
         from safetensors import SafetensorError, safe_open
         from tqdm import tqdm
@@ -273,7 +272,7 @@ class Checkpoint:
                             yield name, tensor if dtype is None else tensor.to(dtype)
                             bar.update()
                 except (SafetensorError, OSError) as error:
-                    raise CheckpointError(f"{file}: cannot be read: {error}") from error
+                    raise CheckpointError(f"cannot read {file}: {error}") from error
 
     def _find(self, name: str) -> StoredTensor:
         try:
@@ -283,8 +282,8 @@ class Checkpoint:
 
 
 def guess_stored_name(own: str, stored_as: Mapping[str, str]) -> str:
-    """How a checkpoint would spell the tensor that a model calls `own`, going by how it spells its neighbours:
-    `stored_as` maps the model's names to the checkpoint's. `own` itself where that tells nothing."""
+    """Guess the checkpoint's name of the tensor that the model names `own`, by the names of its neighbors. `stored_as`
+    maps the model's names to the checkpoint's. Returns `own` if there is no similar name."""
     module = own.partition(".")[0]
     for neighbour, stored in stored_as.items():
         if neighbour.partition(".")[0] == module and stored.endswith(neighbour):
@@ -293,13 +292,13 @@ def guess_stored_name(own: str, stored_as: Mapping[str, str]) -> str:
 
 
 def is_buffer(name: str) -> bool:
-    """Whether a tensor's name is that of what modules of Transformers keep beside their weights, such as causal masks
-    and rotary tables: checkpoints carry it along, no model reads it."""
+    """Return whether a tensor is a buffer of a Transformers module, such as a causal mask or a rotary table, by its
+    name. Some checkpoints contain buffers; no model reads them."""
     return _BUFFER.search(name) is not None
 
 
 def _with_known_names(config: dict[str, Any]) -> dict[str, Any]:
-    """Replace, in place, what Transformers knows by another name: rotary scaling 'su' is 'longrope'."""
+    """Replace, in place, values that Transformers knows by another name: rotary scaling 'su' is 'longrope'."""
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         for rotary in (part.get("rope_scaling"), part.get("rope_parameters")):
             for key in ("type", "rope_type"):
@@ -315,14 +314,14 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, where: str) -
         if isinstance(value, Mapping) and isinstance(inner, Mapping):
             merged[key] = _merge(inner, value, where=f"{where}.{key}")
         elif isinstance(inner, Mapping) and value is not None:
-            raise CheckpointError(f"{where}.{key}={value!r}: config.json has an object there")
+            raise CheckpointError(f"{where}.{key} must be a dict, as in config.json, got {value!r}")
         else:
             merged[key] = value
     return merged
 
 
 def _refuse_quantized(file: Path, config: Mapping[str, Any]) -> None:
-    """Quantized weights would be read as if they were plain numbers."""
+    """Refuse quantized weights, which would otherwise be read as plain numbers."""
     for part in (config, config.get("text_config"), config.get("llm_config")):
         settings = part.get("quantization_config") if isinstance(part, Mapping) else None
         if settings:
@@ -334,8 +333,8 @@ def _refuse_quantized(file: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_text(file: Path) -> str:
-    """The content of a file of a model folder. Raises `CheckpointError` for what is no regular file (reading a pipe or
-    a device may never end) or too large, OSError or UnicodeDecodeError for what cannot be read."""
+    """Return the content of a file of a model folder. Raises `CheckpointError` if it is too large or not a regular file
+    (reading a pipe or a device may never end), and OSError or UnicodeDecodeError if it cannot be read."""
     with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise CheckpointError(f"{file}: not a regular file")
@@ -346,15 +345,15 @@ def read_text(file: Path) -> str:
 
 
 def check_tokenizer_files(folder: Path, names: Iterable[str]) -> None:
-    """Raise `CheckpointError` for those of the files `names` that are there and that `read_text` would refuse, but for
-    the size that tokenizers may have: for files that others read."""
+    """Check the files `names`, which other libraries will read. Raises `CheckpointError` for an existing file that
+    `read_text` would refuse, with the larger size limit of tokenizers."""
     for file in (folder / name for name in names):
         try:
             found = file.stat()
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise CheckpointError(f"{file}: cannot be read: {error}") from None
+            raise CheckpointError(f"cannot read {file}: {error}") from None
         if not stat.S_ISREG(found.st_mode):
             raise CheckpointError(f"{file}: not a regular file")
         if found.st_size > _MAX_TOKENIZER_BYTES:
@@ -362,7 +361,7 @@ def check_tokenizer_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def _too_large(file: Path, most: int) -> CheckpointError:
-    return CheckpointError(f"{file}: has more than {most} bytes, which no file of this kind needs")
+    return CheckpointError(f"{file}: has more than {most} bytes, the limit for a file of this kind")
 
 
 def _read_object(file: Path) -> dict[str, Any] | None:
@@ -371,19 +370,19 @@ def _read_object(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: cannot be read as JSON: {error}") from None
+        raise CheckpointError(f"{file}: not valid JSON: {error}") from None
     if not isinstance(data, dict):
-        raise CheckpointError(f"{file}: holds a JSON {type(data).__name__}, not an object")
+        raise CheckpointError(f"{file}: must hold a JSON object, got a {type(data).__name__}")
     return data
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """`folder / name`, refused when it leads out of the folder by its spelling.
+    """Return `folder / name`. Raises `CheckpointError` if `name` is absolute or has '..'.
 
-    Symbolic links are followed: the hub's cache is made of links to files beside the folder.
+    Symbolic links may lead out of the folder: the hub's cache is made of links to files beside it.
     """
     if not name or Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name:
-        raise CheckpointError(f"{folder}: file name {name!r} leads out of the folder")
+        raise CheckpointError(f"{folder}: file name {name!r} points out of the folder")
     return folder / name
 
 
@@ -392,21 +391,21 @@ def _shard_files(folder: Path, index: dict[str, Any] | None) -> list[Path]:
         weight_map = index.get("weight_map")
         is_map = isinstance(weight_map, dict) and all(isinstance(v, str) for v in weight_map.values())
         if not isinstance(weight_map, dict) or not is_map:
-            raise CheckpointError(f"{folder / INDEX_FILE}: no 'weight_map' of tensor names to file names")
+            raise CheckpointError(f"{folder / INDEX_FILE}: 'weight_map' must map tensor names to file names")
         files = [_inside(folder, name) for name in sorted(set(weight_map.values()))]
         for file in files:
             if not file.is_file():
-                raise CheckpointError(f"{file}: this shard is missing; {INDEX_FILE} lists it")
+                raise CheckpointError(f"{file}: the shard is missing, but {INDEX_FILE} lists it")
         return files
     if (folder / SINGLE_FILE).is_file():
         return [folder / SINGLE_FILE]
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLE_SUFFIXES)
     if pickles:
         raise CheckpointError(
-            f"{folder}: its weights are pickles ({pickles[0]}), which can run code and are not opened. "
+            f"{folder}: the weights are pickles ({pickles[0]}), which can run code and are not opened. "
             "Convert the checkpoint to safetensors"
         )
-    raise CheckpointError(f"{folder}: no weights: neither {SINGLE_FILE} nor {INDEX_FILE} is there")
+    raise CheckpointError(f"{folder}: no weights: there is neither {SINGLE_FILE} nor {INDEX_FILE}")
 
 
 def _update_framed(digest: Any, *parts: bytes) -> None:
@@ -416,7 +415,7 @@ def _update_framed(digest: Any, *parts: bytes) -> None:
 
 
 def _read_header(file: Path, digest: Any) -> dict[str, StoredTensor]:
-    """Tensors listed in one safetensors file; `digest` takes in its name, size, header and a sample of its data.
+    """Read the header of a safetensors file. Update `digest` with its name, size, header and a sample of its data.
 
     Format: u64 little-endian header length, JSON header, data (https://github.com/huggingface/safetensors#format).
     """

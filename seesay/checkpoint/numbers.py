@@ -1,7 +1,7 @@
-"""Checks the numbers in a checkpoint's config.json before anything is built of them, Transformers' own object included.
+"""Check the numbers in a checkpoint's config.json before anything is built from them, even Transformers' config object.
 
-Knows the fields' names and what is plausible, no model: whether the numbers fit the tensors is found when these are
-read.
+This module knows the names of fields and plausible values, not models. Whether the numbers fit the tensors is checked
+when the tensors are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COUNTS: Mapping[str, int] = {
     **dict.fromkeys(("patch_size", "spatial_patch_size"), 1 << 12),
     **dict.fromkeys(("temporal_patch_size", "spatial_merge_size", "in_channels", "in_chans", "num_channels"), 1 << 8),
 }
-"""Fields that hold a whole number from 1 on, or two of them (height and width), and the largest that is plausible."""
+"""Fields that hold an integer of at least 1, or two (height and width), with the largest plausible value."""
 
 _POSITIVE: Mapping[str, float] = {
     "rope_theta": 1e18,
@@ -41,18 +41,18 @@ _POSITIVE: Mapping[str, float] = {
     "attn_logit_softcapping": 1e6,
     "final_logit_softcapping": 1e6,
 }
-"""Fields that hold a number above 0, or a list of them, and the largest that is plausible."""
+"""Fields that hold a number above 0, or a list of such numbers, with the largest plausible value."""
 
 _FROM_ZERO: Mapping[str, float] = {"rms_norm_eps": 1.0, "layer_norm_eps": 1.0, "tokens_per_second": 1e6}
 
 _MAX_DEPTH = 4
-"""How deep configurations are nested: text_config, rope_parameters, a layer type."""
+"""Nesting depth of configurations: text_config, rope_parameters, a layer type."""
 
 
 def check_numbers(file: Path, config: Mapping[str, Any], *, at: str = "", depth: int = 0) -> None:
-    """Raise `CheckpointError` naming the first field of `config`, or of one inside it, that holds no plausible number.
+    """Raise `CheckpointError` for the first field of `config`, or of a nested config, without a plausible number.
 
-    null is not looked at: it stands for Transformers' own default.
+    null is skipped: it means Transformers' default.
     """
     for name, value in config.items():
         place = f"{at}{name}"
@@ -64,7 +64,7 @@ def check_numbers(file: Path, config: Mapping[str, Any], *, at: str = "", depth:
         elif name in _COUNTS:
             most = _COUNTS[name]
             if not all(_is_whole(item) and 1 <= item <= most for item in _items(value)):
-                raise CheckpointError(f"{file}: {place} must be a whole number from 1 to {most}, got {_show(value)}")
+                raise CheckpointError(f"{file}: {place} must be an integer from 1 to {most}, got {_show(value)}")
         elif name in _POSITIVE:
             if not all(_is_finite(item) and 0 < item <= _POSITIVE[name] for item in _items(value)):
                 raise CheckpointError(
@@ -77,7 +77,7 @@ def check_numbers(file: Path, config: Mapping[str, Any], *, at: str = "", depth:
 
 
 def _items(value: Any) -> list[Any]:
-    """The numbers that `value` holds; an empty list holds one that is none."""
+    """Return the numbers in `value`. An empty list gives one entry that is not a number."""
     if not isinstance(value, list):
         return [value]
     return value or [None]

@@ -1,3 +1,3 @@
-"""The subcommands of `seesay`, one module each. Importing one is cheap: what it needs is imported when it runs."""
+"""The subcommands of `seesay`, one module each. Importing one is cheap: it imports its dependencies when it runs."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Messages for people at a command line: what configurations call an option has another name there; a mistyped word has
-a nearest known one."""
+"""Adapt error messages to the command line: replace field names of configurations by options, and suggest the known
+word nearest to a mistyped one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-# Options whose names on the command line are not those of the configurations.
+# Field of a configuration → destination of its option, where the names differ.
 _NAMES = {
     "block_size": "cache_block_seq_len",
     "chat_template_config": "chat_template",
@@ -24,13 +24,13 @@ _NAMES = {
     "request_timeout_s": "request_timeout",
     "drain_timeout_s": "drain_timeout",
 }
-# A word with an underscore, or any after the name of a configuration.
+# A word with an underscore, or any word after the name of a configuration class.
 _OPTION = re.compile(r"\b(?:[A-Z]\w+(?:Config|Limits|Settings)\.([a-z_]+)|([a-z]+(?:_[a-z]+)+))\b")
 _ADVICE = re.compile(r",? or raise MediaLimits\.\w+")
 
 
 def find_options(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Return the long option of each destination of a parser, without those of its subcommands."""
+    """Map each destination of a parser to its long option. Subcommands are not included."""
     found: dict[str, str] = {}
     for action in parser._actions:
         for name in action.option_strings:
@@ -40,8 +40,8 @@ def find_options(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def adapt(message: str, parser: argparse.ArgumentParser | None) -> str:
-    """Return `message` with the options of `parser` in place of what configurations call them, and without advice to
-    raise a limit that it has no option for."""
+    """Replace field names of configurations in `message` by the options of `parser`. Drop the advice to raise a limit
+    for which there is no option."""
     known = {} if parser is None else find_options(parser)
 
     def rename(match: re.Match[str]) -> str:
@@ -52,6 +52,6 @@ def adapt(message: str, parser: argparse.ArgumentParser | None) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return ': did you mean …?' with the known word that is nearest to `word`; '' when none is near."""
+    """Return ': did you mean …?' with the known word nearest to `word`, or '' if none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f": did you mean {near[0]!r}?" if near else ""

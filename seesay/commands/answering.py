@@ -1,4 +1,5 @@
-"""Who answers in a chat: a model in this process, or a server. Both stream `Piece`s and raise `SeesayError`."""
+"""The two sources of answers in a chat: a model in this process, or a server. Both stream `Piece`s and raise
+`SeesayError`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Tokens of one answer; those of pictures and from the cache are part of the prompt's."""
+    """Token counts of one answer. The prompt's count includes media tokens and cached tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -31,7 +32,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """New text of an answer. The last one has the counts, and says whether the answer was cut at its limit."""
+    """New text of an answer. The last piece has the counts, and says whether the answer reached its length limit."""
 
     text: str = ""
     counts: Counts | None = None
@@ -42,21 +43,21 @@ Pieces = Generator[Piece, None, None]
 
 
 class Answerer(Protocol):
-    """Answers conversations, one at a time. Closing the generator early stops the answer."""
+    """Answer conversations, one at a time. Closing the generator early stops the answer."""
 
     def answer(self, messages: Messages) -> Pieces: ...
 
 
 class LocalModel:
-    """A pipeline in this process."""
+    """Answer with a pipeline in this process."""
 
     def __init__(self, pipe: Pipeline, gen_config: GenerationConfig) -> None:
         self._pipe = pipe
         self._gen_config = gen_config
 
     def answer(self, messages: Messages) -> Pieces:
-        """Raises RequestError for what the model cannot answer."""
-        # Not through the pipeline's own calls: for them `IMAGE_TOKEN` is a marker, and what is typed here is text.
+        """Yield the answer. Raises RequestError for a conversation that the model cannot answer."""
+        # Do not call `Pipeline.stream_infer`: it takes a typed `IMAGE_TOKEN` for a picture marker; here it is text.
         request = GenerationRequest(prompt=parse_messages(messages), gen_config=self._gen_config)
         with closing(Batch(self._pipe.engine, [request]).deltas()) as deltas:
             for _, delta in deltas:
@@ -74,7 +75,7 @@ class LocalModel:
 
 
 class RemoteModel:
-    """A model of a server. `fields` are added to every request."""
+    """Answer with a model of a server. `fields` are added to every request."""
 
     def __init__(self, client: APIClient, model: str, fields: Mapping[str, Any]) -> None:
         self._client = client
@@ -82,7 +83,7 @@ class RemoteModel:
         self._fields = fields
 
     def answer(self, messages: Messages) -> Pieces:
-        """Raises APIError for what the server refuses."""
+        """Yield the answer. Raises APIError for a request that the server refuses."""
         is_cut = False
         chunks = self._client.chat_completions_v1(
             self._model,

@@ -1,4 +1,4 @@
-"""`seesay chat`: talk to a model in this process, at a terminal or over a pipe."""
+"""`seesay chat`: chat with a model in this process, in a terminal or through pipes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from seesay.commands.terminal import Terminal
 
 _EXAMPLES = """\
-  seesay chat                                      talk to the built-in model
+  seesay chat                                      chat with the built-in model
   seesay chat Qwen/Qwen2.5-VL-3B-Instruct --device cuda:1
   seesay chat --image scene.png --prompt 'describe this image'
-                                                   one question, then done
-  echo 'Calculate 3 + 4.' | seesay chat            each line is a message; only answers are printed
-  seesay chat --prompt - < question.txt            all of the input is one message
-in the chat, /image PATH shows a picture and /help lists the rest.
+                                                   answer one question and exit
+  echo 'Calculate 3 + 4.' | seesay chat            one message per line; prints only the answers
+  seesay chat --prompt - < question.txt            the whole input is one message
+in the chat, /image PATH attaches a picture and /help lists all commands.
 """
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
-    """What any chat takes, whoever answers."""
+    """Add the options that all chats share."""
     group = parser.add_argument_group("conversation")
     group.add_argument("--system", metavar="TEXT", help="the system prompt")
     group.add_argument(
@@ -39,15 +39,19 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
         help="a picture (path or URL) for the first message; may be repeated",
     )
     group.add_argument(
-        "--video", action="append", default=[], metavar="PATH", help="a clip for the first message; may be repeated"
+        "--video",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a video clip for the first message; may be repeated",
     )
-    group.add_argument("--prompt", metavar="TEXT", help="answer this and leave; - reads it from standard input")
+    group.add_argument("--prompt", metavar="TEXT", help="answer this message and exit; - reads it from standard input")
     group.add_argument("--load", metavar="FILE", help="continue a conversation that /save wrote as .json")
     options.add_generation_options(parser)
 
 
 def open_terminal() -> Terminal:
-    """The process's own input and output, which broken characters cannot stop."""
+    """Return a terminal on standard input and output that tolerates invalid UTF-8."""
     from seesay.commands.history import History, find_history_file
     from seesay.commands.terminal import Terminal
 
@@ -58,7 +62,7 @@ def open_terminal() -> Terminal:
 
 
 def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal) -> int:
-    """Talk until the input ends; or answer the one prompt that was given. Returns the exit status."""
+    """Chat until the input ends, or answer the one prompt that was given. Returns the exit status."""
     from pathlib import Path
 
     from seesay.commands.chat_loop import ChatLoop
@@ -87,7 +91,7 @@ def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal)
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     add_chat_options(parser)
-    group = parser.add_argument_group("pictures and clips")
+    group = parser.add_argument_group("pictures and video clips")
     options.add_media_options(group, max_bytes="256 MiB", max_pixels="179 million", max_items="1024")
     options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
@@ -116,13 +120,13 @@ def _run(arguments: argparse.Namespace) -> int:
     ) as pipe:
         facts = pipe.engine.core.facts
         seconds = time.perf_counter() - started
-        terminal.aside(f"ready after {seconds:.1f} s on {facts.device} in {facts.dtype}; /help shows what you can do")
+        terminal.aside(f"ready after {seconds:.1f} s on {facts.device} in {facts.dtype}; /help lists the commands")
         return run_chat(arguments, LocalModel(pipe, gen_config), terminal)
 
 
 COMMAND = Command(
     name="chat",
-    summary="talk to a model: pictures, clips, history that can be edited",
+    summary="chat with a model about pictures and video clips, in the terminal",
     add_arguments=_add_arguments,
     run=_run,
     usage="[OPTIONS] [MODEL]",

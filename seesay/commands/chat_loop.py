@@ -1,4 +1,4 @@
-"""The loop of a chat: reads a line, does what it says or answers it. Knows no model and no terminal of its own."""
+"""The loop of a chat: read a message, run it as a command or answer it. The model and the terminal are passed in."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _MAX_COMPLETIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Action:
-    """A line that begins with a slash."""
+    """A command, typed as a line that begins with a slash."""
 
     usage: str
     summary: str
     run: Callable[[ChatLoop, str], None]
-    takes_text: bool = False  # of several lines
+    takes_text: bool = False  # accepts a text of several lines
 
 
 class ChatLoop:
-    """Talks until the input ends. `run` returns the exit status: 1 when, over a pipe, something went wrong."""
+    """Chat until the input ends. `run` returns the exit status: 1 if input came from a pipe and a message failed."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class ChatLoop:
         max_new_tokens: int = 512,
         adapt: Callable[[str], str] = str,
     ) -> None:
-        """max_new_tokens: of an answer of `model`. adapt: makes the message of an error fit the command line."""
+        """max_new_tokens: longest answer of `model`. adapt: rewrites error messages for the command line."""
         self.conversation = conversation
         self._max_new_tokens = max_new_tokens
         self._adapt = adapt
         self._model = model
         self._terminal = terminal
-        self._failed: Turn | None = None  # asked but not answered; /retry asks it again
+        self._failed: Turn | None = None  # the last question, if it was not answered; /retry asks it again
         self._is_over = False
         self._num_errors = 0
         terminal.set_up_editing(self._complete)
@@ -71,13 +71,13 @@ class ChatLoop:
             except KeyboardInterrupt:
                 if not self._terminal.is_interactive:
                     raise
-                self._terminal.aside("\n(Ctrl-D or /exit leaves)")
+                self._terminal.aside("\n(press Ctrl-D or type /exit to leave)")
                 continue
             self.take(line)
         return 1 if self._num_errors and not self._terminal.is_interactive else 0
 
     def take(self, line: str) -> None:
-        """Do what one message says; of several lines, all are one. Errors are shown, not raised."""
+        """Handle one message, which may have several lines. Errors are printed, not raised."""
         text = line.strip()
         if not text:
             return
@@ -94,7 +94,7 @@ class ChatLoop:
             self._fail(f"{error.strerror or error}: {error.filename or ''}")
 
     def _take_slash(self, text: str) -> None:
-        """Run the command in the first line; lines that follow are what comes next, or part of a text that it takes."""
+        """Run the command in the first line. Further lines are part of its text if it takes one, else a new message."""
         first, _, rest = text.partition("\n")
         name = first[1:].partition(" ")[0]
         action = ACTIONS.get(name)
@@ -102,16 +102,16 @@ class ChatLoop:
             action.run(self, (text if action.takes_text else first)[1 + len(name) :].strip())
             if rest and not action.takes_text and not self._is_over:
                 self.take(rest)
-        elif rest:  # somebody's text that happens to begin with a slash
+        elif rest:  # a text of several lines that happens to begin with a slash
             self.ask(Turn(text=text, media=self.conversation.take_attached()))
         elif "/" in name or name.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES):
-            self._attach([first])  # a file that is not there, which is said
+            self._attach([first])  # reports that the file does not exist
         else:
             near = suggest(f"/{name}", [f"/{known}" for known in ACTIONS])
             self._fail(f"unknown command /{name}{near or '; /help lists them, and // begins a message with a slash'}")
 
     def ask_once(self, text: str) -> None:
-        """Answer one message, taken as it is. Errors are shown, not raised."""
+        """Answer one message, without looking for commands in it. Errors are printed, not raised."""
         try:
             self.ask(Turn(text=text, media=self.conversation.take_attached()))
         except SeesayError as error:
@@ -119,15 +119,15 @@ class ChatLoop:
 
     @property
     def status(self) -> int:
-        """1 when something went wrong so far."""
+        """1 if a message has failed, else 0."""
         return 1 if self._num_errors else 0
 
     # --- questions --------------------------------------------------------------------------------------------------
 
     def ask(self, turn: Turn) -> None:
-        """Answer a question; it becomes part of the conversation unless it failed. Ctrl-C ends the answer.
+        """Answer a question, and add it to the conversation unless it failed. Ctrl-C stops the answer.
 
-        Raises SeesayError when the model cannot answer.
+        Raises SeesayError if the model cannot answer.
         """
         self._failed = turn
         meter = _Meter()
@@ -159,15 +159,16 @@ class ChatLoop:
 
     def _explain_cut(self, counts: Counts | None) -> str:
         if counts is not None and counts.completion_tokens < self._max_new_tokens:
-            return ": the conversation fills the context; /undo and /reset make room"
-        return " at the longest answer; --max-new-tokens raises it"
+            return ": the context is full; /undo or /reset makes room"
+        return " at the length limit; raise it with --max-new-tokens"
 
     def _fail(self, message: str) -> None:
         self._num_errors += 1
         self._terminal.error(self._adapt(self._name_files(message)))
 
     def _name_files(self, message: str) -> str:
-        """What the model was sent is the content of a file, of which a message knows the length alone."""
+        """Put file names into an error message. The request carried the files as data URLs, so the message has only
+        their lengths."""
         asked = [turn for turn in (*self.conversation.turns, self._failed) if turn is not None]
         for attachment in (attachment for turn in asked for attachment in turn.media):
             if attachment.source != attachment.url:
@@ -177,21 +178,22 @@ class ChatLoop:
     # --- attachments ------------------------------------------------------------------------------------------------
 
     def _dropped_files(self, text: str) -> list[str]:
-        """Paths, when a line is nothing but pictures and clips: what dropping files on a terminal types."""
+        """Return the paths in a line that holds nothing but media files. Terminals type such a line when files are
+        dropped on them."""
         if not self._terminal.is_interactive or not text.lower().rstrip("'\" ").endswith(
             IMAGE_SUFFIXES + VIDEO_SUFFIXES
         ):
             return []
         paths = _split(text)
         if all(path[:8].lower() == "file:///" for path in paths):
-            return paths  # nobody asks that; one that is not there is named
+            return paths  # not a question; a missing file is reported
         return paths if all(_kind_of(path) and Path(to_path(path)).expanduser().is_file() for path in paths) else []
 
     def _attach(self, sources: Sequence[str], kind: Kind | None = None) -> None:
         found = [Attachment.read(kind or _kind_of(source) or "image", source) for source in sources]
         self.conversation.attached += found
         for attachment in found:
-            self._terminal.aside(f"[{attachment.kind} {attachment.name}: goes with your next message]")
+            self._terminal.aside(f"[{attachment.kind} {attachment.name}: attached to your next message]")
 
     def _attach_kind(self, kind: Kind, argument: str) -> None:
         if argument:
@@ -199,7 +201,7 @@ class ChatLoop:
             return
         waiting = [f"{a.kind} {a.name}" for a in self.conversation.attached]
         self._terminal.notice(
-            f"waiting for your next message: {', '.join(waiting)}" if waiting else f"usage: /{kind} PATH_OR_URL ..."
+            f"attached to your next message: {', '.join(waiting)}" if waiting else f"usage: /{kind} PATH_OR_URL ..."
         )
 
     # --- actions ----------------------------------------------------------------------------------------------------
@@ -208,8 +210,8 @@ class ChatLoop:
         width = max(len(action.usage) for action in ACTIONS.values())
         lines = [f"  {action.usage:<{width}}  {action.summary}" for action in ACTIONS.values()]
         keys = (
-            'Pasted lines are one message; so are lines between """ and """.\n'
-            "A line that ends in \\ goes on in the next. Ctrl-C stops an answer, Ctrl-D leaves."
+            'Pasted lines are one message. So are lines between """ and """.\n'
+            "A line that ends in \\ continues on the next line. Ctrl-C stops an answer, Ctrl-D exits."
         )
         self._terminal.notice("\n".join([*lines, keys]))
 
@@ -225,7 +227,7 @@ class ChatLoop:
 
     def _undo(self, argument: str) -> None:
         if not re.fullmatch(r"\d{0,6}", argument):
-            self._fail("usage: /undo [N], N being how many turns to take back")
+            self._fail("usage: /undo [N] takes back the last N turns")
             return
         self._take_back(int(argument or 1))
 
@@ -235,17 +237,17 @@ class ChatLoop:
         del turns[len(turns) - len(taken) :]
         self._failed = None
         if not taken:
-            self._terminal.notice("[nothing to take back]")
+            self._terminal.notice("[there is no turn to take back]")
         for turn in reversed(taken):
             self._terminal.aside(f"[took back: {_shorten(turn.text)}]")
         return taken
 
     def _last_question(self) -> Turn | None:
-        """The last question, taken out of the conversation if it is part of it."""
+        """Return the last question, and remove it from the conversation if it is in it."""
         if self._failed is not None:
             return self._failed
         if not self.conversation.turns:
-            self._terminal.notice("[nothing was asked yet]")
+            self._terminal.notice("[no question has been asked yet]")
             return None
         return self.conversation.turns.pop()
 
@@ -273,11 +275,11 @@ class ChatLoop:
             media = "".join(f" [{attachment.kind} {attachment.name}]" for attachment in turn.media)
             self._terminal.notice(f"{number}. you:{media} {turn.text}\n   model: {turn.answer.strip()}")
         if not self.conversation.turns:
-            self._terminal.notice("[nothing was said yet]")
+            self._terminal.notice("[the conversation is empty]")
 
     def _save(self, argument: str) -> None:
         if not argument:
-            self._fail("usage: /save FILE (.json: can be loaded again; any other: Markdown)")
+            self._fail("usage: /save FILE (.json can be loaded again; any other suffix writes Markdown)")
             return
         path = Path(_split(argument)[0]).expanduser()
         self.conversation.save(path)
@@ -285,7 +287,7 @@ class ChatLoop:
 
     def _load(self, argument: str) -> None:
         if not argument:
-            self._fail("usage: /load FILE, a .json that /save wrote")
+            self._fail("usage: /load FILE (a .json file written by /save)")
             return
         self.conversation.load(Path(_split(argument)[0]).expanduser())
         self._failed = None
@@ -297,7 +299,7 @@ class ChatLoop:
     # --- completion -------------------------------------------------------------------------------------------------
 
     def _complete(self, line: str) -> list[str]:
-        """What tab makes of a line: names of actions, and paths where one is wanted."""
+        """Return the completions of a line: names of commands, or paths for commands that take a path."""
         name, space, argument = line.partition(" ")
         if not line.startswith("/"):
             return []
@@ -320,12 +322,12 @@ class ChatLoop:
 ACTIONS: dict[str, _Action] = {
     "image": _Action(
         usage="/image PATH ...",
-        summary="show pictures (paths or URLs) with your next message",
+        summary="attach pictures (paths or URLs) to your next message",
         run=lambda loop, text: loop._attach_kind("image", text),
     ),
     "video": _Action(
         usage="/video PATH ...",
-        summary="show clips with your next message",
+        summary="attach video clips to your next message",
         run=lambda loop, text: loop._attach_kind("video", text),
     ),
     "retry": _Action(usage="/retry", summary="answer the last question again", run=ChatLoop._retry),
@@ -336,16 +338,18 @@ ACTIONS: dict[str, _Action] = {
         takes_text=True,
     ),
     "undo": _Action(usage="/undo [N]", summary="take back the last turn, or the last N", run=ChatLoop._undo),
-    "reset": _Action(usage="/reset", summary="start over; the system prompt stays", run=ChatLoop._reset),
+    "reset": _Action(usage="/reset", summary="start over, but keep the system prompt", run=ChatLoop._reset),
     "system": _Action(
         usage="/system [TEXT]",
-        summary="show or set the system prompt; - removes it",
+        summary="show or set the system prompt (- removes it)",
         run=ChatLoop._system,
         takes_text=True,
     ),
-    "history": _Action(usage="/history", summary="show what was said", run=ChatLoop._history),
+    "history": _Action(usage="/history", summary="show the conversation", run=ChatLoop._history),
     "save": _Action(
-        usage="/save FILE", summary="write the conversation: .json to load again, else Markdown", run=ChatLoop._save
+        usage="/save FILE",
+        summary="save the conversation: .json can be loaded again, else Markdown",
+        run=ChatLoop._save,
     ),
     "load": _Action(usage="/load FILE", summary="continue a conversation saved as .json", run=ChatLoop._load),
     "help": _Action(usage="/help", summary="show this", run=ChatLoop._help),
@@ -355,7 +359,7 @@ ACTIONS: dict[str, _Action] = {
 
 
 class _Meter:
-    """When the text of an answer came, and how much of it."""
+    """Measure the time to first token and the pace of an answer."""
 
     def __init__(self) -> None:
         self._started_at = time.perf_counter()
@@ -370,11 +374,11 @@ class _Meter:
         self.counts = counts or self.counts
 
     def describe(self) -> str | None:
-        """A line for people; None when the answer did not come to its end."""
+        """Return a one-line summary, or None if the answer was not completed."""
         counts = self.counts
         if counts is None:
             return None
-        kinds = [(counts.media_tokens, "of pictures"), (counts.cached_tokens, "cached")]
+        kinds = [(counts.media_tokens, "from pictures"), (counts.cached_tokens, "cached")]
         shares = ", ".join(f"{num} {kind}" for num, kind in kinds if num)
         parts = [
             f"{counts.prompt_tokens} tokens in{f' ({shares})' if shares else ''}",
@@ -389,7 +393,7 @@ class _Meter:
 
 
 def _split(text: str) -> list[str]:
-    """Paths of a line: quoted as in a shell, or one whose blanks are not."""
+    """Return the paths in a line: quoted as in a shell, or a single path with unquoted spaces."""
     if Path(text).expanduser().is_file():
         return [text]
     try:

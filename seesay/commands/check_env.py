@@ -1,6 +1,6 @@
 """`seesay check_env`: a block to paste into a bug report.
 
-Versions and hardware only: no environment variables, host names, user names or paths.
+It has versions and hardware only: no environment variables, host names, user names or paths.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def _gpus() -> Iterator[tuple[str, str]]:
     try:
         from seesay.device.query import describe_gpus
     except ImportError as error:
-        yield "gpu", f"torch cannot be imported: {' '.join(str(error).split())[:200]}"
+        yield "gpu", f"unknown, as torch cannot be imported: {' '.join(str(error).split())[:200]}"
         return
     build, gpus = describe_gpus()
     yield "torch build", build
-    yield "gpu", "; ".join(gpus) or "none that torch can use"
+    yield "gpu", "; ".join(gpus) or "no GPU that torch can use"
     if (driver := _driver()) is not None:
         yield "gpu driver", driver
 
@@ -97,7 +97,7 @@ def _memory() -> str:
 
 
 def _driver() -> str | None:
-    """The NVIDIA kernel driver's version."""
+    """Return the version of the NVIDIA kernel driver."""
     for word in _read("/proc/driver/nvidia/version").split():
         if word[:1].isdigit() and "." in word:
             return word

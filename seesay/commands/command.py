@@ -1,4 +1,4 @@
-"""What a subcommand is."""
+"""The definition of a subcommand."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 
 def _no_arguments(parser: argparse.ArgumentParser) -> None:
-    """For commands that take none."""
+    """Add no arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A subcommand: `add_arguments` fills its parser, `run` does the work and returns the exit status.
 
-    One that only groups others has `children` and no `run`. `usage` replaces
-    the line in which argparse lists every option; `examples` are shown below the help.
+    A command that only groups others has `children` and no `run`. `usage` replaces argparse's line of all options.
+    `examples` are printed below the help.
     """
 
     name: str

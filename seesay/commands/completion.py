@@ -1,4 +1,4 @@
-"""`seesay completion`: scripts that complete commands and options in a shell. Made from the parser, so never behind."""
+"""`seesay completion`: scripts that complete commands and options in a shell, generated from the parser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXAMPLES = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
-    """One option with all its spellings. `choices` is empty when any value will do."""
+    """One option with all its spellings. `choices` is empty if it takes any value."""
 
     names: tuple[str, ...]
     summary: str
@@ -28,7 +28,7 @@ class _Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """A command: the words that lead to it, its subcommands with their summaries, its options."""
+    """A command: its words, its subcommands with their summaries, its options."""
 
     words: tuple[str, ...]
     children: tuple[tuple[str, str], ...]
@@ -37,10 +37,10 @@ class _Node:
 
 
 def make_command(make_parser: Callable[[], argparse.ArgumentParser]) -> Command:
-    """The command that completes the parser `make_parser` makes."""
+    """Return the command that prints completion scripts for the parser of `make_parser`."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("shell", choices=tuple(_SCRIPTS), help="the shell to write for")
+        parser.add_argument("shell", choices=tuple(_SCRIPTS), help="the shell that will run the script")
 
     def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(_SCRIPTS[arguments.shell](list(_walk(make_parser(), ()))))

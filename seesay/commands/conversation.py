@@ -1,5 +1,5 @@
-"""A conversation that can be edited: turns, what is attached to the next one, and its two file forms. No input or
-output but the files it is told to read and write."""
+"""A conversation that can be edited: its turns, the attachments of the next one, and its two file formats. It reads and
+writes only the files that the user names."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ Message = dict[str, Any]
 
 _MAX_FILE_BYTES = 256 << 20
 _MAX_SHOWN = 200  # characters
-_ANY_SIZE = MediaLimits(max_pixels=1 << 60)  # how large a picture may be is whoever answers' to say
+_ANY_SIZE = MediaLimits(max_pixels=1 << 60)  # the model or server that answers limits the size of pictures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A picture or clip. `source` is what the user wrote, `url` what is sent: that URL, or the file as a data URL.
-
-    `name` is `source`, short enough to be shown.
+    """A picture or clip. `source` is the text that the user typed. `url` is sent: the same URL, or the file as a data
+    URL. `name` is `source`, shortened for display.
     """
 
     kind: Kind
@@ -36,10 +35,10 @@ class Attachment:
 
     @classmethod
     def read(cls, kind: Kind, source: str) -> Self:
-        """Read a file now, so that later changes of it do not change the conversation. URLs are left to the model, but
-        for `file:///path`, which names a file.
+        """Read a file now, so that later changes of it do not change the conversation. URLs are not fetched here,
+        except `file:///path`, which names a file.
 
-        Raises RequestError when the file cannot be read, or is to be a picture and is none.
+        Raises RequestError if the file cannot be read, or is attached as a picture and is not one.
         """
         if source.startswith(("http://", "https://", "data:")):
             return cls(kind=kind, source=source, url=source)
@@ -67,11 +66,11 @@ class Attachment:
 
     @property
     def written_name(self) -> str:
-        """The name in a saved text: an address stays whole, so that it still leads somewhere; a data URL is cut."""
+        """The name in a saved text. A URL stays complete, so that it still works; a data URL is cut."""
         return self.name if self.source.startswith("data:") else self.source
 
     def part(self, *, is_saved: bool = False) -> dict[str, Any]:
-        """The content part of an OpenAI message; a saved one has a file's path in place of its content."""
+        """Return the content part of an OpenAI message. A saved one has the path of a file in place of its content."""
         is_file = self.source != self.url
         url = str(Path(self.source).expanduser().absolute()) if is_saved and is_file else self.url
         key = f"{self.kind}_url"
@@ -79,7 +78,7 @@ class Attachment:
 
 
 def to_path(source: str) -> str:
-    """Return the path that a file URL names; anything else as it is."""
+    """Return the path in a file URL. Anything else is returned unchanged."""
     if source[:7].lower() != "file://":
         return source
     return unquote(urlsplit(source).path) or source
@@ -87,7 +86,7 @@ def to_path(source: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """A question with what is attached to it, and its answer."""
+    """A question with its attachments, and its answer."""
 
     text: str
     media: tuple[Attachment, ...] = ()
@@ -102,32 +101,32 @@ class Turn:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """TowerPacer so far, the system prompt, and attachments that wait for the next question."""
+    """The turns so far, the system prompt, and the attachments of the next question."""
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
     attached: list[Attachment] = field(default_factory=list)
 
     def messages(self, turn: Turn | None = None, *, is_saved: bool = False) -> list[Message]:
-        """As OpenAI messages, `turn` being asked at the end."""
+        """Return the conversation as OpenAI messages, with the question of `turn` at the end."""
         messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         for past in self.turns:
             messages += [past.question(is_saved=is_saved), {"role": "assistant", "content": past.answer}]
         return messages if turn is None else [*messages, turn.question(is_saved=is_saved)]
 
     def take_attached(self) -> tuple[Attachment, ...]:
-        """What waits for the next question; it waits no more."""
+        """Remove and return the attachments of the next question."""
         taken = tuple(self.attached)
         self.attached.clear()
         return taken
 
     def reset(self) -> None:
-        """Forget all but the system prompt."""
+        """Delete everything except the system prompt."""
         self.turns.clear()
         self.attached.clear()
 
     def save(self, path: Path) -> None:
-        """Write `path`: OpenAI messages for a .json file, else Markdown to read. Files are named, not copied."""
+        """Write `path`: OpenAI messages if it ends in .json, else Markdown. Attached files are named, not copied."""
         if path.suffix == ".json":
             text = json.dumps(self.messages(is_saved=True), ensure_ascii=False, indent=2) + "\n"
         else:
@@ -135,11 +134,12 @@ class Conversation:
         path.write_text(text, encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Take over the conversation of a .json file, attachments read anew. Raises RequestError, changing nothing."""
+        """Replace this conversation by that of a .json file, and read its attachments again. If it cannot be read,
+        raise RequestError and change nothing."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or f"not JSON ({error})"
+            reason = getattr(error, "strerror", None) or f"not valid JSON ({error})"
             raise RequestError(ErrorCode.INVALID_REQUEST, f"cannot read {str(path)!r}: {reason}") from None
         system, turns = _parse(data, path)
         self.system, self.turns = system, turns
@@ -154,10 +154,11 @@ class Conversation:
 
 
 def _parse(data: Any, path: Path) -> tuple[str | None, list[Turn]]:
-    """(system prompt, turns) of OpenAI messages: an optional system message, then questions and answers in turn."""
+    """Return (system prompt, turns) of OpenAI messages: an optional system message, then alternating questions and
+    answers."""
     problem = RequestError(
         ErrorCode.INVALID_REQUEST,
-        f"{str(path)!r} is no conversation: that is a list of OpenAI messages, in which user and assistant alternate",
+        f"{str(path)!r} is not a conversation: it must be a list of alternating user and assistant messages",
     )
     if not isinstance(data, list) or not all(isinstance(message, Mapping) for message in data):
         raise problem

@@ -1,4 +1,4 @@
-"""`seesay demo`: the tour of the built-in model."""
+"""`seesay demo`: a tour of the built-in model."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from seesay.commands.options import add_model
 
 _EXAMPLES = """\
   seesay demo                              see the built-in model at work, nothing to download
-  seesay demo --seed 7 --out scene.png     another picture, saved where you want it
-  seesay demo --html demo.html             a page to look at, or to show
-  seesay demo Qwen/Qwen2.5-VL-3B-Instruct  the same questions to a real model
+  seesay demo --seed 7 --out scene.png     another picture, saved as scene.png
+  seesay demo --html demo.html             save the tour as a web page
+  seesay demo Qwen/Qwen2.5-VL-3B-Instruct  ask another model the same questions
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which pictures are drawn (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the drawn pictures (default: 0)")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="where the sample picture is saved (default: ./seesay-demo.png)"
+        "--out", type=Path, metavar="FILE", help="file of the sample picture (default: ./seesay-demo.png)"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="save pictures, answers and timelines as a page, too")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also save pictures, answers and timelines as a web page"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
 
 
@@ -40,7 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="demo",
-    summary="draw pictures, ask a model about them, show where the time goes",
+    summary="draw pictures, ask a model about them, and show where the time goes",
     add_arguments=_add_arguments,
     run=_run,
     usage="[OPTIONS] [MODEL]",

@@ -1,4 +1,4 @@
-"""The messages typed into a chat, kept across runs for the arrow keys in a file that only its owner can read."""
+"""The history of typed messages for the arrow keys, kept across runs in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_ENTRY_CHARS = 10_000
 
 
 def find_history_file() -> Path | None:
-    """Return where the history is kept; None when the variable SEESAY_CHAT_HISTORY is set and empty."""
+    """Return the path of the history, or None if the environment variable SEESAY_CHAT_HISTORY is set to ''."""
     given = os.environ.get(FILE_VARIABLE)
     if given is not None:
         return Path(given).expanduser() if given else None
@@ -22,13 +22,13 @@ def find_history_file() -> Path | None:
 
 
 class History:
-    """Messages of former runs, the oldest first. A file that cannot be read or written is as good as none."""
+    """The messages of earlier runs, oldest first. A file that cannot be read or written is ignored."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
 
     def load(self) -> list[str]:
-        """Return the newest messages, and shorten the file when it holds many more."""
+        """Return the newest messages. Shorten the file if it holds many more."""
         if self._file is None:
             return []
         entries: list[str] = []
@@ -45,7 +45,7 @@ class History:
         return entries
 
     def add(self, entry: str) -> None:
-        """Append a message. Several chats may do so at once."""
+        """Append a message. Several processes may do so at the same time."""
         if len(entry) <= _MAX_ENTRY_CHARS:
             self._write("a", [entry])
 

@@ -1,4 +1,4 @@
-"""`seesay list`: what can be loaded."""
+"""`seesay list`: the model families, text backbones and chat templates that can be used."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _run(_: argparse.Namespace) -> int:
         (name, ", ".join(["text", *modalities[name]]), sorted(architectures[name])) for name in sorted(architectures)
     ]
     out = sys.stdout.write
-    out("families (what goes in, the architectures in config.json)\n")
+    out("model families (name, inputs, architectures in config.json)\n")
     for name, takes, known in rows:
         out(f"{_INDENT}{name:<12}{takes:<20}{known[0]}\n")
         out("".join(f"{_INDENT}{'':<32}{architecture}\n" for architecture in known[1:]))
     out("\ntext backbones (model_type of the text config)\n" + _wrap(list_backbones()))
-    out("\nchat templates (--chat-template NAME; a checkpoint's own comes first)\n" + _wrap(names()))
-    out("\nbuilt in\n" + _wrap(["seesay-demo"]))
+    out("\nchat templates (--chat-template NAME; the default is the checkpoint's own)\n" + _wrap(names()))
+    out("\nbuilt-in models\n" + _wrap(["seesay-demo"]))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the configurations they make. Names are LMDeploy's."""
+"""Options that several commands share, and the configurations built from them. Names are LMDeploy's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODEL_HELP = f"folder or hub id (default: {DEMO_MODEL}, the built-in checkpoint
 
 
 def number(text: str) -> float:
-    """An argparse type: a finite number."""
+    """Parse a finite number (a `type` for argparse)."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(text)
@@ -29,16 +29,16 @@ def number(text: str) -> float:
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """An argparse type: a whole number in a range."""
+    """Return a `type` for argparse that parses an integer in a range."""
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+            raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
         if value < least or (most is not None and value > most):
             limits = f"at least {least}" if most is None else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"{value} must be {limits}")
+            raise argparse.ArgumentTypeError(f"must be {limits}, got {value}")
         return value
 
     return parse
@@ -48,22 +48,22 @@ port = whole(0, 65535)
 
 
 def warn_of_strangers(host: str, served: str, advice: str) -> None:
-    """Warn on standard error when what is served without a key can be reached from other machines."""
+    """Warn on stderr if a service without API keys can be reached from other machines."""
     try:
         is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_local = False  # '' is all addresses
     if not is_local:
         print(
-            f"seesay: warning: {served} at {host or '0.0.0.0'} asks for no key: "
-            f"whoever reaches this machine can use it; {advice}",
+            f"seesay: warning: {served} at {host or '0.0.0.0'} requires no key: "
+            f"anyone who can reach this machine can use it; {advice}",
             file=sys.stderr,
             flush=True,
         )
 
 
 def add_model(parser: argparse.ArgumentParser, *, metavar: str = "MODEL", help: str = _MODEL_HELP) -> None:
-    """The model, which may be left out."""
+    """Add the model, an optional positional argument."""
     parser.add_argument("model_path", nargs="?", default=DEMO_MODEL, metavar=metavar, help=help)
 
 
@@ -71,27 +71,27 @@ def add_model(parser: argparse.ArgumentParser, *, metavar: str = "MODEL", help: 
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """How the model is loaded and run."""
+    """Add the options for loading and running the model."""
     group = parser.add_argument_group("engine")
     group.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: auto)")
     group.add_argument(
         "--dtype",
         choices=("auto", "float16", "bfloat16", "float32"),
         default="auto",
-        help="of the weights (default: auto, the checkpoint's)",
+        help="dtype of the weights (default: auto, the checkpoint's)",
     )
     group.add_argument("--tp", type=int, default=1, metavar="N", help="GPUs for one model; only 1 is supported")
     group.add_argument(
         "--session-len",
         type=whole(1),
         metavar="TOKENS",
-        help="longest prompt and answer together (default: the model's)",
+        help="longest prompt and answer together (default: the model's limit)",
     )
     group.add_argument(
         "--max-batch-size",
         type=whole(1),
         metavar="N",
-        help="most sequences in one step (default: 512 on a GPU, 32 on the CPU)",
+        help="largest number of sequences in a step (default: 512 on a GPU, 32 on the CPU)",
     )
     group.add_argument(
         "--cache-max-entry-count",
@@ -105,7 +105,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         type=whole(0),
         default=0,
         metavar="N",
-        help="KV blocks in host memory for what the cache has no room for (default: 0)",
+        help="KV blocks in host memory, for blocks evicted from the GPU (default: 0)",
     )
     group.add_argument(
         "--cache-block-seq-len", type=whole(1), default=64, metavar="TOKENS", help="tokens in a KV block (default: 64)"
@@ -121,48 +121,52 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--enable-prefix-caching",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="reuse equal prompt beginnings, pictures included (default: on)",
+        help="reuse the KV cache of equal prompt prefixes, pictures included (default: on)",
     )
     group.add_argument("--eager-mode", action="store_true", help="never capture CUDA graphs")
-    group.add_argument("--quant-policy", type=int, default=0, metavar="N", help="of the KV cache; only 0 is supported")
+    group.add_argument(
+        "--quant-policy", type=int, default=0, metavar="N", help="KV cache quantization; only 0 is supported"
+    )
     group.add_argument("--adapters", nargs="*", metavar="NAME=PATH", help="not supported yet")
     group.add_argument(
         "--vision-max-batch-size",
         type=whole(1),
         default=8,
         metavar="N",
-        help="most pictures in one call of the vision tower (default: 8)",
+        help="largest number of pictures in one call of the vision tower (default: 8)",
     )
     group.add_argument(
         "--transparency",
         choices=("white", "drop"),
         default="white",
-        help="transparent parts of pictures: put on white, or drop the alpha channel (default: white)",
+        help="transparent pictures: put them on white, or drop the alpha channel (default: white)",
     )
     group.add_argument(
         "--disable-vision-encoder", action="store_true", help="do not load the vision tower; pictures are refused"
     )
-    group.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
-    group.add_argument("--download-dir", metavar="FOLDER", help="where hub ids are stored")
-    group.add_argument("--hf-overrides", metavar="JSON", help="values to change in the checkpoint's config.json")
+    group.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub model")
+    group.add_argument("--download-dir", metavar="FOLDER", help="folder for downloads from the hub")
     group.add_argument(
-        "--trust-remote-code", action="store_true", help="run tokenizer code from the checkpoint; only if you trust it"
+        "--hf-overrides", metavar="JSON", help="values that replace those in the checkpoint's config.json"
+    )
+    group.add_argument(
+        "--trust-remote-code", action="store_true", help="run the checkpoint's own tokenizer code; only if you trust it"
     )
     group.add_argument(
         "--backend",
         choices=("pytorch", "turbomind"),
         default="pytorch",
-        help="LMDeploy's two engines; here both names mean the one there is",
+        help="accepted for LMDeploy's users; both names select the same engine",
     )
     group.add_argument(
         "--chat-template",
         metavar="NAME_OR_FILE",
-        help="a built-in template's name (`seesay list`), a JSON file of its pieces, or a .jinja file",
+        help="name of a built-in template (`seesay list`), a JSON file with template pieces, or a .jinja file",
     )
 
 
 def make_engine_config(arguments: argparse.Namespace) -> EngineConfig:
-    """The engine's configuration. Raises ConfigError that names the option."""
+    """Return the engine's configuration. Raises ConfigError that names the option."""
     from seesay.config import EngineConfig
 
     return EngineConfig(
@@ -188,14 +192,14 @@ def make_engine_config(arguments: argparse.Namespace) -> EngineConfig:
 
 
 def make_vision_config(arguments: argparse.Namespace) -> VisionConfig:
-    """How pictures are encoded."""
+    """Return the vision configuration."""
     from seesay.config import VisionConfig
 
     return VisionConfig(max_batch_size=arguments.vision_max_batch_size, transparency=arguments.transparency)
 
 
 def make_chat_template_config(arguments: argparse.Namespace) -> ChatTemplateConfig | None:
-    """The chat template that was asked for, if one was."""
+    """Return the configuration of the chosen chat template, or None for the checkpoint's own."""
     from seesay.templates import as_config
 
     return None if arguments.chat_template is None else as_config(arguments.chat_template)
@@ -215,9 +219,9 @@ def _json_object(option: str, text: str | None) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{option}: not JSON: {error}") from None
+        raise ConfigError(f"{option} must be valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ConfigError(f'{option}: must be a JSON object, like {{"rope_theta": 10000.0}}')
+        raise ConfigError(f'{option} must be a JSON object, such as {{"rope_theta": 10000.0}}, got {text!r:.80}')
     return value
 
 
@@ -225,22 +229,22 @@ def _json_object(option: str, text: str | None) -> dict[str, Any] | None:
 
 
 def add_media_options(group: argparse._ArgumentGroup, *, max_bytes: str, max_pixels: str, max_items: str) -> None:
-    """What pictures and clips may cost, and where they may come from; with the defaults that help shows."""
+    """Add the options that limit the size and the sources of media. The arguments are the defaults that help prints."""
+    group.add_argument("--allow-private-hosts", action="store_true", help="also fetch media from private addresses")
     group.add_argument(
-        "--allow-private-hosts", action="store_true", help="fetch from addresses that are not public, too"
+        "--media-timeout", type=number, metavar="S", help="longest time to fetch a file, in seconds (default: 30)"
     )
-    group.add_argument("--media-timeout", type=number, metavar="S", help="longest time to fetch one (default: 30)")
-    group.add_argument("--max-media-bytes", type=whole(1), metavar="N", help=f"largest one (default: {max_bytes})")
+    group.add_argument("--max-media-bytes", type=whole(1), metavar="N", help=f"largest file (default: {max_bytes})")
     group.add_argument(
-        "--max-media-pixels", type=whole(1), metavar="N", help=f"most of one picture (default: {max_pixels})"
+        "--max-media-pixels", type=whole(1), metavar="N", help=f"most pixels in a picture (default: {max_pixels})"
     )
     group.add_argument(
-        "--max-media-items", type=whole(1), metavar="N", help=f"most in one request (default: {max_items})"
+        "--max-media-items", type=whole(1), metavar="N", help=f"most media in a request (default: {max_items})"
     )
 
 
 def read_media_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of `MediaLimits` that were given."""
+    """Return the given fields of `MediaLimits`."""
     given = {
         "timeout_s": arguments.media_timeout,
         "max_bytes": arguments.max_media_bytes,
@@ -255,36 +259,40 @@ def read_media_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_generation_options(parser: argparse.ArgumentParser) -> None:
-    """How answers are generated."""
+    """Add the sampling options."""
     group = parser.add_argument_group("answers")
     group.add_argument(
-        "--max-new-tokens", type=whole(1), default=512, metavar="N", help="longest answer (default: 512)"
+        "--max-new-tokens", type=whole(1), default=512, metavar="N", help="longest answer in tokens (default: 512)"
     )
     group.add_argument(
-        "--temperature", type=number, default=0.0, metavar="T", help="0 always takes the likeliest token (default: 0)"
+        "--temperature", type=number, default=0.0, metavar="T", help="0 always takes the most likely token (default: 0)"
     )
     group.add_argument(
         "--top-p",
         type=number,
         default=1.0,
         metavar="P",
-        help="with a temperature: keep the likeliest tokens up to this sum (default: 1)",
+        help="sample from the most likely tokens up to this total probability (default: 1)",
     )
     group.add_argument(
         "--top-k",
         type=whole(0),
         default=50,
         metavar="K",
-        help="with a temperature: keep this many tokens, 0 all (default: 50)",
+        help="sample from this many most likely tokens; 0 is all (default: 50)",
     )
     group.add_argument(
-        "--repetition-penalty", type=number, default=1.0, metavar="X", help="above 1 repeats less (default: 1)"
+        "--repetition-penalty",
+        type=number,
+        default=1.0,
+        metavar="X",
+        help="values above 1 reduce repetition (default: 1)",
     )
-    group.add_argument("--seed", type=whole(0), metavar="N", help="makes sampling repeatable")
+    group.add_argument("--seed", type=whole(0), metavar="N", help="seed of sampling, for repeatable answers")
 
 
 def make_generation_config(arguments: argparse.Namespace) -> GenerationConfig:
-    """How answers are generated, for the engine."""
+    """Return the sampling options for the engine."""
     from seesay.config import GenerationConfig
 
     return GenerationConfig(
@@ -299,7 +307,8 @@ def make_generation_config(arguments: argparse.Namespace) -> GenerationConfig:
 
 
 def make_request_fields(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the same as fields of a chat completion request, none left out: a server's defaults may differ."""
+    """Return the sampling options as fields of a chat completion request. All are given: a server's defaults may
+    differ."""
     fields = {
         "max_tokens": arguments.max_new_tokens,
         "temperature": arguments.temperature,
@@ -314,7 +323,7 @@ def make_request_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_log_options(parser: argparse.ArgumentParser, *, default: str) -> None:
-    """What is logged."""
+    """Add the logging options."""
     group = parser.add_argument_group("logging")
     group.add_argument(
         "--log-level",
@@ -324,4 +333,6 @@ def add_log_options(parser: argparse.ArgumentParser, *, default: str) -> None:
         metavar="LEVEL",
         help=f"{', '.join(LOG_LEVELS)}; INFO logs prompts, cut short (default: {default})",
     )
-    group.add_argument("--max-log-len", type=whole(0), metavar="N", help="most characters of a prompt in the log")
+    group.add_argument(
+        "--max-log-len", type=whole(0), metavar="N", help="longest part of a prompt in the log, in characters"
+    )

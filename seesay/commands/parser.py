@@ -1,4 +1,4 @@
-"""The command line's parser: what is wrong is one line, with the nearest known word."""
+"""The command-line parser. It reports an error in one line and suggests the nearest known word."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from seesay.commands.advice import suggest
 
 EXIT_USAGE = 2
 
-# What users of LMDeploy type, by the words before and the word itself, and what they are looking for.
+# Commands of LMDeploy that do not exist here, as (parent command, word), and what to use instead.
 _ELSEWHERE = {
-    ("", "lite"): "weights are not quantized here: `seesay serve api_server MODEL` serves the checkpoint as it is",
+    ("", "lite"): "quantization is not supported: `seesay serve api_server MODEL` serves the checkpoint as it is",
     (
         "",
         "convert",
-    ): "nothing is converted: `seesay chat MODEL` and `seesay serve api_server MODEL` load checkpoints of "
-    "Hugging Face's layout",
-    ("", "serve_api"): "it is `seesay serve api_server MODEL`",
-    ("serve", "proxy"): "there is no proxy here: put a load balancer that asks /health before several "
+    ): "no conversion is needed: `seesay chat MODEL` and `seesay serve api_server MODEL` load checkpoints in the "
+    "Hugging Face layout",
+    ("", "serve_api"): "use `seesay serve api_server MODEL`",
+    ("serve", "proxy"): "there is no proxy: put a load balancer that checks /health in front of several "
     "`seesay serve api_server`",
-    ("serve", "triton_client"): "it is `seesay serve api_client URL`, for a `seesay serve api_server`",
+    ("serve", "triton_client"): "use `seesay serve api_client URL` with a `seesay serve api_server`",
 }
 _BACKENDS = ("torch", "pytorch", "turbomind")
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Uses the width there is, up to what reads well."""
+    """Use the width of the terminal, up to 108 columns."""
 
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns - 2, 108)
@@ -36,7 +36,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Exits with status 2 after one line that says what is wrong. Subcommands have the same class."""
+    """Report an error in one line and exit with status 2. Subcommands use the same class."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line, without the usage, and exit."""
@@ -51,11 +51,11 @@ class Parser(argparse.ArgumentParser):
         before = self.prog.partition(" ")[2]
         if (before, word) in _ELSEWHERE:
             self.error(f"{word}: {_ELSEWHERE[before, word]}")
-        hint = suggest(word, known) or f"; there are {', '.join(known)}"
+        hint = suggest(word, known) or f"; known commands are {', '.join(known)}"
         self.error(f"unknown command {word!r}{hint}")
 
     def refuse_extra(self, extra: list[str], *, command: argparse.ArgumentParser, model: object) -> NoReturn:
-        """Say what is wrong with the arguments that `command` did not take. Called on the parser of the whole."""
+        """Report the arguments `extra`, which `command` does not know, and exit. Called on the root parser."""
         word = next((word for word in extra if word.startswith("-") and word != "-"), None)
         prog = command.prog
         if word is None:
@@ -66,12 +66,12 @@ class Parser(argparse.ArgumentParser):
         hint = suggest(name, command._option_string_actions)
         others = [other.prog for other in _walk(self) if name in other._option_string_actions]
         if not hint and others:
-            hint = f"; `{others[0]}` has it"
+            hint = f"; it is an option of `{others[0]}`"
         self.exit(EXIT_USAGE, f"{prog}: error: unknown option {name!r}{hint or f' (`{prog} --help` lists them)'}\n")
 
 
 def _walk(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield a parser and those of all its subcommands."""
+    """Yield a parser and the parsers of all its subcommands."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

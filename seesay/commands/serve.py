@@ -1,4 +1,4 @@
-"""`seesay serve …`: servers, and a client to talk to one."""
+"""`seesay serve …`: the API server, the WebUI, and a client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from seesay.commands.command import Command
 
 COMMAND = Command(
     name="serve",
-    summary="serve a model over HTTP or in a browser, or talk to a server",
+    summary="serve a model over HTTP or in a browser, or chat with a server",
     children=(serve_server.COMMAND, serve_client.COMMAND, serve_gradio.COMMAND),
     examples="""\
   seesay serve api_server Qwen/Qwen2.5-VL-7B-Instruct --server-port 23333

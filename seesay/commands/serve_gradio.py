@@ -1,4 +1,4 @@
-"""`seesay serve gradio`: the WebUI, for a server that runs or for a model that it starts one for."""
+"""`seesay serve gradio`: the WebUI, for a running server or for a model, for which it starts a server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from seesay.commands import options
 from seesay.commands.command import Command
 
 _EXAMPLES = """\
-  seesay serve gradio                                        the built-in model, on http://localhost:6006
+  seesay serve gradio                                        the built-in model at http://localhost:6006
   seesay serve gradio Qwen/Qwen2.5-VL-3B-Instruct --server-name 0.0.0.0
-  seesay serve gradio http://localhost:23333                 a server that runs already
+  seesay serve gradio http://localhost:23333                 a running server
 """
 
 
@@ -25,13 +25,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--server-name",
         default="127.0.0.1",
         metavar="HOST",
-        help="where the WebUI listens (default: 127.0.0.1; 0.0.0.0 lets others in)",
+        help="address to listen on (default: 127.0.0.1; 0.0.0.0 allows other machines)",
     )
     group.add_argument("--server-port", type=options.port, default=6006, metavar="PORT", help="default: 6006")
     group.add_argument(
         "--api-key",
         metavar="KEY",
-        help="of the server behind a URL; the variable SEESAY_API_KEY keeps it off the process list",
+        help="key of the server at a URL; set SEESAY_API_KEY instead to keep it out of the process list",
     )
     options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
@@ -41,7 +41,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from seesay.ui.app import run_webui
 
     backend_config = options.make_engine_config(arguments)
-    options.warn_of_strangers(arguments.server_name, "the WebUI", "put it behind a proxy that knows its users")
+    options.warn_of_strangers(arguments.server_name, "the WebUI", "put it behind a proxy that authenticates users")
     run_webui(
         arguments.model_path,
         server_name=arguments.server_name,
@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="gradio",
-    summary="talk to a model in a browser",
+    summary="chat with a model in a browser",
     add_arguments=_add_arguments,
     run=_run,
     usage="[OPTIONS] [MODEL_OR_URL]",

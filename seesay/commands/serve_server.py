@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from seesay.serving.settings import ServerSettings
 
 _EXAMPLES = """\
-  seesay serve api_server                                    the built-in model on http://0.0.0.0:23333
+  seesay serve api_server                                    the built-in model at http://0.0.0.0:23333
   seesay serve api_server Qwen/Qwen2.5-VL-7B-Instruct --server-port 23333 --session-len 16384
   seesay serve api_server ./my-model --model-name mine --server-name 127.0.0.1
-  SEESAY_API_KEYS=key1,key2 seesay serve api_server          only for those who have a key
+  SEESAY_API_KEYS=key1,key2 seesay serve api_server          require an API key
   seesay serve api_server --allowed-local-media-path /data/pictures --allowed-media-domains example.com
-then: curl http://localhost:23333/v1/models ; the API's documentation is at http://localhost:23333/
+then: curl http://localhost:23333/v1/models ; API documentation: http://localhost:23333/
 """
 _API_KEYS_VARIABLE = "SEESAY_API_KEYS"
 _ADVICE = f"set {_API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
@@ -41,32 +41,37 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument(
-        "--server-name", default="0.0.0.0", metavar="HOST", help="address to listen on (default: 0.0.0.0, all of them)"
+        "--server-name",
+        default="0.0.0.0",
+        metavar="HOST",
+        help="address to listen on (default: 0.0.0.0, all addresses)",
     )
     group.add_argument("--server-port", type=options.port, default=23333, metavar="PORT", help="default: 23333")
     group.add_argument(
         "--model-name",
         action="append",
         metavar="NAME",
-        help="what clients call the model (default: MODEL, of a folder its last part); may be repeated: "
-        "answers have the first name, requests may give any",
+        help="name of the model in the API (default: MODEL, for a folder its last part); may be repeated: "
+        "requests may use any of the names, answers carry the first",
     )
-    group.add_argument("--any-model-name", action="store_true", help="answer whatever model name a request gives")
+    group.add_argument("--any-model-name", action="store_true", help="accept any model name in requests")
     group.add_argument(
         "--api-keys",
         nargs="*",
         metavar="KEY",
-        help=f"keys that open the server; {_API_KEYS_VARIABLE}=key1,key2 keeps them off the process list",
+        help=f"accepted API keys; set {_API_KEYS_VARIABLE}=key1,key2 instead to keep them out of the process list",
     )
     group.add_argument(
-        "--ssl", action="store_true", help="serve https with the files that SSL_CERTFILE and SSL_KEYFILE name"
+        "--ssl",
+        action="store_true",
+        help="serve https with the files in the environment variables SSL_CERTFILE and SSL_KEYFILE",
     )
     group.add_argument(
         "--allow-origins",
         nargs="+",
         default=[],
         metavar="ORIGIN",
-        help="browser pages that may call the server; '*' for all (default: none)",
+        help="origins whose browser pages may call the server; '*' is all (default: none)",
     )
     group.add_argument("--allow-credentials", action="store_true", help="let those pages send cookies")
     group.add_argument(
@@ -74,7 +79,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=["GET", "POST", "DELETE", "OPTIONS"],
         metavar="METHOD",
-        help="what those pages may do (default: GET POST DELETE OPTIONS)",
+        help="methods those pages may use (default: GET POST DELETE OPTIONS)",
     )
     group.add_argument(
         "--allow-headers",
@@ -87,13 +92,14 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         "--generation-defaults",
         choices=("model", "openai"),
         default="model",
-        help="what a request gets that says no temperature, top_p ...: the checkpoint's own values, or OpenAI's",
+        help="defaults of temperature, top_p ... in requests: the checkpoint's or OpenAI's (default: model)",
     )
     group.add_argument(
         "--unknown-fields",
         choices=("refuse", "ignore"),
         default="refuse",
-        help="of requests: refuse them with 400, or ignore them and name them in a Warning header",
+        help="refuse requests with unknown fields (400), or ignore the fields and name them in a Warning header "
+        "(default: refuse)",
     )
 
 
@@ -104,70 +110,70 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
         type=options.whole(1),
         default=256,
         metavar="N",
-        help="requests answered at a time (default: 256)",
+        help="requests answered at the same time (default: 256)",
     )
     group.add_argument(
         "--max-queue",
         type=options.whole(0),
         default=256,
         metavar="N",
-        help="requests that may wait; what comes then gets 429 (default: 256)",
+        help="further requests that may wait; above that, requests get 429 (default: 256)",
     )
     group.add_argument(
         "--max-sequences-per-key",
         type=options.whole(1),
         metavar="N",
-        help="answers of one API key (or client address) computed at a time; its others wait (default: no limit, but "
-        "keys take turns)",
+        help="answers computed at the same time for one API key (or client address); its other answers wait "
+        "(default: no limit, but keys take turns)",
     )
     group.add_argument(
         "--request-timeout",
         type=options.number,
         default=600.0,
         metavar="S",
-        help="longest time for an answer, waiting included (default: 600)",
+        help="longest time for an answer including waiting, in seconds (default: 600)",
     )
     group.add_argument(
         "--drain-timeout",
         type=options.number,
         default=30.0,
         metavar="S",
-        help="how long running answers may go on after SIGTERM (default: 30)",
+        help="time for running answers to finish after SIGTERM, in seconds (default: 30)",
     )
     group.add_argument(
         "--max-body-bytes",
         type=options.whole(1),
         default=64 << 20,
         metavar="N",
-        help="largest request (default: 64 MiB)",
+        help="largest request body (default: 64 MiB)",
     )
     group.add_argument(
         "--max-total-body-bytes",
         type=options.whole(1),
         default=1 << 30,
         metavar="N",
-        help="largest sum of all requests inside (default: 1 GiB)",
+        help="largest sum of the bodies of all running and waiting requests (default: 1 GiB)",
     )
 
 
 def _add_media_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("pictures and clips that requests refer to")
+    group = parser.add_argument_group("pictures and video clips in requests")
     group.add_argument(
         "--allowed-local-media-path",
         metavar="FOLDER",
-        help="requests may name files in this folder (default: none at all)",
+        help="requests may refer to files in this folder (default: no local files)",
     )
     group.add_argument(
         "--allowed-media-domains",
         nargs="+",
         metavar="DOMAIN",
-        help="fetch from these hosts only (default: any public one)",
+        help="fetch media from these hosts only (default: any public host)",
     )
     options.add_media_options(group, max_bytes="64 MiB", max_pixels="64 million", max_items="64")
 
 
 def make_settings(arguments: argparse.Namespace) -> ServerSettings:
-    """The server's settings. Raises ConfigError that names the option."""
+    """Return the server's settings. Raises ConfigError that names the option."""
     from seesay.serving.settings import ServerSettings
 
     certfile, keyfile = _ssl_files() if arguments.ssl else (None, None)
@@ -215,7 +221,7 @@ def _make_media_limits(arguments: argparse.Namespace) -> MediaLimits:
 def _api_keys(given: list[str] | None) -> tuple[str, ...]:
     if given is not None:
         if not given:
-            raise ConfigError("--api-keys: name at least one key")
+            raise ConfigError("--api-keys requires at least one key")
         return tuple(given)
     return tuple(key.strip() for key in os.environ.get(_API_KEYS_VARIABLE, "").split(",") if key.strip())
 
@@ -225,7 +231,7 @@ def _ssl_files() -> tuple[str, str]:
     for name in ("SSL_CERTFILE", "SSL_KEYFILE"):
         value = os.environ.get(name)
         if not value or not Path(value).is_file():
-            raise ConfigError(f"--ssl: the environment variable {name} must name a PEM file; it is {value!r}")
+            raise ConfigError(f"--ssl: the environment variable {name} must name a PEM file, got {value!r}")
         files.append(value)
     return files[0], files[1]
 
@@ -257,7 +263,7 @@ def _run(arguments: argparse.Namespace) -> int:
             seconds = time.perf_counter() - started
             print(
                 f"seesay: ready after {seconds:.1f} s on {engine.core.facts.device}; "
-                f"serving {scheme}://{settings.host}:{port_of(sockets)} (Ctrl-C ends it, answers first)",
+                f"serving {scheme}://{settings.host}:{port_of(sockets)} (Ctrl-C finishes running answers and exits)",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,7 +1,7 @@
-"""Where a chat reads and writes: a terminal with line editing, or pipes.
+"""The input and output of a chat: a terminal with line editing, or pipes.
 
-On a terminal everything goes to it. Over pipes only answers go to standard output, so that they can be used; what
-else there is to say goes to standard error.
+On a terminal, everything is written to it. With pipes, only answers go to standard output, so that other programs can
+use them; notices and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _DIM, _RED, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[0m"
 _CONTINUED = "\\"
 _BLOCK = '"""'
 _PASTE_GAP_S = 0.03  # longest pause between the lines of a pasted text
-# Whatever a model (or a picture's text) says, it must not steer the terminal.
+# Control characters in an answer must not control the terminal.
 _CONTROLS = {code: None for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
 
 
 class Terminal:
-    """Reads messages and writes answers. `is_interactive` when a person types at a terminal."""
+    """Read messages and write answers. `is_interactive`: the input and output are a terminal."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class Terminal:
         self._can_edit = self.is_interactive and self._is_screen and self._in is sys.stdin
 
     def set_up_editing(self, complete: Callable[[str], list[str]]) -> None:
-        """Line editing with what was typed in former runs, and completion with tab: `complete` gives the lines that may
-        come of one."""
+        """Turn on line editing with the history of earlier runs, and tab completion. `complete` returns the completions
+        of a line."""
         if not self._can_edit:
             return
         try:
@@ -65,17 +65,17 @@ class Terminal:
         readline.parse_and_bind("tab: complete")
         if os.environ.get("TERM") != "dumb":
             readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
-        readline.set_auto_history(False)  # a message of several lines is one entry
+        readline.set_auto_history(False)  # `read` adds a message of several lines as one entry
         for entry in self._history.load():
             readline.add_history(entry)
 
     def read(self, prompt: str, *, prefilled: str = "") -> str:
-        """Read one message. Raises EOFError at the end.
+        """Read one message. Raises EOFError at the end of the input.
 
-        A line that ends in a backslash goes on in the next. Three quotes begin a text of several lines, three more end
-        it. On a terminal, lines that are pasted together are one message.
+        A line that ends in a backslash continues on the next line. Three quotes begin and end a text of several lines.
+        On a terminal, lines that are pasted together are one message.
         """
-        is_typed_ahead = self._has_input()  # while an answer was written: each line is a message
+        is_typed_ahead = self._has_input()  # typed while an answer was written: each line is a message
         lines = [self._read_line(prompt, prefilled)]
         is_block = lines[0].lstrip().startswith(_BLOCK)
         while True:
@@ -96,7 +96,7 @@ class Terminal:
         return text.strip().removeprefix(_BLOCK).removesuffix(_BLOCK).strip("\n") if is_block else text
 
     def _has_input(self, timeout_s: float = 0.0) -> bool:
-        """Whether somebody at a terminal has sent more than was read, or does so within `timeout_s`."""
+        """Return whether the terminal has unread input, or gets some within `timeout_s`."""
         if not self.is_interactive:
             return False
         try:
@@ -136,20 +136,20 @@ class Terminal:
             readline.set_startup_hook(None)
 
     def write(self, text: str) -> None:
-        """A piece of an answer."""
+        """Write a piece of an answer."""
         self._put(self._out, text.translate(_CONTROLS) if self._is_screen else text)
 
     def notice(self, text: str, *, end: str = "\n") -> None:
-        """Something that is not an answer."""
+        """Write a line that is not part of an answer."""
         self._put(self._notices, f"{self._dim}{text.translate(_CONTROLS)}{self._plain}{end}")
 
     def aside(self, text: str) -> None:
-        """A notice that only a person at a terminal wants."""
+        """Write a notice on a terminal only."""
         if self.is_interactive:
             self.notice(text)
 
     def error(self, text: str) -> None:
-        """What went wrong, in one line."""
+        """Write an error message as one line."""
         line = " ".join(text.translate(_CONTROLS).split())
         self._put(self._notices, f"{self._red}error:{self._plain} {line}\n")
 
@@ -161,6 +161,6 @@ class Terminal:
 
 
 def _is_closed(lines: list[str]) -> bool:
-    """Whether a block that three quotes began has its other three."""
+    """Return whether a block that began with three quotes has its closing quotes."""
     text = "\n".join(lines).strip()
     return len(text) >= 2 * len(_BLOCK) and text.endswith(_BLOCK)

@@ -1,7 +1,8 @@
-"""What a user may set, frozen and checked where it is built. Wrong values raise `ConfigError` and name the option.
+"""The configurations: frozen, and validated when they are built. A wrong value raises `ConfigError` and names the
+option.
 
-Names are LMDeploy's, and so are most defaults, so that a user of it changes the import only. An option that is accepted
-does something; one that is not supported yet is refused by name.
+Names and most defaults are LMDeploy's, so that its users only change the import. An accepted option has an effect; an
+unsupported one is refused by name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from seesay.config.checks import accept_defaults, check_types
 from seesay.errors import ConfigError
 
 _MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
-"""More than any text has tokens, and more than any step has rows: options beyond are typing errors."""
+"""Upper limit of token and row counts. Larger values are typing errors."""
 
 DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
 Transparency = Literal["white", "drop"]
@@ -28,40 +29,40 @@ Transparency = Literal["white", "drop"]
 
 def _require(condition: bool, option: str, value: object, need: str) -> None:
     if not condition:
-        raise ConfigError(f"{option}={value!r}: {need}")
+        raise ConfigError(f"{option} {need}, got {value!r}")
 
 
 def _refuse_unsupported(config: Any, allowed: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuse by name each option in `allowed` whose value is none of those listed."""
+    """Raise `ConfigError` for the first option in `allowed` whose value is not listed there."""
     for name, values in allowed.items():
         value = getattr(config, name)
         if not any(value is v or value == v for v in values):
-            raise ConfigError(f"{type(config).__name__}.{name}={value!r} is not supported (only {values[0]!r} is)")
+            raise ConfigError(f"{type(config).__name__}.{name}={value!r} is not supported, only {values[0]!r}")
 
 
 @accept_defaults(foreign_options.PYTORCH_ENGINE)
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """How the language engine runs. Known to users of LMDeploy as `PytorchEngineConfig`.
+    """Options of the language engine. LMDeploy's users know it as `PytorchEngineConfig`.
 
-    dtype: of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
+    dtype: dtype of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
         checkpoint), float32 on the CPU.
-    session_len: longest prompt + answer in tokens; None is what the model was trained for.
-    max_batch_size: most sequences in one step; None is 512 on a GPU, 32 on the CPU.
-    cache_max_entry_count: share (0, 1] of the memory left free by weights and activations that the KV cache takes.
+    session_len: longest prompt and answer together, in tokens; None takes the model's context length.
+    max_batch_size: largest number of sequences in a step; None is 512 on a GPU, 32 on the CPU.
+    cache_max_entry_count: share (0, 1] for the KV cache of the memory that weights and activations leave free.
     block_size: tokens in a KV block.
-    num_cpu_blocks: KV blocks in host memory (pinned, for a GPU) that keep what prefix caching finds no room for on the
-        device; 0 keeps none.
+    num_cpu_blocks: KV blocks in host memory (pinned, for a GPU), for cached blocks that are evicted from the device; 0
+        turns this off.
     num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks.
-    enable_prefix_caching: keep and reuse the KV blocks of equal prompt beginnings, pictures included.
+    enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
     device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
-    eager_mode: never record CUDA graphs, neither for decoding nor for the vision tower.
-    async_scheduling: launch each step while the one before is still being computed; None does so on a GPU.
-    download_dir, revision: where a hub id is stored, and which branch, tag or commit of it is used.
-    hf_overrides: values to change in the checkpoint's config.json, nested by key.
+    eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
+    async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
+    download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
+    hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
     disable_vision_encoder: do not load the vision tower; requests with pictures are refused.
-    trust_remote_code: allow code from the checkpoint (tokenizers only). Off unless you trust it.
+    trust_remote_code: run code from the checkpoint (tokenizers only). Set it only if you trust the checkpoint.
     """
 
     dtype: DTypeName = "auto"
@@ -105,7 +106,7 @@ class EngineConfig:
             self.enable_prefix_caching or not self.num_cpu_blocks,
             "num_cpu_blocks",
             self.num_cpu_blocks,
-            "must be 0 without enable_prefix_caching, which alone can find blocks again",
+            "must be 0 without enable_prefix_caching",
         )
         budget = self.max_prefill_token_num
         _require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
@@ -123,7 +124,7 @@ class EngineConfig:
 @accept_defaults(foreign_options.TURBOMIND_ENGINE)
 @dataclass(frozen=True, kw_only=True)
 class TurbomindEngineConfig:
-    """LMDeploy's other engine configuration; `to_engine_config` translates it."""
+    """LMDeploy's other engine configuration. `to_engine_config` translates it."""
 
     dtype: DTypeName = "auto"
     model_format: str | None = None
@@ -158,7 +159,8 @@ class TurbomindEngineConfig:
         )
 
     def to_engine_config(self) -> EngineConfig:
-        """The same settings as an `EngineConfig`; an integer `cache_max_entry_count` above 1 is a number of blocks."""
+        """Return the same settings as an `EngineConfig`. An integer `cache_max_entry_count` above 1 is a number of
+        blocks."""
         entries = self.cache_max_entry_count
         is_count = isinstance(entries, int) and not isinstance(entries, bool) and entries >= 1
         return EngineConfig(
@@ -184,15 +186,15 @@ _MEDIA_THREADS = min(16, max(4, os.cpu_count() or 4))
 @accept_defaults(foreign_options.VISION)
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig:
-    """How media are encoded.
+    """Options of the vision encoder and of media preprocessing.
 
-    max_batch_size: most pictures or clips in one call of the vision tower.
-    max_batch_tokens: most tower input patches in one call; one larger item still goes, alone.
-    embedding_cache_bytes: limit of the store that keeps embeddings of pictures seen before; 0 keeps none.
-    feature_cache_bytes: limit of the cache that keeps preprocessed pictures; 0 keeps none.
+    max_batch_size: largest number of pictures or clips in one call of the vision tower.
+    max_batch_tokens: largest number of input patches in one call; a larger item gets a call of its own.
+    embedding_cache_bytes: size of the cache of embeddings; 0 turns it off.
+    feature_cache_bytes: size of the cache of preprocessed pictures; 0 turns it off.
     thread_num: threads that decode and preprocess media; by default one per processor core, between 4 and 16.
-    transparency: what becomes of transparent parts of pictures: "white" puts them on white, "drop" ignores the alpha
-        channel, as Transformers' processors do. A media item's own option `transparency` goes before it.
+    transparency: "white" puts transparent parts of pictures on white; "drop" ignores the alpha channel, as
+        Transformers' processors do. The option `transparency` of a media item takes precedence.
     """
 
     max_batch_size: int = 8
@@ -213,16 +215,18 @@ class VisionConfig:
 @accept_defaults(foreign_options.GENERATION)
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """How an answer is generated.
+    """Options of sampling and of the end of an answer.
 
-    Greedy unless `do_sample` is set; then temperature, top-k (0: off), top-p and min-p, in this order, and
-    `random_seed` makes it repeatable. `logprobs` is the number of alternatives to report per token.
-    `presence_penalty` and `frequency_penalty` (-2 … 2) are taken off the logit of each token that the answer holds so
-    far, once and once per occurrence; `logit_bias` adds -100 … 100 to the logits of the token ids it names.
-    `ignore_eos` goes past the model's EOS and past the special tokens that end a turn of the chat template;
-    `min_new_tokens` tokens are generated before a stop word or EOS ends the answer.
-    `output_logits` / `output_last_hidden_state` are None, 'generation' or 'all' (prompt too).
-    `logits_processors` are called as f(token_ids [T], logits [V]) -> logits [V], one sequence at a time.
+    do_sample: sample by temperature, top-k (0: off), top-p and min-p, in this order. Without it, decoding is greedy.
+    random_seed: makes sampling repeatable.
+    logprobs: number of alternatives to report per token.
+    presence_penalty, frequency_penalty: -2 to 2, subtracted from the logit of each token in the answer so far: once, or
+        once per occurrence.
+    logit_bias: maps token ids to -100 … 100, added to their logits.
+    ignore_eos: continue after the model's EOS, and after the special tokens that end a turn of the chat template.
+    min_new_tokens: tokens to generate before a stop word or EOS may end the answer.
+    output_logits, output_last_hidden_state: None, 'generation', or 'all' (the prompt too).
+    logits_processors: called as f(token_ids [T], logits [V]) -> logits [V], one sequence at a time.
     """
 
     n: int = 1
@@ -273,7 +277,7 @@ class GenerationConfig:
         _require(is_bias, "logit_bias", self.logit_bias, "must map token ids to numbers in [-100, 100]")
         for name in ("stop_words", "bad_words"):
             words = getattr(self, name) or ()
-            _require(all(words), name, words, "must be a list of texts, none of them empty")
+            _require(all(words), name, words, "must be a list of non-empty strings")
         for name in ("stop_token_ids", "bad_token_ids"):
             ids = getattr(self, name) or ()
             _require(all(token_id >= 0 for token_id in ids), name, ids, "must be a list of token ids")
@@ -288,11 +292,12 @@ class GenerationConfig:
 
 @dataclass(frozen=True)
 class ChatTemplateConfig:
-    """Which chat template to use, and which of its pieces to change.
+    """The chat template to use, and changes of its pieces.
 
-    `model_name` is a built-in template's name (see `seesay.templates.names()`), or a new name, for which the pieces
-    given here make the template: {system}{meta_instruction}{eosys}{user}{content}{eoh}{assistant}{content}{eoa}
-    {separator}{user}….  A field that is None keeps the built-in value.
+    model_name: name of a built-in template (see `seesay.templates.names()`). A new name defines a template from the
+        pieces given here:
+        {system}{meta_instruction}{eosys}{user}{content}{eoh}{assistant}{content}{eoa}{separator}{user}…
+    Other fields: pieces of the template. None keeps the built-in value.
     """
 
     model_name: str
@@ -315,7 +320,7 @@ class ChatTemplateConfig:
 
     @classmethod
     def from_json(cls, file_or_string: str | os.PathLike[str]) -> ChatTemplateConfig:
-        """Read the JSON form: a file's path or the JSON text itself. Unknown keys raise `ConfigError`."""
+        """Read JSON from a file, or from the string itself. Unknown keys raise `ConfigError`."""
         text = str(file_or_string)
         try:
             if not text.lstrip().startswith("{"):
@@ -329,12 +334,12 @@ class ChatTemplateConfig:
         if not isinstance(data, dict) or not set(data) <= known or "model_name" not in data:
             extra = sorted(set(data) - known) if isinstance(data, dict) else data
             raise ConfigError(
-                f"a chat template is a JSON object with model_name and any of {sorted(known)}; not {extra!r}"
+                f"a chat template must be a JSON object with model_name and any of {sorted(known)}, got {extra!r}"
             )
         return cls(**data)
 
     def to_json(self) -> str:
-        """The JSON form that `from_json` reads."""
+        """Return the JSON that `from_json` reads."""
         return json.dumps(
             {f.name: getattr(self, f.name) for f in fields(self)}, ensure_ascii=False, indent=2, default=os.fspath
         )
@@ -345,18 +350,21 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9
 
 @dataclass(frozen=True, kw_only=True)
 class MediaLimits:
-    """What the media of a request may cost, and where they may come from. Checked before anything is decoded.
+    """Limits on the size and the sources of a request's media. They are checked before anything is decoded.
 
-    Local paths and file:// URLs are read when `allow_local_paths` is set (scripts); servers turn it off.
-    `allowed_local_media_path`, a folder, replaces that: what is in it may be read, after links are followed, and
-    nothing else. `allow_private_hosts` permits addresses that are not globally routable. `allowed_media_domains` names
-    the only hosts that http(s) URLs, redirects included, may point to: "example.com" is that host alone,
-    "*.example.com" all that end so.
+    Sources:
+    allow_local_paths: read local paths and file:// URLs. For scripts; servers turn it off.
+    allowed_local_media_path: a folder. Only files in it are read, after symbolic links are resolved; replaces
+        `allow_local_paths`.
+    allow_private_hosts: fetch from addresses that are not globally routable.
+    allowed_media_domains: the only hosts of http(s) URLs and of their redirects. "example.com" is that host only,
+        "*.example.com" all of its subdomains.
 
-    Of one picture or clip: `max_bytes` as sent, `max_pixels` of a picture or frame, `max_frames` taken from a clip of
-    `max_duration_s`; frames that together hold more than `max_clip_pixels` are scaled down while decoded. Of one
-    request: `max_items` pictures and clips, `max_total_bytes` as sent, `max_total_pixels` as decoded, and `timeout_s`
-    until the last of them is fetched, whatever its redirects. Times are in seconds.
+    One picture or clip: `max_bytes` as sent, `max_pixels` in a picture or frame, `max_frames` taken from a clip of at
+    most `max_duration_s`. Frames with more than `max_clip_pixels` in total are scaled down while they are decoded.
+
+    One request: `max_items` pictures and clips, `max_total_bytes` as sent, `max_total_pixels` as decoded, and
+    `timeout_s` seconds until all of them are fetched, including redirects.
     """
 
     max_bytes: int = 256 << 20
@@ -376,8 +384,7 @@ class MediaLimits:
 
     @classmethod
     def for_server(cls, **changes: Any) -> MediaLimits:
-        """What a server allows strangers by default: no local files, and far less of everything. `changes` are fields
-        to set otherwise."""
+        """Return the default limits of a server: no local files, and lower limits. `changes` replace fields."""
         return cls(
             **{
                 "allow_local_paths": False,
@@ -403,7 +410,7 @@ class MediaLimits:
         _require(self.max_redirects >= 0, "max_redirects", self.max_redirects, "must be at least 0")
         folder = self.allowed_local_media_path
         is_folder = folder is None or (bool(folder) and Path(folder).is_dir())
-        _require(is_folder, "allowed_local_media_path", folder, "must be a folder that is there")
+        _require(is_folder, "allowed_local_media_path", folder, "must be an existing folder")
         domains = self.allowed_media_domains
         is_list = domains is None or all(map(_is_host, domains))
         need = "must be a list of host names such as 'example.com' or '*.example.com', without scheme, port or path"
@@ -411,7 +418,7 @@ class MediaLimits:
 
 
 def _is_host(name: str) -> bool:
-    """Whether `name` is a host name, perhaps with `*.` before it, or an IP address."""
+    """Return whether `name` is a host name, with an optional `*.` prefix, or an IP address."""
     if _HOST.fullmatch(name.lower().rstrip(".")):
         return True
     try:
@@ -423,7 +430,7 @@ def _is_host(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings that come from environment variables, read once where they are needed."""
+    """Settings from environment variables. Each is read once, where it is needed."""
 
     log_level: str = "WARNING"
 

@@ -1,6 +1,6 @@
-"""Checks option values by the types they are annotated with. What is wrong raises `ConfigError` and names the option.
+"""Validate option values by their type annotations. A wrong value raises `ConfigError` and names the option.
 
-Knows no option itself: classes bring their annotations, callers their tables.
+This module knows no options: classes bring their annotations, callers their tables.
 """
 
 from __future__ import annotations
@@ -21,35 +21,34 @@ _Check = Callable[[Any], bool]
 def check_types(config: object) -> None:
     """Raise `ConfigError` for the first field of a dataclass instance whose value is not of its annotated type.
 
-    Numbers are those of `numbers`, so that NumPy's are fine; a bool is none, infinity and NaN are none, and a text must
-    be one that can be encoded.
+    NumPy's numbers are accepted as numbers. bool, infinity and NaN are not, nor is a string with unpaired surrogates.
     """
     cls: Callable[..., Any] = type(config)
     for name, (is_valid, need) in _checks_of(cls).items():
         value = getattr(config, name)
         if not is_valid(value):
-            raise ConfigError(f"{name}={value!r}: must be {need}")
+            raise ConfigError(f"{name} must be {need}, got {value!r}")
 
 
 def check_value(owner: type, name: str, value: object) -> None:
-    """As `check_types`, for one field of the class `owner`."""
+    """Check one value like `check_types`, for the field `name` of the class `owner`."""
     is_valid, need = _checks_of(owner)[name]
     if not is_valid(value):
-        raise ConfigError(f"{name}={value!r}: must be {need}")
+        raise ConfigError(f"{name} must be {need}, got {value!r}")
 
 
 def check_instance(name: str, value: object, *kinds: type) -> None:
-    """Raise `TypeError` when an argument is given (not None) and of none of `kinds`."""
+    """Raise `TypeError` for an argument that is neither None nor an instance of one of `kinds`."""
     if value is not None and not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
-        raise TypeError(f"{name} must be {expected}, not {type(value).__name__}")
+        raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
 
 
 def accept_defaults(others: Mapping[str, Sequence[object]]) -> Callable[[type[T]], type[T]]:
-    """A decorator for keyword-only dataclasses, which then also take the options `others`, at the listed values only.
+    """Decorate a keyword-only dataclass so that it also accepts the options `others`, at the listed values only.
 
-    Those are of another project's class of the same purpose, and say what is true here anyway. Any other value raises
-    `ConfigError` naming the option. The class does not keep them.
+    They are options of the corresponding class of another project, at values that describe what this class does anyway.
+    Any other value raises `ConfigError` that names the option. The class does not store them.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -58,12 +57,12 @@ def accept_defaults(others: Mapping[str, Sequence[object]]) -> Callable[[type[T]
         @functools.wraps(make)
         def make_without(self: T, *args: Any, **options: Any) -> None:
             if args:
-                raise TypeError(f"{cls.__name__} takes its options by name: {cls.__name__}(name=value, …)")
+                raise TypeError(f"{cls.__name__} takes keyword arguments only: {cls.__name__}(name=value, …)")
             for name in options.keys() & others.keys():
                 value, allowed = options.pop(name), others[name]
                 if not any(type(value) is type(known) and value == known for known in allowed):
                     only = " or ".join(map(repr, allowed))
-                    raise ConfigError(f"{cls.__name__}.{name}={value!r} is not supported (only {only} is)")
+                    raise ConfigError(f"{cls.__name__}.{name}={value!r} is not supported, only {only}")
             make(self, **options)
 
         setattr(cls, "__init__", make_without)  # noqa: B010 - mypy forbids to assign a method
@@ -126,7 +125,7 @@ def _is_number(value: object) -> bool:
 def _is_text(value: object) -> bool:
     try:
         return isinstance(value, str) and (value.isascii() or bool(value.encode()))
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except UnicodeEncodeError:  # an unpaired surrogate
         return False
 
 
@@ -139,10 +138,10 @@ _PLAIN: dict[Any, _Check] = {
     NoneType: lambda value: value is None,
 }
 _PLAIN_NAMES: dict[Any, str] = {
-    int: "a whole number",
+    int: "an integer",
     float: "a finite number",
     bool: "True or False",
-    str: "a text",
+    str: "a string",
     NoneType: "None",
     Any: "anything",
 }

@@ -1,6 +1,6 @@
-"""Options of LMDeploy's configurations that have nothing to set here, with the values that describe what seesay does.
+"""Options of LMDeploy's configurations that seesay does not have, with the values that describe its behavior.
 
-They are accepted at these values, so that code written for LMDeploy runs, and refused by name at any other.
+These values are accepted, so that code written for LMDeploy runs. Any other value is refused by name.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The only place that asks `torch.cuda` anything: device queries, streams, linear layers, the pace of the tower."""
+"""The only package that uses `torch.cuda`: device queries, streams, linear layers, pacing of the vision tower."""

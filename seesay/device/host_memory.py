@@ -1,7 +1,7 @@
-"""Memory of the host that is free, but not given back to the system.
+"""Return freed host memory to the system (heap trim).
 
-Pictures come in all sizes. What they leave behind lies between what others still use, and glibc gives it back only when
-it is asked to: a server that sees thousands of them would seem to grow for ever.
+Pictures of many sizes fragment the heap: their freed memory lies between allocations that are still in use, and glibc
+returns it to the system only on request. Without it, the memory of a server grows with every thousand pictures.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Callable
 from functools import cache
 
 INTERVAL_S = 60.0
-"""Giving back takes some 50 ms of a thread, in which others may wait for memory; what is taken again is zeroed."""
+"""Shortest time between two trims. A trim takes about 50 ms, in which other threads may wait for the allocator, and
+memory that is allocated again must be zeroed by the kernel."""
 
 
 @cache
 def _find_trim() -> Callable[[int], int] | None:
-    """glibc's `malloc_trim`; None with another C library."""
+    """Return glibc's `malloc_trim`, or None with another C library."""
     try:
         trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
@@ -27,7 +28,7 @@ def _find_trim() -> Callable[[int], int] | None:
 
 
 def return_memory() -> bool:
-    """Give free memory back to the system now; returns whether the C library can."""
+    """Return free memory to the system now. Returns whether the C library supports it."""
     trim = _find_trim()
     if trim is not None:
         trim(0)
@@ -35,7 +36,7 @@ def return_memory() -> bool:
 
 
 class MemoryReturn:
-    """Gives free memory back from time to time. Thread-safe."""
+    """Return free memory to the system at intervals. Thread-safe."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self._interval_s = interval_s
@@ -43,7 +44,7 @@ class MemoryReturn:
         self._last_s = time.monotonic()
 
     def return_if_due(self) -> bool:
-        """Give memory back unless that was done a moment ago; returns whether it was done."""
+        """Return memory to the system unless the last time was too recent. Returns whether it was done."""
         now_s = time.monotonic()
         with self._lock:
             if now_s - self._last_s < self._interval_s:

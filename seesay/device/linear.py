@@ -1,7 +1,6 @@
-"""y = x Wᵀ + b, and RMS norm, by the fastest kernels of the device. The one place where the layout of weights in memory
-is decided.
+"""y = x Wᵀ + b, and RMS norm, with the fastest kernels of the device. The layout of weights in memory is decided here.
 
-On the CPU oneDNN's kernels with a weight packed once run two to seven times as fast as those that
+On the CPU, oneDNN's kernels with a prepacked weight are two to seven times as fast as those that
 `torch.nn.functional.linear` picks (measured on an AVX-512 machine, float32 and bfloat16, 1 to 480 rows).
 """
 
@@ -18,13 +17,13 @@ LinearKernel = Callable[[torch.Tensor], torch.Tensor]
 FusedKernel = Callable[..., torch.Tensor]
 
 _PACKED_FOR_ROWS = 64
-"""The number of rows that the packing is tuned for. The kernels take any number; around this one all are fast."""
+"""The number of rows for which weights are packed. The kernels accept any number; this choice is fast for all."""
 
 
 def make_linear_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel:
-    """x [..., in] → x Wᵀ + b [..., out], for weight [out, in] and bias [out].
+    """Return a function x [..., in] → x Wᵀ + b [..., out], for weight [out, in] and bias [out]. No gradients.
 
-    On the CPU it keeps a packed copy and not `weight` itself, so that the caller may drop that. No gradients.
+    On the CPU it holds a packed copy instead of `weight`, so that the caller can free `weight`.
     """
     if weight.device.type == "cpu":
         packed = _try_packed_kernel(weight, bias)
@@ -38,8 +37,8 @@ def make_linear_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Linea
 
 
 def make_fused_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> FusedKernel | None:
-    """`seesay.kernels.few_row_matmul.multiply` with this weight and bias, the fastest up to `max_fused_rows` rows;
-    None where it does not run."""
+    """Return `seesay.kernels.few_row_matmul.multiply` with this weight and bias, the fastest kernel for up to
+    `max_fused_rows` rows. None if it cannot run on this device."""
     if not max_fused_rows(weight.device, weight.dtype):
         return None
     from seesay.kernels.few_row_matmul import multiply
@@ -48,17 +47,17 @@ def make_fused_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> FusedK
 
 
 def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
-    """The most rows that kernels of `make_fused_kernel` take; 0 where there are none."""
+    """Return the largest number of rows for kernels of `make_fused_kernel`; 0 if there are none."""
     if device.type != "cuda" or find_spec("triton") is None:
         return 0
     from seesay.kernels.few_row_matmul import MAX_ROWS
 
-    # Several rows: measured on Hopper, with its shared memory.
+    # More than one row was measured on Hopper only, and needs its shared memory.
     return MAX_ROWS if dtype.itemsize == 2 and torch.cuda.get_device_capability(device) >= (9, 0) else 1
 
 
 def _try_packed_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel | None:
-    """The kernel with a packed weight; None where this build of torch or this processor has none for the dtype."""
+    """Return the kernel with a packed weight, or None if this build of torch or this CPU has none for the dtype."""
     if weight.dtype not in (torch.float32, torch.bfloat16):
         return None
     try:
@@ -76,9 +75,9 @@ def _try_packed_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Linea
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x²) + eps) · weight over the last axis, in float32 inside. No gradients.
+    """Return x / sqrt(mean(x²) + eps) · weight over the last axis, computed in float32. No gradients.
 
-    On the CPU `F.rms_norm` is a composite of six passes; the norm of a vector takes one.
+    On the CPU `F.rms_norm` makes six passes over the data; `torch.linalg.vector_norm` makes one.
     """
     if x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
         return F.rms_norm(x, weight.shape, weight, eps)

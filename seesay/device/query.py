@@ -1,4 +1,4 @@
-"""Devices: which there are, what memory they have, and what they report. The CPU is one."""
+"""Queries about devices: availability, memory, description. The CPU is a device too."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of a device's memory."""
+    """Memory of a device in bytes."""
 
     free_bytes: int
     total_bytes: int
 
 
 def pick_device(device_type: str) -> torch.device:
-    """The device that `device_type` ('auto', 'cuda', 'cuda:N' or 'cpu') names on this machine.
+    """Return the device of this machine that `device_type` ('auto', 'cuda', 'cuda:N' or 'cpu') names.
 
-    'auto' is CUDA where there is a GPU, else the CPU. Raises `ConfigError` for a GPU that is not there.
+    'auto' is CUDA if there is a GPU, else the CPU. Raises `ConfigError` for a GPU that does not exist.
     """
     import torch
 
@@ -33,20 +33,18 @@ def pick_device(device_type: str) -> torch.device:
     try:
         device = torch.device(device_type)
     except RuntimeError:
-        raise ConfigError(
-            f"device_type={device_type!r} is not a device: use 'auto', 'cuda', 'cuda:N' or 'cpu'"
-        ) from None
+        raise ConfigError(f"device_type must be 'auto', 'cuda', 'cuda:N' or 'cpu', got {device_type!r}") from None
     if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
-        raise ConfigError(f"device_type={device_type!r} is not supported: use 'auto', 'cuda', 'cuda:N' or 'cpu'")
+        raise ConfigError(f"device_type must be 'auto', 'cuda', 'cuda:N' or 'cpu', got {device_type!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device_type={device_type!r} was asked for, but torch sees no CUDA GPU: use 'auto' or 'cpu'")
+        raise ConfigError(f"device_type={device_type!r}: torch finds no CUDA GPU; use 'auto' or 'cpu'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device_type={device_type!r}: this machine has {torch.cuda.device_count()} GPU(s)")
+        raise ConfigError(f"device_type={device_type!r}: this machine has only {torch.cuda.device_count()} GPU(s)")
     return device
 
 
 def measure_memory(device: torch.device) -> Memory:
-    """Free and total memory of `device` now. Cached but unused blocks of torch's allocator count as free."""
+    """Return the free and total memory of `device`. Cached but unused blocks of torch's allocator count as free."""
     import torch
 
     if device.type == "cuda":
@@ -57,7 +55,7 @@ def measure_memory(device: torch.device) -> Memory:
 
 
 def measure_peak(device: torch.device, run: Callable[[], object]) -> int:
-    """Bytes of `device`'s memory that `run` needs at its peak beyond what is allocated before it. Not for the CPU."""
+    """Return the peak memory of `run` in bytes, beyond what is allocated before it. Not for the CPU."""
     import torch
 
     assert device.type == "cuda"
@@ -70,7 +68,7 @@ def measure_peak(device: torch.device, run: Callable[[], object]) -> int:
 
 
 def _measure_host_memory() -> Memory:
-    """Host memory from /proc/meminfo and the cgroup limit, whichever is smaller; 8 GiB where neither can be read."""
+    """Return the smaller of host memory (/proc/meminfo) and the cgroup limit; 8 GiB if neither can be read."""
     from pathlib import Path
 
     free = total = 8 << 30
@@ -87,7 +85,7 @@ def _measure_host_memory() -> Memory:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until all work queued on `device` is done; nothing to wait for on the CPU."""
+    """Wait until all work queued on `device` is done. Does nothing on the CPU."""
     import torch
 
     if device.type == "cuda":
@@ -96,7 +94,7 @@ def synchronize(device: torch.device) -> None:
 
 @contextmanager
 def cpu_threads(num_threads: int) -> Iterator[None]:
-    """Let torch compute with `num_threads` CPU threads inside the block, in the calling thread alone."""
+    """Make torch use `num_threads` CPU threads inside the block, for the calling thread only."""
     import torch
 
     before = torch.get_num_threads()
@@ -108,7 +106,7 @@ def cpu_threads(num_threads: int) -> Iterator[None]:
 
 
 def release_cached_memory(device: torch.device) -> None:
-    """Give memory that torch's allocator holds but does not use back to the device."""
+    """Return the cached but unused memory of torch's allocator to the device."""
     import torch
 
     if device.type == "cuda":
@@ -116,14 +114,14 @@ def release_cached_memory(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that a device or the host ran out of memory."""
+    """Return whether `error` means that a device or the host ran out of memory."""
     import torch
 
     return isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
 
 
 def describe_gpus() -> tuple[str, list[str]]:
-    """(torch's version with what it was built for, one description per GPU that torch can use)."""
+    """Return torch's version and CUDA version, and one description per GPU that torch can use."""
     import torch
 
     build = f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA")

@@ -1,4 +1,4 @@
-"""A GPU's queues of work: streams, points in them, and recorded graphs. On the CPU work is done when it is queued."""
+"""CUDA streams, points in them (events), and CUDA graphs. On the CPU all work is done when it is queued."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def make_stream(device: torch.device, *, is_urgent: bool) -> torch.cuda.Stream | None:
-    """A queue of the device's work: what waits in an urgent one begins before what waits in others. None on the CPU."""
+    """Return a new stream. Waiting work of an urgent stream starts before that of other streams. None on the CPU."""
     import torch
 
     if device.type != "cuda":
@@ -22,7 +22,7 @@ def make_stream(device: torch.device, *, is_urgent: bool) -> torch.cuda.Stream |
 
 
 def current_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream on which work of `device` is queued here; None on the CPU."""
+    """Return the current stream of `device`; None on the CPU."""
     import torch
 
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
@@ -30,7 +30,7 @@ def current_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Queue the work of the block on `stream`; with None, where it is queued anyway."""
+    """Queue the work of the block on `stream`. None leaves the current stream."""
     import torch
 
     if stream is None:
@@ -41,13 +41,13 @@ def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def hold_stream(stream: torch.cuda.Stream, event: torch.cuda.Event | None) -> None:
-    """Let what is queued on `stream` from now on begin after `event`. The host does not wait."""
+    """Make all later work of `stream` start after `event`. The host does not wait."""
     if event is not None:
         stream.wait_event(event)
 
 
 def record_event(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """What marks the end of all that is queued on `stream` by now."""
+    """Return an event that marks the end of all work queued on `stream` so far."""
     import torch
 
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -56,7 +56,7 @@ def record_event(stream: torch.cuda.Stream) -> torch.cuda.Event:
 
 
 def record_done(stream: torch.cuda.Stream | None) -> Callable[[], None]:
-    """A function that returns when what is queued on `stream` by now is done. Other Python threads run meanwhile."""
+    """Return a function that waits for all work queued on `stream` so far. It waits without the GIL."""
     import torch
 
     if stream is None:
@@ -67,8 +67,8 @@ def record_done(stream: torch.cuda.Stream | None) -> Callable[[], None]:
 
 
 class StreamPoint:
-    """A point in the work queued on one stream for which others wait, without the host. On the CPU, where all work is
-    done when it is queued, nothing."""
+    """A point in the work of one stream for which other streams can wait, without the host. Does nothing on the CPU,
+    where all work is done when it is queued."""
 
     def __init__(self, device: torch.device) -> None:
         import torch
@@ -76,12 +76,12 @@ class StreamPoint:
         self._event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def record(self) -> None:
-        """Let the point be behind what is queued on the current stream now."""
+        """Set the point to the end of the work queued on the current stream so far."""
         if self._event is not None:
             self._event.record()
 
     def wait(self) -> None:
-        """Let what is queued on the current stream from now on begin after the point. One never recorded is past."""
+        """Make all later work of the current stream start after the point. Does nothing if it was never recorded."""
         if self._event is not None:
             self._event.wait()
 
@@ -91,8 +91,8 @@ class StreamPoint:
 
 
 class GraphRecorder:
-    """Records work of a GPU as CUDA graphs, which the host then starts with one call. Graphs of one recorder share
-    their memory: they run one after the other, and what one of them made is used before another runs."""
+    """Capture work of a GPU as CUDA graphs, which the host launches with one call. The graphs of one recorder share
+    memory: they run one after the other, and the output of one must be used before another one runs."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         import torch
@@ -101,15 +101,15 @@ class GraphRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """(what repeats `run` on the current stream, what `run` returned: tensors that each repetition fills anew).
-        `run` is called twice; its inputs stay where they are."""
+        """Capture `run`, which is called twice. Returns a function that replays it on the current stream, and the
+        output of `run`: tensors that each replay fills again. The inputs must stay at their addresses."""
         import torch
 
         with torch.cuda.stream(self._stream):
             run()
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            # `torch.cuda.graph` would wait for all streams and give cached memory back, for which others would wait.
+            # `torch.cuda.graph` would wait for all streams and release cached memory, which stalls other threads.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = run()

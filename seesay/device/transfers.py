@@ -1,4 +1,4 @@
-"""Copies between the host and a GPU for which the host does not wait."""
+"""Asynchronous copies between the host and a GPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def mark_used(tensor: torch.Tensor) -> None:
-    """Tell torch's allocator that the current stream uses `tensor`, which may have been made on another one: its memory
-    is not given to others before what is queued now is done."""
+    """Tell torch's allocator that the current stream uses `tensor`, which may have been allocated on another stream.
+    Its memory is not reused before the work queued so far is done."""
     import torch
 
     if tensor.is_cuda:
@@ -27,13 +27,16 @@ def mark_used(tensor: torch.Tensor) -> None:
 
 
 def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
-    """Tensors on `device` with the contents of `arrays`: on a GPU one copy for all of them, for which nobody waits; on
-    the CPU the arrays themselves, which must be writable there."""
+    """Return tensors on `device` with the contents of `arrays`. On a GPU this is one asynchronous copy for all of them.
+    On the CPU the tensors share memory with the arrays, which must be writable."""
     import torch
 
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
-    offsets = [0, *accumulate(-(-array.nbytes // 16) * 16 for array in arrays)]  # as Triton's kernels like them
+    offsets = [
+        0,
+        *accumulate(-(-array.nbytes // 16) * 16 for array in arrays),
+    ]  # Triton's kernels load 16-byte aligned data faster
     host = torch.empty(offsets[-1], dtype=torch.uint8, pin_memory=True)
     spans = [slice(start, start + array.nbytes) for start, array in zip(offsets, arrays)]
     here = host.numpy()
@@ -54,7 +57,7 @@ def _torch_type(kind: np.dtype[Any]) -> torch.dtype:
 
 
 def upload_into(target: torch.Tensor, array: npt.NDArray[Any]) -> None:
-    """Fill `target`, which is dense, with the contents of `array`. Nobody waits for it on a GPU."""
+    """Copy `array` into `target`, a contiguous tensor. Asynchronous on a GPU."""
     import torch
 
     host = torch.empty(target.shape, dtype=target.dtype, pin_memory=target.is_cuda)
@@ -63,11 +66,11 @@ def upload_into(target: torch.Tensor, array: npt.NDArray[Any]) -> None:
 
 
 class PinnedMemory:
-    """Host memory, `tensor`, that a GPU copies from and to while the host goes on; for the CPU, any memory. It is given
-    back with this object, after all work that is queued on the device.
+    """Pinned host memory, `tensor`, for asynchronous copies; ordinary memory for the CPU. It is freed with this object,
+    after all work queued on the device.
 
-    Pages that are there already are pinned three times as fast as torch's allocator makes pinned ones; it also rounds
-    sizes up to powers of two, and keeps what it had.
+    Pinning existing pages is three times as fast as torch's allocator of pinned memory, which also rounds sizes up to
+    powers of two and never releases memory.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
@@ -89,9 +92,9 @@ def _unpin(tensor: torch.Tensor, device: torch.device) -> None:
 
 
 class HostCopy:
-    """Copies of tensors on their way to the host: queued on the current stream, waited for when they are wanted.
+    """Asynchronous copies of tensors to the host: queued on the current stream, waited for by `wait`.
 
-    On the CPU the tensors themselves, which nobody may change before they are taken.
+    On the CPU these are the tensors themselves, which must not be changed before `wait`.
     """
 
     def __init__(self, *tensors: torch.Tensor) -> None:
@@ -110,7 +113,7 @@ class HostCopy:
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> tuple[torch.Tensor, ...]:
-        """The copies, once they have arrived. Other Python threads run meanwhile."""
+        """Wait for the copies and return them. It waits without the GIL."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensors

@@ -1,1 +1,1 @@
-"""The offline API: `pipeline`, its conversations, and older keyword arguments. Knows nothing about HTTP."""
+"""The offline API: `pipeline`, its conversations, and deprecated keyword arguments. Does not depend on HTTP."""

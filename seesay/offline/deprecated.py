@@ -1,4 +1,4 @@
-"""Keyword arguments of older LMDeploy versions: they warn and work, everything unknown is refused by name."""
+"""Keyword arguments of older LMDeploy versions. They work with a warning; unknown ones are refused by name."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _GENERATION = {
 def with_call_arguments(
     gen_config: GenerationConfig | Sequence[GenerationConfig] | None, arguments: Mapping[str, Any], *, function: str
 ) -> GenerationConfig | Sequence[GenerationConfig] | None:
-    """`gen_config` with the deprecated sampling arguments of a call.
+    """Return `gen_config` with the deprecated sampling arguments of a call.
 
-    Giving temperature, top_k or top_p this way samples, as it did then, unless they mean greedy. Raises TypeError for
-    an argument that is unknown.
+    As in older versions, temperature, top_k or top_p given this way turn on sampling, unless their values mean greedy.
+    Raises TypeError for an unknown argument.
     """
     if not arguments:
         return gen_config
@@ -49,7 +49,7 @@ def with_call_arguments(
     if unknown:
         raise TypeError(f"{function}() got an unexpected keyword argument {unknown[0]!r}")
     names = ", ".join(sorted(arguments))
-    _warn(f"{names}: deprecated here, use gen_config=GenerationConfig(…)")
+    _warn(f"{names}: deprecated, use gen_config=GenerationConfig(…)")
     changes = {_GENERATION[name]: value for name, value in arguments.items() if value is not None}
     if {"temperature", "top_k", "top_p", "min_p"} & set(changes):
         is_greedy = changes.get("temperature") == 0 or changes.get("top_k") == 1
@@ -64,24 +64,22 @@ def with_pipeline_arguments(
     chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None,
     arguments: Mapping[str, Any],
 ) -> tuple[BackendConfig | None, ChatTemplateConfig | str | os.PathLike[str] | None]:
-    """The two configurations with the deprecated arguments of `pipeline()`: backend, model_name, tp, instance_num.
-
-    Raises TypeError for an argument that is unknown.
-    """
+    """Return the two configurations with the deprecated arguments of `pipeline()`: backend, model_name, tp,
+    instance_num. Raises TypeError for an unknown argument."""
     known = ("backend", "model_name", "tp", "instance_num")
     for name, value in arguments.items():
         if name in known:
             continue
         hint = ""
         if name in {field.name for field in fields(EngineConfig)}:
-            hint = f": it belongs into backend_config=EngineConfig({name}={value!r})"
+            hint = f": use backend_config=EngineConfig({name}={value!r})"
         raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}{hint}")
     if arguments:
         names = ", ".join(sorted(arguments))
-        _warn(f"{names}: deprecated here, use backend_config and chat_template_config")
+        _warn(f"{names}: deprecated, use backend_config and chat_template_config")
     backend = arguments.get("backend")
     if backend not in (None, "turbomind", "pytorch"):
-        raise ValueError(f"backend={backend!r}: must be 'turbomind' or 'pytorch' (both mean seesay's one engine)")
+        raise ValueError(f"backend must be 'turbomind' or 'pytorch' (both mean seesay's one engine), got {backend!r}")
     given = {"tp": arguments.get("tp"), "max_batch_size": arguments.get("instance_num")}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if changes:
@@ -93,7 +91,7 @@ def with_pipeline_arguments(
 
 
 def _warn(message: str) -> None:
-    """Warn about the line outside of seesay that called us, whichever of our functions it called."""
+    """Issue a warning that points to the caller's line outside of seesay."""
     level = 1
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "seesay":

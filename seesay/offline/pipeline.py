@@ -1,4 +1,5 @@
-"""`pipeline()` and `Pipeline`: prompts in any form go in, `Response`s come out. Blocks; asyncio has its own method."""
+"""`pipeline()` and `Pipeline`: take prompts in any form, return `Response`s. Calls block, except
+`async_batch_infer`."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from seesay.templates import ChatTemplate
 
 Answers = Generator[Response, None, None]
-# What gives one answer. A list of messages does too, a list of anything else is a batch. Lists are invariant, so that
-# messages of one type of content are told apart by a type variable.
+# The prompts that give one answer. A list of messages does too; a list of anything else is a batch. Lists are
+# invariant, so the overloads use a type variable for lists of messages.
 OnePrompt: TypeAlias = str | tuple[Any, ...] | Mapping[str, Any]
 MessageT = TypeVar("MessageT", bound=Mapping[str, Any])
 GenConfigs = GenerationConfig | Sequence[GenerationConfig] | None
@@ -55,18 +56,18 @@ def pipeline(
     media_limits: MediaLimits | None = None,
     **kwargs: Any,
 ) -> Pipeline:
-    """Load a model and make a pipeline of it.
+    """Load a model and return a pipeline.
 
     model_path: a folder in the Hugging Face layout, a hub id, or 'seesay-demo', the built-in checkpoint.
-    backend_config: how the language engine runs (`EngineConfig`, also known as `PytorchEngineConfig`).
-    chat_template_config: which chat template to use in place of the checkpoint's own: also a built-in
-        template's name, or a file (.jinja, .json) or model folder that holds a template.
-    log_level: CRITICAL, ERROR, WARNING, INFO (shows prompts) or DEBUG; SEESAY_LOG_LEVEL sets the default.
-    max_log_len: most characters of a prompt in the log.
-    vision_config: how pictures and clips are encoded. media_limits: what they may cost, where they may come from.
+    backend_config: options of the language engine (`EngineConfig`, also known as `PytorchEngineConfig`).
+    chat_template_config: the chat template to use instead of the checkpoint's own: a configuration, the name of a
+        built-in template, or a file (.jinja, .json) or model folder that holds a template.
+    log_level: CRITICAL, ERROR, WARNING, INFO (logs prompts) or DEBUG; SEESAY_LOG_LEVEL sets the default.
+    max_log_len: longest part of a prompt in the log, in characters.
+    vision_config: options of the vision encoder. media_limits: limits on the size and the sources of media.
 
-    Raises ConfigError for a wrong option, TypeError for an argument of a wrong type, CheckpointError for a model that
-    cannot be loaded.
+    Raises ConfigError for a wrong option, TypeError for an argument of a wrong type, and CheckpointError for a model
+    that cannot be loaded.
 
         pipe = pipeline("Qwen/Qwen2.5-VL-7B-Instruct")
         print(pipe(("describe this image", load_image("tiger.jpeg"))).text)
@@ -87,8 +88,8 @@ def pipeline(
 class Pipeline:
     """A loaded model that answers prompts. Thread-safe. Close it, or use it in a `with` statement.
 
-    A prompt is a text, OpenAI messages (a list of dicts), `(text, image)`, `(text, [images])` or `(image, text)`;
-    an image is anything that `load_image` takes. A list of prompts is a batch, in which forms may be mixed.
+    A prompt is a string, OpenAI messages (a list of dicts), `(text, image)`, `(text, [images])` or `(image, text)`;
+    an image is anything that `load_image` accepts. A list of prompts is a batch; it may mix these forms.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Pipeline:
     ) -> None:
         """See `pipeline`."""
         if speculative_config is not None:
-            raise ConfigError("speculative_config is not supported: leave it None")
+            raise ConfigError("speculative_config must be None: speculative decoding is not supported")
         backend_config, chat_template_config = with_pipeline_arguments(backend_config, chat_template_config, kwargs)
         level = Settings.from_env().log_level if log_level == _DEFAULT_LOG_LEVEL else log_level
         set_up_logging(level, max_log_len)
@@ -121,7 +122,7 @@ class Pipeline:
 
     @classmethod
     def from_engine(cls, engine: AsyncEngine) -> Pipeline:
-        """A pipeline over an engine that runs already; closing it closes the engine."""
+        """Return a pipeline over a running engine. Closing the pipeline closes the engine."""
         pipe = cls.__new__(cls)
         pipe._engine = engine
         return pipe
@@ -135,7 +136,7 @@ class Pipeline:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; one may set another, also a fast one of Transformers."""
+        """The model's tokenizer. Another one can be assigned, also a fast tokenizer of Transformers."""
         return self._engine.tokenizer
 
     @tokenizer.setter
@@ -144,7 +145,7 @@ class Pipeline:
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The chat template; its attributes may be changed, or another be set, also by its name."""
+        """The chat template. Its attributes can be changed, and another template, or its name, can be assigned."""
         return self._engine.chat_template
 
     @chat_template.setter
@@ -186,10 +187,11 @@ class Pipeline:
     ) -> Response | list[Response]:
         """Answer one prompt with a `Response`, or a list of prompts with a list of them in the same order.
 
-        gen_config: one for all prompts, or one for each. do_preprocess: apply the chat template; without it a prompt
-        is a raw text. use_tqdm: show a progress bar.
+        gen_config: one for all prompts, or a list with one for each prompt.
+        do_preprocess: apply the chat template; without it a prompt is raw text.
+        use_tqdm: show a progress bar.
 
-        A prompt that cannot be answered gets a response with finish_reason 'error', whose text says what to do.
+        A prompt that cannot be answered gets a response with finish_reason 'error', whose text explains the error.
         """
         requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "infer")
         responses: list[Response | None] = [None] * len(requests)
@@ -253,10 +255,12 @@ class Pipeline:
         stream_response: bool = True,
         **kwargs: Any,
     ) -> Answers:
-        """Answers piece by piece: each `Response` has the new text, and `index` says whose it is.
+        """Yield answers piece by piece. Each `Response` has new text; its `index` is the number of the prompt.
 
-        sessions: one for each prompt, which continues it. stream_response: False yields complete answers only, each
-        when it is ready. Leaving the loop early aborts what is still running.
+        sessions: one for each prompt; the prompt continues its session.
+        stream_response: False yields only complete answers, each when it is ready.
+
+        Leaving the loop early aborts the requests that are still running.
         """
         requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "stream_infer")
         if sessions is None:
@@ -264,17 +268,17 @@ class Pipeline:
         chosen: list[Any] = list(sessions) if isinstance(sessions, list | tuple) else [sessions]
         for session in chosen:
             if not isinstance(session, Session):
-                raise TypeError(f"sessions must be a Session or a list of them, not {type(session).__name__}")
+                raise TypeError(f"sessions must be a Session or a list of Sessions, got {type(session).__name__}")
         if len(chosen) != len(requests):
-            raise ValueError(f"sessions: {len(chosen)} for {len(requests)} prompts; give one for each")
+            raise ValueError(f"sessions must have one entry per prompt, got {len(chosen)} for {len(requests)} prompts")
         if len({session.id for session in chosen}) != len(chosen):
-            raise ValueError("sessions: the same session twice; its turns can only be answered one after the other")
+            raise ValueError("sessions must be different: the turns of one session are answered one after the other")
         return self._stream_turns(requests, chosen, prompts if is_list else [prompts], pieces=stream_response)
 
     # --- conversations ----------------------------------------------------------------------------------------------
 
     def session(self) -> Session:
-        """A new conversation."""
+        """Start a new conversation."""
         return Session()
 
     @overload
@@ -309,10 +313,10 @@ class Pipeline:
         adapter_name: str | None = None,
         **kwargs: Any,
     ) -> Session | Answers:
-        """One more turn of a conversation; None starts one.
+        """Answer one more turn of a conversation. A session of None starts a new one.
 
-        Returns the session, with the answer in `session.response`; or, with `stream_response`, the answer piece by
-        piece (the session is complete when the iterator is).
+        Returns the session, with the answer in `session.response`. With `stream_response`, returns an iterator over the
+        pieces of the answer; the session includes the turn when the iterator is exhausted.
         """
         check_instance("session", session, Session)
         session = self.session() if session is None else session
@@ -327,22 +331,22 @@ class Pipeline:
         return session
 
     def stop_session(self, session: Session) -> None:
-        """End the answer that a session is getting; from another thread than the one that reads it."""
+        """Stop the running answer of a session. Called from another thread than the one that reads the answer."""
         session.stop()
 
-    # --- the rest ---------------------------------------------------------------------------------------------------
+    # --- perplexity, caches, closing --------------------------------------------------------------------------------
 
     def get_ppl(self, input_ids: Any) -> list[float]:
-        """Mean cross entropy of each token sequence under the model, in nats (the logarithm of its perplexity).
+        """Return the mean cross entropy of each token sequence under the model, in nats (the logarithm of perplexity).
 
-        input_ids: a list of token ids, or a list of such lists; arrays, tensors and what Transformers' tokenizers
-        return will do too (padding is left out). Sequences may differ in length; each needs two tokens at least. Raises
-        ValueError for what is no such list, RequestError for one that the model cannot take.
+        input_ids: a list of token ids, or a list of such lists. Arrays, tensors and the output of Transformers'
+        tokenizers are accepted too (padding is left out). Sequences may differ in length; each needs at least two
+        tokens. Raises ValueError for anything else, and RequestError for a sequence that the model cannot process.
         """
         rows = read_token_rows(input_ids)
         for row in rows:
             if len(row) < 2:
-                raise ValueError(f"a sequence of {len(row)} token(s) has no perplexity; it needs two at least")
+                raise ValueError(f"input_ids: a sequence must have at least two tokens, got {len(row)}")
         config = GenerationConfig(max_new_tokens=1)
         requests = [
             GenerationRequest(prompt=row, gen_config=config, prompt_logprobs=True, wants_answer=False) for row in rows
@@ -357,12 +361,11 @@ class Pipeline:
         return losses
 
     def reset_caches(self) -> None:
-        """Forget preprocessed media, embeddings and the prefix cache: the next answers are computed from nothing that
-        was kept. What is being answered goes on."""
+        """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
         self._engine.reset_caches()
 
     def close(self) -> None:
-        """Abort what is running and free the model. Closing twice is allowed."""
+        """Abort running requests and free the model. Closing twice is allowed."""
         self._engine.close()
 
     def __repr__(self) -> str:
@@ -376,7 +379,7 @@ class Pipeline:
     ) -> None:
         self.close()
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------------------------
 
     def _parse(
         self,
@@ -388,7 +391,7 @@ class Pipeline:
         function: str,
     ) -> tuple[list[GenerationRequest | RequestError], bool]:
         if adapter_name is not None:
-            raise ConfigError(f"adapter_name={adapter_name!r} is not supported: no adapters can be loaded")
+            raise ConfigError(f"adapter_name={adapter_name!r} is not supported: adapters cannot be loaded")
         gen_config = with_call_arguments(gen_config, arguments, function=function)
         return parse_prompts(prompts, gen_config, do_preprocess=do_preprocess)
 
@@ -420,7 +423,7 @@ class Pipeline:
         *,
         pieces: bool,
     ) -> Answers:
-        """Like `_stream`, for prompts that continue conversations."""
+        """Yield like `_stream`, for prompts that continue sessions."""
         turns = [turn_of(request) for request in requests]
         batch = Batch(self._engine, [continue_session(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
         builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
@@ -434,7 +437,7 @@ class Pipeline:
                 for index, delta in deltas:
                     piece = builders[index].add(delta)
                     if delta.finish_reason is not None:
-                        # Before the last piece is given away: nobody needs to ask for more to complete the session.
+                        # End the turn before the last piece is yielded: the caller may not ask for another piece.
                         answered[index] = builders[index].complete()
                         begun.remove(index)
                         sessions[index].end_turn(prompts[index], turns[index], answered[index])
@@ -455,7 +458,7 @@ def _in_order(responses: Sequence[Response | None], *, is_list: bool) -> Respons
 
 @contextmanager
 def _progress(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
-    """A function to call for each answer; shows a bar when asked to."""
+    """Yield a function to call for each answer. Shows a progress bar if `is_shown`."""
     if not is_shown:
         yield lambda: None
         return

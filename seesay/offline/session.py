@@ -1,4 +1,4 @@
-"""A conversation that remembers its turns, pictures included."""
+"""A conversation that stores its turns, pictures included."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ids = itertools.count(1)
 
 
 class Session:
-    """TowerPacer of one conversation, for `Pipeline.chat` and `Pipeline.stream_infer`.
+    """The turns of one conversation, for `Pipeline.chat` and `Pipeline.stream_infer`.
 
     response: the last answer; None before the first.
-    messages: the conversation so far. A turn that failed or that nobody listened to until its end is not part of it.
+    messages: the conversation so far. It does not include turns that failed or whose stream was not read to its end.
     """
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class Session:
 
     @property
     def history(self) -> list[tuple[Any, str]]:
-        """(prompt as it was given, answer) of each turn."""
+        """(prompt as given, answer) of each turn."""
         return list(self._history)
 
     @property
     def generator(self) -> Generator[Response, None, None] | None:
-        """The stream of the turn that is being answered. It is its reader's: dropping it, as leaving a loop over it
-        does, ends the turn."""
+        """The stream of the running turn. Its reader owns it: dropping it, for example by leaving a loop over it, ends
+        the turn."""
         return None if self._generator is None else self._generator()
 
     @generator.setter
@@ -49,22 +49,22 @@ class Session:
 
     @property
     def is_answering(self) -> bool:
-        """Whether a turn is being answered right now."""
+        """Whether a turn is being answered."""
         return self._stop is not None
 
     def begin_turn(self, stop: Callable[[], None]) -> None:
-        """Called by the pipeline when a turn starts; `stop` ends it early.
+        """Start a turn; `stop` ends it early. Called by the pipeline.
 
-        Raises ValueError when the session is closed or already answers.
+        Raises ValueError if the session is closed or another turn is being answered.
         """
         if self._is_closed:
-            raise ValueError(f"session {self.id} is closed; make a new one with pipe.session()")
+            raise ValueError(f"session {self.id} is closed; create a new one with pipe.session()")
         if self.is_answering:
             raise ValueError(f"session {self.id} is still answering; finish or close its stream first")
         self._stop = stop
 
     def end_turn(self, prompt: Any, turn: tuple[Message, ...], response: Response | None) -> None:
-        """Called by the pipeline when a turn is over; `response` is None when it was abandoned."""
+        """End a turn. `response` is None if its stream was abandoned. Called by the pipeline."""
         self._stop = None
         self._generator = None
         if response is None or self._is_closed:
@@ -77,12 +77,12 @@ class Session:
         self._history.append((prompt, response.text))
 
     def stop(self) -> None:
-        """End the running answer early; what was said so far stays part of the conversation."""
+        """Stop the running answer. The text generated so far stays part of the conversation."""
         if self._stop is not None:
             self._stop()
 
     def close(self) -> None:
-        """Stop and forget everything. A closed session cannot be used again."""
+        """Stop the running answer and delete all turns. A closed session cannot be used again."""
         self.stop()
         self._is_closed = True
         self.messages = ()
@@ -102,16 +102,16 @@ class Session:
 
 
 def turn_of(request: GenerationRequest | RequestError) -> tuple[Message, ...]:
-    """The messages that a request adds to a conversation; a refused one adds none."""
+    """Return the messages that a request adds to a conversation. A refused request adds none."""
     if isinstance(request, RequestError):
         return ()
     if isinstance(request.prompt, str):
-        raise ValueError("a session's turns go through the chat template: leave do_preprocess=True")
+        raise ValueError("do_preprocess must be True for a session: its turns go through the chat template")
     return tuple(part for part in request.prompt if isinstance(part, Message))
 
 
 def continue_session(
     session: Session, request: GenerationRequest | RequestError, turn: tuple[Message, ...]
 ) -> GenerationRequest | RequestError:
-    """The request with the conversation so far before its turn."""
+    """Return the request with the conversation so far in front of its own messages."""
     return request if isinstance(request, RequestError) else replace(request, prompt=(*session.messages, *turn))

@@ -1,4 +1,4 @@
-"""Sequences of token ids in the forms that users have them. Loads neither torch nor transformers."""
+"""Read sequences of token ids from the forms that users pass. Imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from numbers import Integral
 from typing import Any
 
 _NEED = "input_ids must be a list of token ids, or a list of such lists"
-# What tokenizers return beside the ids, and what does not change them.
+# Other fields that tokenizers return, with values that have no effect.
 _BESIDE_IDS = ("input_ids", "attention_mask", "token_type_ids")
 
-_MAX_DEPTH = 2  # a list of the batches that tensors hold
+_MAX_DEPTH = 2  # a list of tensors, each of which holds a batch
 
 
 def read_token_rows(input_ids: Any) -> list[tuple[int, ...]]:
@@ -28,7 +28,7 @@ def read_token_rows(input_ids: Any) -> list[tuple[int, ...]]:
 
 
 def _rows(value: Any, *, depth: int) -> list[tuple[int, ...]]:
-    """Raises TypeError for what is no number where there must be one."""
+    """Return the sequences in `value`. Raises TypeError for an entry that is not a number."""
     if isinstance(value, Mapping):
         return _rows_of_mapping(value)
     items = [_as_list(item) for item in _as_list(value)]
@@ -43,16 +43,16 @@ def _rows_of_mapping(encoding: Mapping[str, Any]) -> list[tuple[int, ...]]:
     if "input_ids" not in encoding:
         raise ValueError(f"{_NEED}; the mapping has no input_ids, only {', '.join(map(str, encoding)) or 'nothing'}")
     if others := sorted(str(name) for name in encoding if name not in _BESIDE_IDS):
-        raise ValueError(f"{others[0]} is not supported: get_ppl scores token ids alone")
+        raise ValueError(f"{others[0]} is not supported: get_ppl takes token ids only")
     rows = read_token_rows(encoding["input_ids"])
     if encoding.get("attention_mask") is None:
         return rows
     masks = read_token_rows(encoding["attention_mask"])
     if [len(mask) for mask in masks] != [len(row) for row in rows]:
-        raise ValueError("attention_mask and input_ids must have one shape")
+        raise ValueError("attention_mask and input_ids must have the same shape")
     return [tuple(token_id for token_id, is_kept in zip(row, mask) if is_kept) for row, mask in zip(rows, masks)]
 
 
 def _as_list(value: Any) -> Any:
-    """Return an array or tensor as a list, all else as it is."""
+    """Convert an array or tensor to a list. Anything else is returned unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value

@@ -1,5 +1,5 @@
-"""LMDeploy's module names for servers and clients. The package can be called: `seesay.serve(...)` is a function, too,
-whether or not one of these modules was imported before."""
+"""LMDeploy's module names for servers and clients. The package is also callable: `seesay.serve(...)` works as a
+function even if one of these modules was imported before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine under the module name that LMDeploy has for it."""
+"""The engine under LMDeploy's module name."""
 
 from __future__ import annotations
 

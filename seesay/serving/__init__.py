@@ -1,4 +1,4 @@
-"""HTTP: OpenAI and Anthropic APIs, metrics, client. Importing this imports neither torch nor FastAPI."""
+"""HTTP: OpenAI and Anthropic APIs, metrics, client. Importing this package imports neither torch nor FastAPI."""
 
 from __future__ import annotations
 

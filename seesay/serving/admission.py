@@ -1,4 +1,4 @@
-"""Who may come in: bodies are bounded in size and time, and so is the number of requests that have one."""
+"""Admission control: limits on the size and duration of request bodies, and on the number of requests."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _RETRY_AFTER_S = 1.0
 
 
 class Gate:
-    """Whether new requests are let in. Event loops of several threads may share it.
+    """Count the requests inside the server and the bytes of their bodies, and refuse new ones above the limits.
 
-    A queue that is full for one client is not for others: one that has less than an equal part of it is let in, until
-    there is twice as much inside as allowed.
+    Thread-safe: the event loops of several threads may share it. A client that uses less than an equal share is still
+    admitted when other clients have filled the queue, up to twice the limits in total.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         self.max_inside = settings.max_concurrent_requests + settings.max_queue
         self.max_bytes = settings.max_total_body_bytes
         self._lock = threading.Lock()
-        self._requests: Counter[Hashable] = Counter()  # inside, by whose turn they take
-        self._bytes: Counter[Hashable] = Counter()  # of the bodies of those inside
+        self._requests: Counter[Hashable] = Counter()  # requests inside, by turn (`auth.turn_of`)
+        self._bytes: Counter[Hashable] = Counter()  # bytes of their bodies, by turn
         self.is_draining = False
 
     @property
     def num_inside(self) -> int:
-        """HTTP requests inside."""
+        """Number of HTTP requests inside."""
         with self._lock:
             return self._requests.total()
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of their bodies."""
+        """Bytes of the bodies of all requests inside."""
         with self._lock:
             return self._bytes.total()
 
@@ -50,18 +50,18 @@ class Gate:
             raise shutting_down()
         with self._lock:
             if not _has_room(self._requests, turn, 1, self.max_inside):
-                raise _queue_full(f"{self._requests.total()} requests are being answered or wait")
+                raise _queue_full(f"{self._requests.total()} requests are running or waiting")
             self._requests[turn] += 1
 
     def take_bytes(self, turn: Hashable, num_bytes: int) -> None:
-        """Count more of a body. Raises `ApiError` when those of all requests together are too large."""
+        """Count more bytes of a body. Raises `ApiError` when all bodies together exceed `max_bytes`."""
         with self._lock:
             if not _has_room(self._bytes, turn, num_bytes, self.max_bytes):
-                raise _queue_full("the requests that are being answered or wait are too large together")
+                raise _queue_full(f"running and waiting requests have more than {self.max_bytes} bytes together")
             self._bytes[turn] += num_bytes
 
     def leave(self, turn: Hashable, num_bytes: int) -> None:
-        """One request is over, whose body had so many bytes."""
+        """Take back one request, and the bytes of its body."""
         with self._lock:
             for counts, number in ((self._requests, 1), (self._bytes, num_bytes)):
                 counts[turn] -= number
@@ -88,14 +88,14 @@ def _queue_full(why: str) -> ApiError:
 
 
 def shutting_down() -> ApiError:
-    """The error of requests that a server can no longer answer."""
+    """Return the error (503) for requests that arrive, or still run, while the server shuts down."""
     return ApiError(
         503, "the server is shutting down; try again later", kind="server_error", code="shutting_down", retry_after_s=5
     )
 
 
 class AdmissionMiddleware:
-    """Lets POST requests through `gate`, and their bodies within the limits of `settings`."""
+    """Pass POST requests through `gate`, and limit their bodies as `settings` say."""
 
     def __init__(self, app: ASGIApp, *, gate: Gate, settings: ServerSettings) -> None:
         self._app = app
@@ -118,14 +118,14 @@ class AdmissionMiddleware:
             self._gate.leave(turn, body.num_bytes)
 
     def _check_announced(self, scope: Scope) -> None:
-        """Refuse a body by the length it announces, before any of it is read."""
+        """Refuse a body whose `Content-Length` is too large, before it is read."""
         for name, value in scope["headers"]:
             if name == b"content-length" and value.isdigit() and int(value) > self._max_bytes:
                 raise _too_large(self._max_bytes)
 
 
 class _BoundedBody:
-    """A `receive` that raises `ApiError` for a body that is too large or takes too long."""
+    """Wrap `receive`: raise `ApiError` for a body that is too large or arrives too slowly."""
 
     def __init__(
         self, receive: Receive, take_bytes: Callable[[int], None], *, max_bytes: int, timeout_s: float
@@ -166,5 +166,5 @@ def _too_large(max_bytes: int) -> ApiError:
         413,
         f"the body is larger than {max_bytes} bytes (max_body_bytes): send smaller pictures, or their URLs",
         code="body_too_large",
-        headers={"Connection": "close"},  # what is still to come of it is not read
+        headers={"Connection": "close"},  # the rest of the body is not read
     )

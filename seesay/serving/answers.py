@@ -1,6 +1,6 @@
-"""Answers of the engine for HTTP routes: admitted, timed, measured, and aborted when the client leaves.
+"""Submit the requests of HTTP routes to the engine: limit, time and measure them, abort them when the client leaves.
 
-Every route, of whatever API, asks here. Nothing here knows how an API spells an answer.
+The routes of all APIs go through this module. It does not know the wire format of any API.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-_PLACES = None  # an event: places were granted
+_PLACES = None  # event in the queue of deltas: places were granted
 T = TypeVar("T")
 
 
 class ClientGoneError(Exception):
-    """The client closed its connection: nobody reads what would be sent."""
+    """The client closed its connection before its answer was complete."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """A complete answer: all deltas of one request put together. `last` is the final delta."""
+    """Hold a complete answer: all deltas of one request, joined. `last` is the final delta."""
 
     text: str
     token_ids: list[int]
@@ -55,7 +55,7 @@ class Answer:
 
     @classmethod
     def join(cls, deltas: Sequence[OutputDelta]) -> Answer:
-        """The answer that these deltas, all of one request, make."""
+        """Join the deltas of one request, in order."""
         return cls(
             text="".join(delta.text for delta in deltas),
             token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
@@ -66,8 +66,8 @@ class Answer:
 
 @dataclass(slots=True)
 class Tally:
-    """What the answers of one HTTP request cost together. `num_per_prompt` answers share each prompt, whose tokens
-    count once."""
+    """Sum up the usage of all answers to one HTTP request. `num_per_prompt` answers share a prompt; its tokens are
+    counted once."""
 
     num_per_prompt: int = 1
     prompt_tokens: int = 0
@@ -78,7 +78,7 @@ class Tally:
     media: list[MediaReport] = field(default_factory=list)
 
     def add(self, index: int, last: OutputDelta) -> None:
-        """Count the final delta of the answer `index`. The timings kept are those of the slowest answer."""
+        """Add the final delta of answer `index`. The timings kept are those of the slowest answer."""
         usage = last.usage or Usage()
         self.completion_tokens += usage.completion_tokens
         if index % self.num_per_prompt == 0:
@@ -91,7 +91,7 @@ class Tally:
 
 
 class _Outbox:
-    """Carries deltas from the engine's threads into the event loop, waking it once for all that came meanwhile."""
+    """Carry deltas from the engine's threads to the event loop. One wake-up delivers all deltas that are waiting."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -102,11 +102,11 @@ class _Outbox:
         self._waiting.append((queue, delta))
         if not self._is_scheduled:
             self._is_scheduled = True
-            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits for this delta
+            with contextlib.suppress(RuntimeError):  # the event loop is closed, so nobody waits for this delta
                 self.loop.call_soon_threadsafe(self._hand_out)
 
     def _hand_out(self) -> None:
-        # The flag falls first: what is put from here on either is seen below or schedules a call of its own.
+        # Clear the flag first: a delta that is put from now on is either handed out below or schedules another call.
         self._is_scheduled = False
         while self._waiting:
             queue, delta = self._waiting.popleft()
@@ -114,7 +114,7 @@ class _Outbox:
 
 
 class _Running:
-    """The requests of one HTTP request inside the engine."""
+    """Hold the engine requests of one HTTP request."""
 
     def __init__(self, engine: AsyncEngine, owner: Hashable) -> None:
         self._engine = engine
@@ -124,8 +124,9 @@ class _Running:
         self.index_of: dict[int, int] = {}  # request id → index, while it runs
 
     def put(self, event: ApiError | None) -> None:
-        """Queue an event, from the event loop of any thread: places come from a request that ends in another one."""
-        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody reads the queue
+        """Queue an event. Thread-safe: a place may come from a request that ended in the event loop of another
+        thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so nobody reads the queue
             self._loop.call_soon_threadsafe(self.queue.put_nowait, event)
 
     def abort(self) -> None:
@@ -134,10 +135,10 @@ class _Running:
 
 
 class Answering:
-    """Asks the engine on behalf of HTTP requests, whatever event loop serves each of them.
+    """Submit requests to the engine for HTTP routes. Event loops of several threads may share it.
 
-    At most `max_concurrent_requests` HTTP requests are inside the engine, and at most `max_sequences_per_key` sequences
-    of one caller; others wait their turn here (`Places`).
+    The engine holds at most `max_concurrent_requests` HTTP requests, and at most `max_sequences_per_key` sequences of
+    one caller. Further requests wait here (`Places`).
     """
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings, metrics: ServerMetrics) -> None:
@@ -150,16 +151,16 @@ class Answering:
 
     @property
     def num_running(self) -> int:
-        """HTTP requests that are being answered."""
+        """Number of HTTP requests that are being answered, or wait for a place."""
         return len(self._running)
 
     @property
     def num_waiting(self) -> int:
-        """HTTP requests of which the engine has nothing yet."""
+        """Number of HTTP requests that have no sequence in the engine yet."""
         return self._places.num_waiting
 
     def end_all(self, error: ApiError) -> None:
-        """Let every request that is being answered end with `error`."""
+        """End every request that is being answered with `error`."""
         for running in list(self._running):
             running.put(error)
 
@@ -170,12 +171,12 @@ class Answering:
         caller: Caller = NOBODY,
         fields: Sequence[str] = ("messages",),
     ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        """(index of the request, delta) until every request has its final one, of reason 'stop' or 'length'.
+        """Yield (index of the request, delta) until every request has had its final delta ('stop' or 'length').
 
-        fields: what the API calls the prompt of each request, or of all of them, for errors to name.
+        fields: the API's names for the prompt of each request, or one name for all; errors use them.
 
-        Leaving early, or being cancelled, aborts what still runs. Raises `ApiError` when any of the requests cannot be
-        answered, the time is over, or the server shuts down; the others are aborted then.
+        Closing the generator or cancelling it aborts the requests that still run. Raises `ApiError` when a request
+        fails, `request_timeout_s` has passed, or the server shuts down, and aborts the other requests.
         """
         running = _Running(self._engine, caller.turn)
         timeout_s = self._settings.request_timeout_s
@@ -220,8 +221,11 @@ class Answering:
         caller: Caller = NOBODY,
         fields: Sequence[str] = ("messages",),
     ) -> list[Answer]:
-        """The complete answers, in the requests' order. `receive` is the ASGI callable of the HTTP request, whose body
-        was read; when the client leaves, the requests are aborted and `ClientGoneError` is raised. Else as `deltas`."""
+        """Return the complete answers, in the order of the requests. Arguments and errors are those of `deltas`.
+
+        receive: the ASGI callable of the HTTP request, whose body has been read. When it reports that the client
+        disconnected, the requests are aborted and `ClientGoneError` is raised.
+        """
         return await unless_gone(receive, self._collect(requests, caller, fields))
 
     async def _collect(
@@ -234,13 +238,13 @@ class Answering:
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
 
     def _submit(self, requests: Mapping[int, GenerationRequest], running: _Running) -> None:
-        """Hand requests, by their index, to the engine."""
+        """Submit requests, given by their index, to the engine."""
         loop = asyncio.get_running_loop()
         if self._outbox is None or self._outbox.loop is not loop:  # a test client has one event loop per request
             self._outbox = _Outbox(loop)
         outbox, queue = self._outbox, running.queue
         try:
-            # Deltas that come before submit_batch returns wait in the outbox until their ids are known.
+            # Deltas that arrive before submit_batch returns wait in the outbox until `index_of` has their ids.
             owned = [replace(request, owner=running.owner) for request in requests.values()]
             ids = self._engine.submit_batch(owned, lambda delta: outbox.put(queue, delta))
         except RequestError as error:
@@ -257,7 +261,7 @@ class Answering:
 
 
 def choices_of(request: GenerationRequest, num_choices: int) -> list[GenerationRequest]:
-    """`num_choices` requests for one prompt; with a seed, each has its own: the seed, the seed + 1, …."""
+    """Return `num_choices` requests for one prompt. A given seed becomes seed, seed + 1, and so on."""
     seed = request.gen_config.random_seed
     if num_choices == 1 or seed is None:
         return [request] * num_choices
@@ -268,8 +272,8 @@ def choices_of(request: GenerationRequest, num_choices: int) -> list[GenerationR
 
 
 def _find_followers(requests: Sequence[GenerationRequest]) -> dict[int, list[int]]:
-    """Index of the first request of each prompt → indexes of the others, which wait until the first has begun: they
-    find the prompt's KV in the prefix cache then, rather than compute it all at once."""
+    """Map the first request of each prompt to the other requests of that prompt, by index. The others wait for the
+    first one's first token, and then find the prompt in the prefix cache instead of computing it again."""
     by_prompt: dict[int, list[int]] = {}
     for index, request in enumerate(requests):
         by_prompt.setdefault(id(request.prompt), []).append(index)
@@ -277,12 +281,12 @@ def _find_followers(requests: Sequence[GenerationRequest]) -> dict[int, list[int
 
 
 def _lead(request: GenerationRequest) -> GenerationRequest:
-    """A request that says when it has begun."""
+    """Return `request` with streaming on, so that its first token is reported at once."""
     return replace(request, streams=True)
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled, and `ClientGoneError` raised, when the client disconnects first."""
+    """Return the result of `work`. If the client disconnects first, cancel `work` and raise `ClientGoneError`."""
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(wait_until_gone(receive))
     try:

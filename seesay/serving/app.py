@@ -1,4 +1,4 @@
-"""The FastAPI app: routes of every API over one engine, and the layers around them."""
+"""The FastAPI app: the routes of every API over one engine, and the middleware around them."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ _ROUTES = (
 
 
 def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> FastAPI:
-    """The server's app. It answers with `engine`, which stays its owner's to close.
+    """Return the ASGI app of the server. It answers with `engine`, which the caller closes.
 
-    `app.state.server` is the `ServerState`. Build the engine with `media_limits=settings.media`: that is where limits
-    on pictures and clips are kept.
+    `app.state.server` is the `ServerState`. Build the engine with `media_limits=settings.media`: the engine enforces
+    the limits on pictures and clips.
     """
     state = ServerState.build(engine, settings or ServerSettings())
     app = FastAPI(
         title="seesay",
         description="See images and video, say text: a vision-language model behind the OpenAI and Anthropic APIs.",
         version=__version__,
-        docs_url=None,  # Swagger UI comes with the package
+        docs_url=None,  # `docs_page` serves Swagger UI from the package
         redoc_url=None,
         middleware=_make_middleware(state),
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
@@ -74,7 +74,8 @@ def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> F
 
 
 def _make_middleware(state: ServerState) -> list[Middleware]:
-    """Outermost first: CORS headers are on errors too, and a wrong key is refused before anything is read."""
+    """Return the middleware, outermost first. CORS is outermost, so that errors carry its headers too. Keys come
+    before admission, so that the body of a request with a wrong key is not read."""
     settings = state.settings
     layers = []
     if settings.cors_origins:
@@ -112,8 +113,9 @@ def _add_error_handlers(app: FastAPI, state: ServerState) -> None:
 
 
 def _explain_http(request: Request, error: HTTPException) -> ApiError:
-    """What the framework refuses by itself."""
-    messages = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+    """Return the error for a request that the framework refused, such as an unknown path."""
+    path = request.url.path
+    messages = {404: f"no route for {path}", 405: f"{request.method} is not allowed for {path}"}
     return ApiError(
         error.status_code,
         messages.get(error.status_code, str(error.detail)),
@@ -123,7 +125,7 @@ def _explain_http(request: Request, error: HTTPException) -> ApiError:
 
 
 def _describe_streams(app: FastAPI) -> None:
-    """Let the OpenAPI document hold the models of events, which FastAPI does not see."""
+    """Add the models of streamed events to the OpenAPI document. FastAPI does not find them by itself."""
 
     def make_schema() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -136,7 +138,7 @@ def _describe_streams(app: FastAPI) -> None:
                 components[model.__name__] = described
             for path in schema["paths"].values():
                 for operation in path.values():
-                    operation["responses"].pop("422", None)  # it is 400 here
+                    operation["responses"].pop("422", None)  # invalid bodies get 400 here
             for name in ("HTTPValidationError", "ValidationError"):
                 components.pop(name, None)
             app.openapi_schema = schema

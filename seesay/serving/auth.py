@@ -1,4 +1,4 @@
-"""API keys: `Authorization: Bearer KEY` or `x-api-key: KEY`, compared in constant time; and whose a request is."""
+"""API keys: `Authorization: Bearer KEY` or `x-api-key: KEY`, compared in constant time. The owner of each request."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from seesay.serving.docs_page import DOCS_PATHS
 from seesay.serving.errors import ApiError
 
-# What load balancers, browsers and client generators ask for without a key. None of it tells about requests.
+# Load balancers, browsers and client generators read these without a key. None of them reveals anything of a request.
 _OPEN_PATHS = DOCS_PATHS | {"/health", "/version"}
 _MAX_KEYS = 4  # in one request
 
 
 def owner_of(scope: Scope) -> bytes:
-    """Return whose a request is; what the server keeps for one owner is not shown to another.
+    """Return the owner of a request. What the server stores for one owner is not shown to another.
 
-    An owner is the API key, however it was sent, or all keys of a request with several: a gateway may add its own.
-    Where the server has keys, others do not count. Empty for a request without a key. No key can be read from it.
+    The owner is a digest of the API key, in whichever header it was sent, or of all keys of a request that has several
+    (a gateway may add its own). If the server has keys, unknown ones are left out. Empty for a request without a key.
     """
     owner: bytes = scope["state"]["owner"]
     return owner
 
 
 def turn_of(scope: Scope) -> Hashable:
-    """Return in whose turn a request is answered: that of its API key where the server has keys, or else of the
-    client's address, since a stranger may send any number of keys."""
+    """Return what decides whose turn a request takes: its API key if the server has keys, else the client's address,
+    because a client may invent any number of keys."""
     turn: Hashable = scope["state"]["turn"]
     return turn
 
 
 class ApiKeyMiddleware:
-    """Find the owner of each request; where the server has `keys`, refuse with 401 what has none of them (open paths
-    and CORS preflights aside)."""
+    """Find the owner of each request. If the server has `keys`, refuse a request that has none of them with 401, except
+    for open paths and CORS preflights."""
 
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
-        # Digests have one length, so that neither keys nor their lengths show in the time of a comparison.
+        # Digests have equal lengths, so the time of a comparison reveals neither a key nor its length.
         self._known = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,7 +57,7 @@ class ApiKeyMiddleware:
         await self._app(scope, receive, send)
 
     def _is_known(self, key: bytes) -> bool:
-        return sum(hmac.compare_digest(key, known) for known in self._known) > 0  # each of them is compared
+        return sum(hmac.compare_digest(key, known) for known in self._known) > 0  # compares all, in constant time
 
 
 def _find_credentials(scope: Scope) -> tuple[list[bytes], list[bytes]]:
@@ -74,12 +74,12 @@ def _find_credentials(scope: Scope) -> tuple[list[bytes], list[bytes]]:
             else:
                 others.append(b" ".join((scheme.lower() if rest else scheme, rest.strip())))
     if len(keys) + len(others) > _MAX_KEYS:
-        raise _unauthorized(f"the request has {len(keys) + len(others)} API keys; at most {_MAX_KEYS} are taken")
+        raise _unauthorized(f"the request has {len(keys) + len(others)} API keys; at most {_MAX_KEYS} are allowed")
     return [_digest(key) for key in keys if key], [_digest(b"authorization " + value) for value in others]
 
 
 def _network_of(scope: Scope) -> str:
-    """The client's address; of IPv6 the network, all of which one client may have."""
+    """Return the client's IPv4 address, or its IPv6 /64 network, all of which usually belongs to one client."""
     host = str((scope.get("client") or ("",))[0])
     return ":".join(host.split(":")[:4]) if ":" in host else host
 
@@ -91,7 +91,7 @@ def _digest(key: bytes) -> bytes:
 def _refuse(was_given: bool) -> ApiError:
     if was_given:
         return _unauthorized("the API key is not valid")
-    return _unauthorized("no API key was given: send it as  Authorization: Bearer KEY  or  x-api-key: KEY")
+    return _unauthorized("no API key was given: send `Authorization: Bearer KEY` or `x-api-key: KEY`")
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -1,4 +1,4 @@
-"""JSON bodies: read within the limits of `BodyShape`, parsed and validated off the event loop when they are large."""
+"""JSON bodies: read within the limits of `BodyShape`; large ones are parsed and validated off the event loop."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from seesay.thread_pool import ThreadPool
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_INLINE_BYTES = 16 << 10  # parsed and checked within a millisecond or two, which a thread would not make shorter
+_INLINE_BYTES = 16 << 10  # parsed and validated within a millisecond or two: handing it to a thread gains nothing
 
-# One thread: work on bodies is Python and holds the GIL, so that a second one would only slow down everything else.
+# One thread: parsing and validation hold the GIL, so a second thread would only slow down the others.
 _thread = ThreadPool(1, name="seesay-bodies")
 
 
 class BodyRequest(Request):
-    """A request whose `json()` is an instance of `model`, parsed from the body and validated.
+    """A request whose `json()` returns an instance of `model`, parsed from the body and validated.
 
-    FastAPI takes it as it is. `body()` is empty from then on, so that the bytes of a large body do not stay in memory
-    while it is answered.
+    FastAPI passes that instance to the route. `json()` empties `body()`, so that the bytes of a large body do not stay
+    in memory while the request is answered.
     """
 
     def __init__(self, request: Request, model: type[BaseModel], max_values: int, *, ignores_unknown: bool) -> None:
@@ -42,7 +42,7 @@ class BodyRequest(Request):
         self._content: bytearray | None = None
 
     async def body(self) -> bytes:
-        """The raw body. Raises `ApiError` for one whose shape is not allowed."""
+        """Return the raw body. Raises `ApiError` when it exceeds a limit of `BodyShape`."""
         if self._content is None:
             content = bytearray()
             with quick_switches:
@@ -54,7 +54,7 @@ class BodyRequest(Request):
         return self._content  # type: ignore[return-value]
 
     async def json(self) -> BaseModel:
-        """The validated body. Raises `ApiError` 400 that names what is wrong."""
+        """Return the validated body. Raises `ApiError` 400 that names the field at fault."""
         await self.body()
         assert self._content is not None
         ignored: list[str] | None = None
@@ -64,7 +64,7 @@ class BodyRequest(Request):
 
 
 class BodyRoute(APIRoute):
-    """A route of one body, which is read as `BodyRequest` says."""
+    """A route that reads its body as a `BodyRequest`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -83,12 +83,12 @@ class BodyRoute(APIRoute):
 
 
 def make_api_router(tag: str, **options: Any) -> APIRouter:
-    """A router whose routes read their bodies as `BodyRequest` says. Further options are those of `APIRouter`."""
+    """Return a router of `BodyRoute`s. Further options are those of `APIRouter`."""
     return APIRouter(tags=[tag], route_class=BodyRoute, **options)
 
 
 async def off_loop(http: Request, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of `work`, whose duration grows with the body of `http`: in a thread when the body is large."""
+    """Return the result of `work`, whose duration grows with the body of `http`. Runs in a thread for a large body."""
     if http.scope["state"]["num_body_bytes"] <= _INLINE_BYTES:
         return work(*args, **kwargs)
 
@@ -100,12 +100,12 @@ async def off_loop(http: Request, work: Callable[P, T], *args: P.args, **kwargs:
 
 
 def _parse(content: bytearray, model: type[BaseModel], ignored: list[str] | None) -> BaseModel:
-    """Return the model that `content` spells, which is emptied. Unknown fields are ignored, and added to `ignored`,
-    unless that is None."""
+    """Parse `content` into `model`, and empty `content`. Unknown fields are an error if `ignored` is None; otherwise
+    they are dropped and their names added to `ignored`."""
     try:
         value = from_json(content)
     except ValueError as error:
-        raise bad_request(f"the body is not JSON: {error}", code="invalid_json") from None
+        raise bad_request(f"the body is not valid JSON: {error}", code="invalid_json") from None
     finally:
         content.clear()
     if ignored is not None:
@@ -117,7 +117,8 @@ def _parse(content: bytearray, model: type[BaseModel], ignored: list[str] | None
 
 
 def explain_invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
-    """The first thing that is wrong with a body. Of a union's branches, the one that got furthest is meant."""
+    """Return the error for an invalid body. It reports one problem: the most deeply nested, which for a union is that
+    of the branch that matched furthest."""
     problem = max(problems, key=lambda entry: len(entry["loc"]))
     where = _name_field(problem["loc"])
     match problem["type"]:
@@ -132,7 +133,7 @@ def explain_invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
 
 
 def _name_field(location: tuple[int | str, ...]) -> str | None:
-    """`messages[0].content` for ('messages', 0, 'content', 'str'): the names of union branches are left out."""
+    """Return `messages[0].content` for ('messages', 0, 'content', 'str'). Names of union branches are left out."""
     name = ""
     for step in location:
         if isinstance(step, int):

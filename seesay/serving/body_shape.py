@@ -1,8 +1,8 @@
-"""Limits on the shape of a JSON body, checked on its bytes as they arrive, before anything is parsed.
+"""Limits on the structure of a JSON body, checked on its bytes as they arrive, before it is parsed.
 
-A parser makes objects that are many times larger than their spelling (`[],` becomes 64 bytes), in one call that holds
-the GIL. The counts here bound the memory and the pause that parsing can cost, whatever the size of the body. A long
-ASCII text with few escapes, such as a picture in base64, costs neither and is not limited.
+A parser builds objects that are many times larger than their source (`[],` becomes 64 bytes), in one call that holds
+the GIL. The limits bound the memory and the pause that parsing can cost, whatever the size of the body. A long ASCII
+string with few escapes, such as a picture in base64, is cheap to parse and is not limited.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_VALUES = 1 << 18
 MAX_ESCAPES = 1 << 20
 MAX_UNICODE_BYTES = 4 << 20
 
-_BYTES_PER_VALUE = 8  # of numbers, commas and blanks
+_BYTES_PER_VALUE = 8  # outside of strings: digits, commas, whitespace
 _WINDOW_BYTES = 1 << 16
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _OPENING = frozenset(b"[{")
@@ -26,10 +26,10 @@ _OPENING = frozenset(b"[{")
 
 @dataclass(slots=True)
 class BodyShape:
-    """Counts the parts of a JSON body. `add` its pieces in order; raises `ApiError` 400 once it is over a limit.
+    """Count the parts of a JSON body. `add` takes its pieces in order and raises `ApiError` 400 above a limit.
 
-    max_values: most values; prompts of token ids have many. Of a body that is not JSON the counts mean nothing, but
-    such a body is refused where it is parsed, and what comes before the fault was counted correctly.
+    max_values: largest number of values; prompts of token ids have many. In an invalid body, counts are correct up to
+    the fault and meaningless after it; the parser refuses such a body later.
     """
 
     max_values: int = MAX_VALUES
@@ -41,8 +41,8 @@ class BodyShape:
     _num_outside_bytes: int = 0
     _num_unicode_bytes: int = 0
     _is_in_string: bool = False
-    _num_ascii_bytes: int = 0  # of the string that is open, before its first other character
-    _is_unicode: bool = False  # the open string has such a character
+    _num_ascii_bytes: int = 0  # in the open string, before its first non-ASCII character
+    _is_unicode: bool = False  # the open string has a non-ASCII character
     _ends_in_backslash: bool = False
 
     def add(self, piece: bytes) -> None:
@@ -65,7 +65,7 @@ class BodyShape:
         self._is_in_string ^= len(segments) % 2 == 0
 
     def _drop_escapes(self, window: bytes) -> bytes:
-        """The window without escaped quotes and backslashes, so that every quote in it begins or ends a string."""
+        """Remove escaped quotes and backslashes, so that every remaining quote begins or ends a string."""
         if self._ends_in_backslash:
             window = b"\\" + window
         self._num_escapes += window.count(b"\\")
@@ -75,7 +75,7 @@ class BodyShape:
         return window[:-1] if self._ends_in_backslash else window
 
     def _add_outside(self, outside: bytes) -> None:
-        """Count what stands between strings."""
+        """Count the bytes between strings."""
         self._num_outside_bytes += len(outside)
         _check(self._num_outside_bytes, _BYTES_PER_VALUE * self.max_values, "bytes outside of strings")
         self._num_values += outside.count(b",")
@@ -91,9 +91,9 @@ class BodyShape:
                 )
 
     def _add_inside(self, parts: list[bytes], is_ascii: bool) -> None:
-        """Count the bytes of strings with other characters than ASCII, each of which takes up to four in memory."""
+        """Count the bytes of non-ASCII strings. Each of their characters takes up to four bytes in memory."""
         if is_ascii and len(parts) > 2:
-            parts = [parts[0], parts[-1]]  # strings that begin and end here are ASCII
+            parts = [parts[0], parts[-1]]  # the strings in between begin and end here, and are ASCII
         for index, part in enumerate(parts):
             if index or not self._is_in_string:
                 self._num_ascii_bytes, self._is_unicode = 0, False

@@ -1,4 +1,4 @@
-"""Who sent a request: the id that it has in the log, and in whose turn it is answered."""
+"""The sender of a request: its id in the log, and whose turn it takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seesay.serving.auth import turn_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """request_id: of the HTTP request. turn: callers with an equal one are one, and take turns with others."""
+    """request_id: id of the HTTP request. turn: requests with equal turns count as one client; clients take turns."""
 
     request_id: str | None = None
     turn: Hashable = None
@@ -22,5 +22,5 @@ NOBODY = Caller()
 
 
 def caller_of(scope: Scope) -> Caller:
-    """Who sent an HTTP request that has passed the middleware."""
+    """Return the sender of an HTTP request that has passed the middleware."""
     return Caller(request_id=scope["state"]["request_id"], turn=turn_of(scope))

@@ -1,7 +1,7 @@
 """The server process that `serve()` starts: `python -m seesay.serving.child FD`.
 
-Its orders come as one line of JSON on standard input, which stays open as long as whoever gave them lives. To the file
-descriptor FD goes a report, once: that it listens, or why it could not start.
+The parent writes the configuration as one line of JSON to standard input, and keeps that pipe open as long as it lives.
+The child writes one report to the file descriptor FD: that it listens, or why it could not start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def main(report: int) -> int:
-    """Run the server that standard input asks for; returns the exit status."""
+    """Run the server that standard input describes. Returns the exit status."""
     orders = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, name="seesay-parent-watch", daemon=True).start()
     try:
@@ -32,7 +32,7 @@ def main(report: int) -> int:
 
 
 def _send(report: int, kind: str, text: str = "") -> None:
-    with contextlib.suppress(OSError):  # a second report has no reader
+    with contextlib.suppress(OSError):  # the parent closes the pipe after the first report
         os.write(report, json.dumps([kind, text[:4096]]).encode())
 
 
@@ -58,7 +58,7 @@ def _run(orders: dict[str, Any], report: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ask ourselves to end when nobody holds the other end of standard input any more."""
+    """Send SIGTERM to this process once the parent has closed, by its end at the latest, its end of standard input."""
     while os.read(sys.stdin.fileno(), 1 << 10):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""`APIClient`: asks a running server, from plain synchronous code. Knows HTTP and JSON, and nothing of models.
+"""`APIClient`: a synchronous client for a running server. Uses HTTP and JSON only, and imports no model code.
 
-Method names, arguments and defaults are LMDeploy's. A stream is a generator: leave it early (or close it), and the
-server stops computing that answer.
+Method names, arguments and defaults are LMDeploy's. A stream is a generator: when it is closed early, the server stops
+computing that answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Prompt = str | Sequence[Mapping[str, Any]]
 class APIError(SeesayError):
     """The server refused a request or cannot be reached.
 
-    `status` is the HTTP status, None when there was no answer; `code` and `param` are those of the server's error.
+    `status` is the HTTP status, None if there was no answer. `code` and `param` are those of the server's error.
     """
 
     def __init__(
@@ -47,13 +47,14 @@ class APIError(SeesayError):
 
 
 class APIClient:
-    """A server's routes as methods. Usable from several threads; close it, or use it in a `with` statement.
+    """The routes of a server as methods. Thread-safe. Close it, or use it in a `with` statement.
 
     api_key: sent as a bearer token; None takes the environment variable SEESAY_API_KEY, if it is set.
-    timeout_s: longest wait for the next bytes of an answer. verify: False accepts any certificate, an SSLContext some.
-    headers: go with every request; `{"x-seesay-timings": "1"}` asks for the times of each answer's stages.
+    timeout_s: longest wait for the next bytes of an answer.
+    verify: False accepts any certificate; an SSLContext decides which are accepted.
+    headers: sent with every request; `{"x-seesay-timings": "1"}` asks for the timings of each answer.
 
-    All requests raise `APIError` when the server refuses them or is not there.
+    All methods raise `APIError` when the server refuses the request or cannot be reached.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class APIClient:
                 headers=given,
                 timeout=timeout,
                 verify=verify,
-                # A proxy that the environment names cannot reach this machine's own addresses.
+                # A proxy from the environment cannot reach the loopback addresses of this machine.
                 trust_env=httpx.URL(self.api_server_url).host not in ("127.0.0.1", "localhost", "::1"),
             )
         except (httpx.InvalidURL, UnicodeError, OSError) as error:
@@ -86,14 +87,14 @@ class APIClient:
 
     @property
     def available_models(self) -> list[str]:
-        """Names of the models that the server has; asked once."""
+        """Names of the server's models. They are requested once and cached."""
         if self._models is None:
             models = self._get("/v1/models", "data")
             self._models = [str(_take(model, "id")) for model in (models if isinstance(models, list) else ())]
         return list(self._models)
 
     def is_healthy(self) -> bool:
-        """Whether the server is there and ready to answer."""
+        """Return whether the server can be reached and takes requests."""
         self._check_open()
         try:
             return self._http.get("/health", timeout=5.0).status_code == 200
@@ -124,7 +125,7 @@ class APIClient:
         skip_special_tokens: bool | None = None,
         **kwargs: Any,
     ) -> Answers:
-        """Answers a conversation: yields one completion, or with `stream` its chunks, as OpenAI's API has them.
+        """Answer a conversation. Yields one completion, or with `stream` its chunks, in the format of OpenAI's API.
 
         messages: OpenAI messages, or the user's text. Further arguments are fields of the request.
         """
@@ -167,7 +168,7 @@ class APIClient:
         skip_special_tokens: bool | None = None,
         **kwargs: Any,
     ) -> Answers:
-        """Continues a raw text: yields one completion, or with `stream` its chunks, as OpenAI's API has them."""
+        """Continue a raw text. Yields one completion, or with `stream` its chunks, in the format of OpenAI's API."""
         body = {
             "model": model,
             "prompt": prompt,
@@ -206,9 +207,9 @@ class APIClient:
         skip_special_tokens: bool | None = None,
         **kwargs: Any,
     ) -> Answers:
-        """Answers with the conversation kept by the server: turns of one `session_id` belong together.
+        """Answer the next turn of a conversation that the server stores under `session_id`.
 
-        interactive_mode: False forgets what the session held. Yields `{"text", "tokens", "input_tokens",
+        interactive_mode: False deletes the stored conversation first. Yields `{"text", "tokens", "input_tokens",
         "history_tokens", "finish_reason"}`; with `stream` one for each new piece of text.
         """
         body = {
@@ -238,7 +239,7 @@ class APIClient:
         stream: bool = False,
         **kwargs: Any,
     ) -> Generator[tuple[str, int, str | None], None, None]:
-        """One more turn of a session: yields (new text, tokens so far, finish reason)."""
+        """Answer one more turn of a session. Yields (new text, tokens so far, finish reason)."""
         answers = self.chat_interactive_v1(
             prompt,
             image_url,
@@ -252,21 +253,22 @@ class APIClient:
             yield _take(answer, "text"), _take(answer, "tokens"), _take(answer, "finish_reason")
 
     def end_session(self, session_id: int) -> None:
-        """Make the server forget a session, and stop the answer that it is getting."""
+        """Delete a session on the server, and stop the answer that is being generated for it."""
         for _ in self.chat_interactive_v1("", session_id=session_id, interactive_mode=False):
             pass
 
     def generate(
         self, prompt: str | None = None, input_ids: Sequence[int] | None = None, stream: bool = False, **kwargs: Any
     ) -> Answers:
-        """Continues a raw text or token ids: yields `{"text", "output_ids", "meta_info"}`, with `stream` per piece."""
+        """Continue a raw text or token ids. Yields `{"text", "output_ids", "meta_info"}`, with `stream` per piece."""
         body = {"prompt": prompt, "input_ids": None if input_ids is None else list(input_ids), "stream": stream}
         return self._answers("/generate", {**body, **kwargs})
 
     def encode(self, input: str | Sequence[str], do_preprocess: bool = False, add_bos: bool = True) -> tuple[Any, Any]:
-        """(token ids, how many) of a text, or lists of both for several texts.
+        """Return (token ids, their number) of a text, or lists of both for several texts.
 
-        do_preprocess: as a user's message in the chat template. add_bos: with what the tokenizer puts around a text.
+        do_preprocess: put the text into the chat template as a user message. add_bos: add the special tokens that the
+            tokenizer puts around a text.
         """
         texts = [input] if isinstance(input, str) else list(input)
         rows: list[list[int]] = []
@@ -277,11 +279,11 @@ class APIClient:
         return (rows[0], len(rows[0])) if isinstance(input, str) else (rows, [len(row) for row in rows])
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         body = {"tokens": list(token_ids), "skip_special_tokens": skip_special_tokens}
         return str(_take(self._post("/detokenize", body), "prompt"))
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- connection -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connections. Closing twice is allowed."""
@@ -299,7 +301,7 @@ class APIClient:
         return f"{type(self).__name__}({self.api_server_url!r})"
 
     def _get(self, path: str, key: str) -> Any:
-        """The value of `key` in the answer."""
+        """Return the value of `key` in the answer to `GET path`."""
         with self._explain():
             return _take(_read_json(self._http.get(path)), key)
 
@@ -308,7 +310,7 @@ class APIClient:
             return _read_json(self._http.post(path, json=_without_none(body)))
 
     def _answers(self, path: str, body: Mapping[str, Any]) -> Answers:
-        """One answer, or the events of a stream. The request is sent when the first one is asked for."""
+        """Yield the one answer, or the events of a stream. The request is sent when the first item is requested."""
         if not body.get("stream"):
             yield self._post(path, body)
             return
@@ -316,7 +318,9 @@ class APIClient:
             if response.status_code != 200 or "text/event-stream" not in response.headers.get("content-type", ""):
                 response.read()
                 _read_json(response)
-                raise APIError(f"{self.api_server_url} answered with no stream of events", status=response.status_code)
+                raise APIError(
+                    f"{self.api_server_url} did not answer with a stream of events", status=response.status_code
+                )
             for event in _events(response.iter_lines()):
                 if event.get("error") is not None:
                     raise _make_error(event["error"], response.status_code)
@@ -324,11 +328,11 @@ class APIClient:
 
     def _check_open(self) -> None:
         if self._http.is_closed:
-            raise APIError("this client is closed: make a new one")
+            raise APIError("this client is closed: create a new one")
 
     @contextmanager
     def _explain(self) -> Iterator[None]:
-        """Turn what httpx raises into errors that say what to do."""
+        """Turn exceptions of httpx into `APIError`s that say what to do."""
         self._check_open()
         try:
             yield
@@ -349,12 +353,13 @@ class APIClient:
 
 
 def _clean_url(url: str) -> str:
-    """`host:port`, with or without http:// and a trailing /v1, as the server's root. 0.0.0.0 is this machine."""
+    """Return the root URL of a server given as `host:port`, with or without http:// and a trailing /v1. 0.0.0.0 becomes
+    127.0.0.1."""
     url = url.strip().rstrip("/").removesuffix("/v1")
     if "://" not in url:
         url = f"http://{url}"
     if not url.startswith(("http://", "https://")):
-        raise APIError(f"the server's address must begin with http:// or https://, not {url!r}")
+        raise APIError(f"the server's address must begin with http:// or https://, got {url!r}")
     return url.replace("://0.0.0.0", "://127.0.0.1", 1)
 
 
@@ -373,7 +378,7 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         try:
             event = json.loads(data)
         except ValueError:
-            raise APIError(f"the answer broke off: an event of the stream is cut: {data[:80]!r}") from None
+            raise APIError(f"the answer broke off: an event of the stream is incomplete: {data[:80]!r}") from None
         if not isinstance(event, dict):
             raise APIError(f"an event of the stream is not a JSON object: {data[:80]!r}")
         yield event
@@ -381,9 +386,9 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def _read_json(response: httpx.Response) -> dict[str, Any]:
-    """Return the JSON object in an answer. Raise `APIError` for an error, and for anything else.
+    """Return the JSON object in an answer. Raise `APIError` for an error status, and for any other content.
 
-    Gateways and other servers report errors with status 200, too: an object under "error" is one whatever the status.
+    Gateways and other servers may report errors with status 200: an object under "error" is an error with any status.
     """
     try:
         value = response.json()
@@ -405,7 +410,7 @@ def _read_json(response: httpx.Response) -> dict[str, Any]:
 
 
 def _take(answer: Any, key: str) -> Any:
-    """The value of `key` in an answer. Raises APIError when there is none."""
+    """Return the value of `key` in an answer. Raises APIError when there is none."""
     if not isinstance(answer, Mapping) or key not in answer:
         raise APIError(f"the server's answer has no {key!r}: is it a seesay server?")
     return answer[key]

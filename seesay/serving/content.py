@@ -1,6 +1,6 @@
-"""Messages as clients send them, checked before anything is fetched.
+"""Read the messages of a request and check them before any media is fetched.
 
-What a part may look like is `vl.messages`' business; here it is decided which of it strangers may use.
+`vl.messages` defines the forms that messages may have. This module decides which of them a client may use over HTTP.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from seesay.serving.errors import ApiError, bad_request
 from seesay.values import MediaPart, Message
 from seesay.vl.messages import parse_messages
 
-# Fields of assistants' messages that clients send back as they got them; empty, they say nothing.
+# Fields of assistant messages that clients send back unchanged. Empty ones are dropped.
 _EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls", "reasoning_content")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _UNSUPPORTED_PARTS = {
-    "image_embeds": "embeddings are made from pictures here: send the picture as image_url",
+    "image_embeds": "send the picture itself, as image_url",
     "input_audio": "this server takes text, pictures and clips",
     "file": "this server takes text, pictures and clips",
 }
 
 
 def read_messages(messages: object, limits: MediaLimits, *, param: str = "messages") -> tuple[Message, ...]:
-    """OpenAI messages as values. Raises `ApiError` 400 that names the field at fault."""
+    """Turn OpenAI messages into `Message`s. Raises `ApiError` 400 that names the field at fault."""
     if not isinstance(messages, list) or not messages:
         raise bad_request(f"{param} must be a list with at least one message", param)
     cleaned = [_clean(message, f"{param}[{index}]") for index, message in enumerate(messages)]
@@ -42,38 +42,38 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
 
 
 def check_num_media(num_media: int, limits: MediaLimits, param: str) -> None:
-    """Raises `ApiError` 400 for more pictures and clips than a request may have."""
+    """Raise `ApiError` 400 for more pictures and clips than a request may have."""
     if num_media > limits.max_items:
         raise bad_request(
-            f"{param} has {num_media} pictures and clips; at most {limits.max_items} are taken",
+            f"{param} has {num_media} pictures and clips; at most {limits.max_items} are allowed",
             param,
             code=ErrorCode.MEDIA_TOO_LARGE.value,
         )
 
 
 def check_source(source: object, limits: MediaLimits, param: str) -> None:
-    """Raises `ApiError` 400 for a media source that is no http(s) or data URL, unless local paths are allowed."""
+    """Raise `ApiError` 400 for a media source that is not an http(s) or data URL, unless local paths are allowed."""
     if isinstance(source, list):
         for item in source:
             check_source(item, limits, param)
         return
     if not isinstance(source, str):
-        raise bad_request(f"{param}: a URL must be a text", param, code="invalid_media")
+        raise bad_request(f"{param}: a URL must be a string", param, code="invalid_media")
     if source[:8].lower().startswith(("http://", "https://", "data:")):
         return
     folder = limits.allowed_local_media_path
     if folder is None:
         shown = source[:40] + ("…" if len(source) > 40 else "")
         raise bad_request(
-            f"{param}: {shown!r} is no http, https or data URL; files of the server are not read "
-            "(its owner may allow a folder with --allowed-local-media-path)",
+            f"{param}: must be an http, https or data URL, got {shown!r}; files of the server are not read "
+            "(start it with --allowed-local-media-path to allow a folder)",
             param,
             code="media_forbidden",
         )
 
 
 def _rename(error: RequestError, param: str) -> ApiError:
-    """`error` of `parse_messages`, which calls the list 'messages', with the field's own name."""
+    """Replace 'messages', the name that `parse_messages` uses in `error`, by the API's name of the field."""
     renamed = RequestError(
         error.code,
         error.message.replace("messages[", f"{param}["),
@@ -87,7 +87,7 @@ def _clean(message: object, where: str) -> Mapping[str, Any]:
         raise bad_request(f"{where} must be an object with role and content", where)
     role = message.get("role")
     if role not in _ROLES:
-        raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}; it is {str(role)[:40]!r}", f"{where}.role")
+        raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}, got {str(role)[:40]!r}", f"{where}.role")
     content = message.get("content")
     for index, part in enumerate(content if isinstance(content, list) else ()):
         kind = part.get("type") if isinstance(part, dict) else None
@@ -98,5 +98,5 @@ def _clean(message: object, where: str) -> Mapping[str, Any]:
             )
     cleaned = {key: value for key, value in message.items() if value or key not in _EMPTY_FIELDS}
     if role == "developer":
-        cleaned["role"] = "system"  # what OpenAI calls the system message of its newer models
+        cleaned["role"] = "system"  # OpenAI's newer models call it developer
     return cleaned

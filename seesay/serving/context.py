@@ -1,4 +1,4 @@
-"""The outermost layer of every HTTP request: an id, an access log, counts, and an answer to whatever went wrong."""
+"""The outermost middleware: gives each request an id, logs and counts it, and turns exceptions into error answers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from seesay.serving.unknown_fields import make_warning
 logger = logging.getLogger("seesay.access")
 
 _GIVEN_ID = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-_CLIENT_CLOSED = 499  # nobody receives it; logs and metrics know what it means
+_CLIENT_CLOSED = 499  # nginx's status for a client that left; appears in logs and metrics only
 
 
 def request_id_of(scope: Scope) -> str:
-    """The id of an HTTP request, which its answer carries as `x-request-id`."""
+    """Return the id of an HTTP request. The answer carries it as `x-request-id`."""
     request_id: str = scope["state"]["request_id"]
     return request_id
 
 
 class ContextMiddleware:
-    """Gives each request an id (the client's own `x-request-id`, when it is short and plain), and turns exceptions into
-    errors in the envelope of their path. What is not an `ApiError` is our bug: it is logged under the id."""
+    """Give each request an id (the client's `x-request-id` if it is short and plain), and turn exceptions into errors
+    in the envelope of the path. An exception that is not an `ApiError` is a bug, and is logged with the id."""
 
     def __init__(self, app: ASGIApp, *, envelopes: Envelopes, metrics: ServerMetrics) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class ContextMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                # OpenAI's clients read the first, Anthropic's the second.
+                # OpenAI's clients read x-request-id, Anthropic's request-id.
                 ids = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
                 if ignored := scope["state"].get("ignored_fields"):
                     ids.append((WARNING_HEADER.encode(), make_warning(ignored).encode()))
@@ -75,7 +75,7 @@ class ContextMiddleware:
 
 
 def make_error_response(scope: Scope, error: Exception, envelopes: Envelopes) -> JSONResponse:
-    """`error` in the envelope of the request's path."""
+    """Return `error` as a response, in the envelope of the request's path."""
     api_error = ApiError.from_error(error, request_id=request_id_of(scope))
     body = envelopes.wrap(scope["path"], scope["headers"], api_error)
     return JSONResponse(body, status_code=api_error.status_code, headers=api_error.headers)
@@ -89,5 +89,5 @@ def _choose_id(scope: Scope) -> str:
 
 
 def _endpoint_of(scope: Scope) -> str:
-    """The route's path, so that what strangers type does not become labels."""
+    """Return the path of the route, not of the request: a client must not be able to create metric labels."""
     return getattr(scope.get("route"), "path", None) or "other"

@@ -1,4 +1,4 @@
-"""The page at `/` that documents the API: Swagger UI, whose files come with the package. It needs no network."""
+"""The API documentation at `/`: Swagger UI, served from files in the package, without network access."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPTIONS = {
     "url": "openapi.json",
     "dom_id": "#swagger-ui",
     "deepLinking": True,
-    "validatorUrl": None,  # else a picture from validator.swagger.io is asked about the document
+    "validatorUrl": None,  # otherwise the page requests a badge from validator.swagger.io
 }
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -41,14 +41,14 @@ _POLICY = (
 
 
 def add_docs_page(app: FastAPI) -> None:
-    """Serve the page and its files. Their addresses are relative, so that a proxy may put them below another path."""
+    """Serve the page and its files. Their URLs are relative, so that a proxy may serve them under another path."""
     page = _PAGE.format(title=app.title, options=json.dumps(_OPTIONS))
 
     async def show(_: Request) -> Response:
         return HTMLResponse(page, headers={"content-security-policy": _POLICY})
 
     async def send_file(request: Request) -> Response:
-        # The addresses hold no version, so a browser must ask again after an update.
+        # The URLs have no version, so a browser must revalidate them after an update.
         return FileResponse(_FOLDER / Path(request.url.path).name, headers={"cache-control": "no-cache"})
 
     app.add_route("/", show, include_in_schema=False)

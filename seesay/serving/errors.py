@@ -1,6 +1,6 @@
-"""Errors as clients see them: one table from `ErrorCode` to HTTP, and an envelope per API.
+"""HTTP errors: one table from `ErrorCode` to status and type, and an envelope per API.
 
-An `ApiError` may be raised anywhere while a request is handled, middleware included.
+An `ApiError` may be raised anywhere while a request is handled, also in middleware.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from seesay.errors import ErrorCode, RequestError
 
-# What each reason is over HTTP: (status, type). Everything that is the client's to change is 400.
+# HTTP status and error type of each `ErrorCode`. Everything that the client can correct is 400.
 _TABLE: Mapping[ErrorCode, tuple[int, str]] = {
     ErrorCode.INVALID_REQUEST: (400, "invalid_request_error"),
     ErrorCode.INVALID_MEDIA: (400, "invalid_request_error"),
@@ -27,14 +27,14 @@ _TABLE: Mapping[ErrorCode, tuple[int, str]] = {
     ErrorCode.INTERNAL: (500, "server_error"),
 }
 _RETRY_AFTER_S = 5.0
-# What parts of the engine call the prompt of a request.
+# Names that the engine's errors use for the prompt.
 _PROMPTS = ("messages", "prompts", "input_ids")
 
 
 class ApiError(HTTPException):
-    """An answer that is an error.
+    """An error answer.
 
-    status: of HTTP. kind: OpenAI's `type`. code: short reason for programs. param: the field at fault.
+    status: the HTTP status. kind: OpenAI's `type`. code: short reason for programs. param: the field at fault.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class ApiError(HTTPException):
 
     @classmethod
     def from_error(cls, error: Exception, *, request_id: str | None = None) -> ApiError:
-        """Whatever ended a request. What is our fault names `request_id`, under which the log has more."""
+        """Turn any exception into an `ApiError`. An internal error names `request_id`, to look it up in the log."""
         if isinstance(error, ApiError):
             return error
         code = error.code if isinstance(error, RequestError) else ErrorCode.INTERNAL
         status, kind = _TABLE[code]
         message = error.message if isinstance(error, RequestError) else "the server failed on this request"
         if status == 500 and request_id is not None:
-            message = f"{message} (the server's log has more about {request_id})"
+            message = f"{message} (details are in the server's log, under {request_id})"
         return cls(
             status,
             message,
@@ -78,8 +78,8 @@ class ApiError(HTTPException):
 
 
 def name_prompt(error: ApiError, field: str) -> ApiError:
-    """Return `error` with the API's own field in place of what the engine calls a prompt; of one prompt among several
-    (`field` has an index), the message names it, too."""
+    """Replace the engine's name for the prompt in `error` by `field`, the API's. If `field` has an index, because it is
+    one prompt of several, the message names it too."""
     if error.param in _PROMPTS:
         error.param = field
         if "[" in field:
@@ -88,7 +88,7 @@ def name_prompt(error: ApiError, field: str) -> ApiError:
 
 
 def bad_request(message: str, param: str | None = None, *, code: str | None = "invalid_request") -> ApiError:
-    """400 for the field `param`."""
+    """Return a 400 error for the field `param`."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -96,22 +96,22 @@ Envelope = Callable[[ApiError], dict[str, Any]]
 
 
 def openai_envelope(error: ApiError) -> dict[str, Any]:
-    """`{"error": {"message", "type", "param", "code"}}`."""
+    """Return OpenAI's body of an error: `{"error": {"message", "type", "param", "code"}}`."""
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 
 class Envelopes:
-    """Which shape errors have under which path; OpenAI's where nothing else was said."""
+    """Map paths to the error format of their API. The default is OpenAI's."""
 
     def __init__(self) -> None:
         self._registered: list[tuple[str, bytes | None, Envelope]] = []
 
     def register(self, prefix: str, envelope: Envelope, *, header: str | None = None) -> None:
-        """Give errors of paths that are `prefix` or below it this shape; with `header`, if the request has it."""
+        """Use `envelope` for paths that are `prefix` or below it. With `header`, only for requests that have it."""
         self._registered.append((prefix, None if header is None else header.encode(), envelope))
 
     def wrap(self, path: str, headers: Iterable[tuple[bytes, bytes]], error: ApiError) -> dict[str, Any]:
-        """Return the body that `error` has, as answer to a request with this path and these headers."""
+        """Return the body of `error` for a request with this path and these headers."""
         names = {name for name, _ in headers}
         for prefix, header, envelope in self._registered:
             if (path == prefix or path.startswith(prefix + "/")) and (header is None or header in names):

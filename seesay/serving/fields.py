@@ -1,5 +1,5 @@
-"""Types of request fields. Their validation ends at the first fault, so that a long list of faults costs nothing, and
-what is published of them is as strict as it.
+"""Types of request fields. Validation stops at the first error, so a body with a million errors is refused quickly. The
+published schemas are as strict as the validation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_STOP_WORDS, _MAX_STOP_CHARS = 256, 1 << 14
 
 
 def check_stop_words(words: Sequence[str]) -> None:
-    """Raises ValueError for words at which no answer can end, and for more than are worth looking for at each token."""
+    """Raise ValueError for an empty stop string, and for more stop strings than can be searched for at each token."""
     if not all(words):
         raise ValueError("a stop string must not be empty")
     if len(words) > _MAX_STOP_WORDS:
@@ -52,7 +52,7 @@ Metadata = Annotated[
 ]
 
 
-# Their readers check these, and say which is wrong: here they are for the published schema.
+# These types are for the published schema only. The code that reads the fields validates them and names the bad entry.
 Text = Annotated[str, Field(json_schema_extra={"minLength": 1})]
 StopTexts = Annotated[
     list[str],
@@ -69,13 +69,13 @@ Prompts = (
 
 
 def exactly_one(first: str, second: str) -> dict[str, Any]:
-    """Return the JSON schema of an object that has one of two fields (null is as good as none)."""
+    """Return the JSON schema of an object that has exactly one of two fields. A null field counts as absent."""
     given = [{"required": [name], "properties": {name: _NOT_NULL}} for name in (first, second)]
     return {"oneOf": given}
 
 
 def needs(name: str, other: str, value: Mapping[str, Any] = _NOT_NULL) -> dict[str, Any]:
-    """Return the JSON schema of an object whose field `name` may have such a `value` (default: any) only if the field
+    """Return the JSON schema of an object whose field `name` may match `value` (default: any value) only if the field
     `other` is true."""
     return {
         "if": {"required": [name], "properties": {name: value}},
@@ -84,7 +84,7 @@ def needs(name: str, other: str, value: Mapping[str, Any] = _NOT_NULL) -> dict[s
 
 
 class StrictModel(BaseModel):
-    """An object without unknown fields, whose values have exactly their types."""
+    """An object that refuses unknown fields and converts no types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 

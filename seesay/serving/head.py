@@ -21,7 +21,7 @@ class HeadMiddleware:
                 message = {**message, "body": b""}
             await send(message)
 
-        # A copy: the server outside goes by the method, too.
+        # Copy the scope: the server reads its method too.
         inner: Scope = {**scope, "method": "GET"}
         try:
             await self._app(inner, receive, send_without_body)

@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol with bounds on what comes before a body: its bytes, and the time it may take. What it refuses
-itself has the same envelope as the errors of routes."""
+"""uvicorn's HTTP protocol with limits on the size and duration of request heads. The errors that it sends have the same
+envelope as those of routes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from seesay.serving.errors import ApiError, bad_request
 
-MAX_HEAD_BYTES = 64 << 10  # of the request line and the headers
+MAX_HEAD_BYTES = 64 << 10  # request line and headers together
 HEAD_TIMEOUT_S = 20.0
 
 _LINGER_S = 1.0
@@ -20,15 +20,15 @@ _MAX_DISCARDED_BYTES = 1 << 20
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Answers 431 to a head of more than `MAX_HEAD_BYTES`, and closes a connection whose next request has not begun to
-    be answered `HEAD_TIMEOUT_S` after its first byte."""
+    """Answer 431 to a head of more than `MAX_HEAD_BYTES`. Close a connection whose head is not complete
+    `HEAD_TIMEOUT_S` after its first byte."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.url, self.headers = b"", []
-        self._num_unused = 0  # bytes since the last head or piece of a body was complete; trailers count too
+        self._num_unused = 0  # bytes received since the last complete head or body chunk; trailers count too
         self._is_head_too_large = False
-        self._is_refused = False  # what still comes is thrown away
+        self._is_refused = False  # further bytes are discarded
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -70,18 +70,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        """Called for what the parser cannot take; uvicorn would answer in plain text."""
+        """Answer a request that the parser refuses. uvicorn's own answer would be plain text."""
         if self._is_head_too_large:
             self._refuse_head()
         else:
             self._refuse(bad_request("this is not a valid HTTP/1.1 request", code="invalid_http"))
 
     def _refuse_head(self) -> None:
-        message = f"the request line and the headers together have more than {MAX_HEAD_BYTES} bytes"
+        message = f"the request line and headers have more than {MAX_HEAD_BYTES} bytes"
         self._refuse(ApiError(431, message, code="headers_too_large"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer with `error`, unless that would stand in the middle of another answer, and close the connection."""
+        """Send `error`, unless another answer is being sent, and close the connection."""
         if not self._is_answering() or self._is_reading_body():
             path = (self.url or b"").partition(b"?")[0].decode("latin-1")
             envelopes = self.config.app.state.server.envelopes  # type: ignore[union-attr]
@@ -92,7 +92,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
             if self.transport.can_write_eof():
-                # Closed at once, with bytes unread, the connection would be reset, and the client not see the answer.
+                # Closing with unread bytes would reset the connection, and the client would not see the answer.
                 self._is_refused = True
                 self.transport.write_eof()
                 self.loop.call_later(_LINGER_S, self.transport.close)
@@ -100,7 +100,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _is_reading_body(self) -> bool:
-        """Whether the bytes that come are the body of a request that was not answered yet."""
+        """Whether the bytes being received are the body of a request that has no answer yet."""
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_started
 
     def _is_answering(self) -> bool:

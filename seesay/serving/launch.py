@@ -1,5 +1,5 @@
-"""`serve()` starts a server in a process of its own and gives a client for it; `client()` gives one for a server that
-runs already. Imports no model code: the process does."""
+"""`serve()` starts a server in a child process and returns a client for it. `client()` returns a client for a server
+that is already running. Only the child process imports model code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from seesay.serving.settings import ServerSettings
 
 READY = "ready"
-"""What the process reports, in place of an error's name, once it listens."""
+"""The child's report once it listens; otherwise it reports the name of an error."""
 
 _KILL_AFTER_S = 5.0
 _PLAIN: dict[Any, Callable[[Any], Any]] = {str: str, Integral: int, Real: float, os.PathLike: os.fspath}
@@ -37,7 +37,7 @@ _ERRORS: dict[str, type[SeesayError]] = {"ConfigError": ConfigError, "Checkpoint
 
 
 def client(api_server_url: str = DEFAULT_URL, api_key: str | None = None, **kwargs: Any) -> APIClient:
-    """A client for a running server. Further arguments are those of `APIClient`.
+    """Return a client for a running server. Further arguments are those of `APIClient`.
 
     for text, num_tokens, finish_reason in client("http://localhost:23333").chat("hi", session_id=1):
         print(text)
@@ -62,18 +62,20 @@ def serve(
     ready_timeout_s: float = 1800.0,
     **settings: Any,
 ) -> ServerProcess:
-    """Start a server in a process of its own, wait until it answers, and return a client for it.
+    """Start a server in a child process, wait until it answers, and return a client for it.
 
-    backend: both of LMDeploy's names mean the one engine there is. server_port: 0 takes a free one.
-    chat_template_config: also a built-in template's name, or a file or folder that holds a template.
-    api_keys: any of them opens the server; the client uses the first. ssl: serve https with the files that the
-        environment variables SSL_CERTFILE and SSL_KEYFILE name; the client accepts that certificate.
-    media_limits: what pictures and clips may cost and where they may come from; without, local paths are refused.
+    backend: 'pytorch' or 'turbomind', LMDeploy's names; both mean the one engine of this package.
+    server_port: 0 takes a free port.
+    chat_template_config: a configuration, the name of a built-in template, or a file or folder that holds a template.
+    api_keys: keys that the server accepts; the client uses the first.
+    ssl: serve https with the files in the environment variables SSL_CERTFILE and SSL_KEYFILE. The client accepts that
+        certificate.
+    media_limits: limits on the size and the sources of pictures and clips. By default local paths are refused.
     settings: further fields of `seesay.serving.ServerSettings`.
 
-    Raises ConfigError for a wrong option and for a port that another server has, CheckpointError for a model that
-    cannot be loaded, APIError when the server does not start. Close it, or use it in a `with` statement; it ends with
-    this process at the latest.
+    Raises ConfigError for a wrong option and for a port in use, CheckpointError for a model that cannot be loaded, and
+    APIError when the server does not start. Close it, or use it in a `with` statement; it ends with this process at
+    the latest.
     """
     from seesay.serving import ServerSettings
 
@@ -82,7 +84,7 @@ def serve(
     check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str, os.PathLike)
     check_instance("media_limits", media_limits, MediaLimits)
     if backend not in ("turbomind", "pytorch"):
-        raise ConfigError(f"backend={backend!r}: must be 'pytorch' or 'turbomind'")
+        raise ConfigError(f"backend must be 'pytorch' or 'turbomind', got {backend!r}")
     keys = (api_keys,) if isinstance(api_keys, str) else tuple(api_keys or ())
     if ssl:
         settings |= {"ssl_certfile": _ssl_file("SSL_CERTFILE"), "ssl_keyfile": _ssl_file("SSL_KEYFILE")}
@@ -100,7 +102,7 @@ def serve(
     )
     if isinstance(backend_config, TurbomindEngineConfig):
         backend_config = backend_config.to_engine_config()
-    # Bound here, before anything is loaded: no other server can be taken for the one that is started.
+    # Bind the port here, before the child starts: another server on it cannot be mistaken for the child.
     with open_sockets(checked.host, checked.port) as sockets:
         checked = replace(checked, port=port_of(sockets))
         orders = {
@@ -114,7 +116,7 @@ def serve(
 
 
 class ServerProcess(APIClient):
-    """A client whose server is a child process; closing it ends the server, running answers first."""
+    """A client whose server is a child process. Closing it lets running answers finish, then ends the server."""
 
     def __init__(
         self,
@@ -124,9 +126,9 @@ class ServerProcess(APIClient):
         *,
         ready_timeout_s: float,
     ) -> None:
-        """Start the process with `orders` and wait for it, at most `ready_timeout_s`. Use `serve`.
+        """Start the process with the configuration `orders` and wait until it is ready, at most `ready_timeout_s`.
 
-        It listens on `sockets`, which stay the caller's to close.
+        The child listens on `sockets`, which the caller closes. Not for users: call `serve`.
         """
         scheme = "https" if settings.ssl_certfile else "http"
         url = f"{scheme}://{url_host(settings.host, sockets)}:{settings.port}"
@@ -136,8 +138,9 @@ class ServerProcess(APIClient):
         self._drain_timeout_s = settings.drain_timeout_s
         reports, report = os.pipe()
         try:
-            # Orders go through a pipe, so that keys show in no list of processes; when we end, so does the pipe, and
-            # the child with it. Its own session keeps Ctrl-C from it: we end it.
+            # The configuration goes through a pipe, so that no list of processes shows the keys. When this process
+            # ends, the pipe closes and the child ends too. The child has its own session, so that Ctrl-C in the
+            # terminal does not reach it: `close` ends it.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "seesay.serving.child", str(report)],
                 stdin=subprocess.PIPE,
@@ -170,10 +173,10 @@ class ServerProcess(APIClient):
         return self._process.pid
 
     def _wait_until_ready(self, deadline: float, reports: int) -> None:
-        """Return when the process says that it listens. It says so itself: whoever else answers is another server."""
+        """Wait for the child's report that it listens. The port is not polled: another server may listen there."""
         left_s = max(0.0, deadline - time.monotonic())
         if not select.select([reports], [], [], left_s)[0]:
-            raise APIError("the server was not ready in time: raise ready_timeout_s")
+            raise APIError("the server was not ready within ready_timeout_s: raise it, or use a smaller model")
         report = os.read(reports, 1 << 16)
         kind, message = json.loads(report) if report else ("", "")
         if kind != READY:
@@ -182,7 +185,7 @@ class ServerProcess(APIClient):
             raise _ERRORS.get(kind, APIError)(message)
 
     def close(self) -> None:
-        """End the server: what it is answering is finished first, for as long as its `drain_timeout_s`."""
+        """End the server. Running answers get up to its `drain_timeout_s` to finish."""
         super().close()
         process = self._process
         if process.poll() is None:
@@ -198,19 +201,19 @@ class ServerProcess(APIClient):
 
 
 def _python_path() -> str:
-    """What lets the child import the package that we are, wherever we found it."""
+    """Return a PYTHONPATH with which the child imports this same copy of the package."""
     root = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
 
 
 def _trust_only(certfile: str | None) -> ssl_module.SSLContext | bool:
-    """Trust in the server's own certificate and no other, whatever host it was made for."""
+    """Return an SSL context that accepts the server's own certificate only, for any host name."""
     if certfile is None:
         return True
     try:
         context = ssl_module.create_default_context(cafile=certfile)
     except OSError as error:
-        raise ConfigError(f"ssl_certfile={certfile!r}: {error}") from None
+        raise ConfigError(f"ssl_certfile: cannot load {certfile!r}: {error}") from None
     context.check_hostname = False
     return context
 
@@ -223,7 +226,7 @@ def _ssl_file(variable: str) -> str:
 
 
 def _as_json(name: str, value: Any) -> Any:
-    """Return what `json` can write of the option `name`: a configuration, or any value that `check_types` accepts."""
+    """Return the value of the option `name`, a configuration or a plain value, in a form that `json` can write."""
     if value is None or isinstance(value, bool):
         return value
     for kind, convert in _PLAIN.items():
@@ -235,7 +238,7 @@ def _as_json(name: str, value: Any) -> Any:
         return {str(key): _as_json(f"{name}.{key}", item) for key, item in value.items()}
     if isinstance(value, Sequence):
         return [_as_json(f"{name}[{index}]", item) for index, item in enumerate(value)]
-    raise ConfigError(f"{name}={value!r}: cannot be handed to the server's process")
+    raise ConfigError(f"{name}={value!r}: cannot be passed to the server's process")
 
 
 def _has_descriptor(stream: Any) -> bool:

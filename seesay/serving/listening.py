@@ -1,4 +1,4 @@
-"""The sockets a server listens on, taken before its model is loaded, so that it is not loaded in vain."""
+"""The sockets of a server. They are bound before the model is loaded, so that a port in use is reported at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 @contextlib.contextmanager
 def open_sockets(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Give a bound socket for each address of `host` ('': all of the machine), for the time of the block. They do not
-    listen yet.
+    """Bind a socket to each address of `host` ('': all addresses of the machine); close them at the end of the block.
+    They do not listen yet.
 
-    port: 0 takes a free one. Raises `ConfigError` when the host is unknown or another process listens there.
+    port: 0 takes a free one. Raises `ConfigError` when the host is unknown or the port is in use.
     """
     try:
         found = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -38,18 +38,19 @@ def open_sockets(host: str, port: int) -> Iterator[list[socket.socket]]:
             else:
                 sockets.append(sock)
         if not sockets:
-            assert absent is not None, "getaddrinfo gives at least one address"
+            assert absent is not None, "getaddrinfo returns at least one address"
             raise cannot_listen(host, port, absent)
         yield sockets
 
 
 def port_of(sockets: Sequence[socket.socket]) -> int:
-    """Return the port that all `sockets` have; 0 for none."""
+    """Return the common port of `sockets`, or 0 if there are none."""
     return int(sockets[0].getsockname()[1]) if sockets else 0
 
 
 def url_host(host: str, sockets: Sequence[socket.socket]) -> str:
-    """Return `host` as a URL on this machine has it; for all addresses, the loopback one of the family of `sockets`."""
+    """Return `host` as it is written in a URL on this machine. A wildcard address becomes the loopback address of the
+    family of `sockets`."""
     if host in ("", "0.0.0.0", "::"):
         families = {sock.family for sock in sockets}
         host = "127.0.0.1" if socket.AF_INET in families else "::1"
@@ -57,12 +58,12 @@ def url_host(host: str, sockets: Sequence[socket.socket]) -> str:
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
-    """Return the error of an address that a server cannot have."""
+    """Return the error for an address that cannot be bound."""
     return ConfigError(f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --server-port")
 
 
 def _bind(sock: socket.socket, address: tuple[object, ...]) -> None:
-    # A server that has just ended does not keep its port from the next one; one that listens does.
+    # Allows a port whose last server has just ended. A port on which a server listens is still refused.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if sock.family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

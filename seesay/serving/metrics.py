@@ -1,4 +1,4 @@
-"""Prometheus metrics: HTTP requests, tokens, times per stage, and the state of the engine when it is asked."""
+"""Prometheus metrics: HTTP requests, tokens, times per stage, and the state of the engine at each scrape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ServerMetrics:
-    """The metrics of one app, in a registry of its own. `observe_…` are quick; call them from the event loop."""
+    """The metrics of one app, in their own registry. Call the `observe_…` methods from the event loop."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.registry = CollectorRegistry()
@@ -36,8 +36,8 @@ class ServerMetrics:
 
         self._http = counter("seesay_http_requests", "HTTP requests by endpoint and status", ("endpoint", "status"))
         self._http_s = histogram("seesay_http_request_seconds", "time to answer", _SECONDS, ("endpoint",))
-        self._answers = counter("seesay_answers", "answers of the engine by how they ended", ("reason",))
-        self._prompt = counter("seesay_prompt_tokens", "tokens of prompts")
+        self._answers = counter("seesay_answers", "answers of the engine by finish reason", ("reason",))
+        self._prompt = counter("seesay_prompt_tokens", "prompt tokens")
         self._generated = counter("seesay_generated_tokens", "tokens generated")
         self._cached = counter("seesay_cached_prompt_tokens", "prompt tokens that came from the prefix cache")
         self._vision = counter("seesay_vision_tokens", "prompt positions that hold embeddings of pictures or clips")
@@ -53,20 +53,20 @@ class ServerMetrics:
         self.registry.register(_EngineCollector(engine))
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Show what `read` returns whenever the metrics are asked for."""
+        """Add a gauge whose value is read by `read` at each scrape."""
         self.registry.register(_GaugeCollector(name, text, read))
 
     def observe_http(self, endpoint: str, status: int, elapsed_s: float) -> None:
-        """An HTTP request is over."""
+        """Count a finished HTTP request."""
         self._http.labels(endpoint, str(status)).inc()
         self._http_s.labels(endpoint).observe(elapsed_s)
 
     def observe_aborted(self, num_answers: int) -> None:
-        """Answers that were aborted because nobody waits for them."""
+        """Count answers that were aborted because their HTTP request ended."""
         self._answers.labels("abandoned").inc(num_answers)
 
     def observe_answer(self, request: GenerationRequest, last: OutputDelta) -> None:
-        """An answer is over; `last` is its final delta."""
+        """Count a finished answer; `last` is its final delta."""
         self._answers.labels(last.finish_reason or "").inc()
         if (usage := last.usage) is not None:
             self._prompt.inc(usage.prompt_tokens)
@@ -87,12 +87,12 @@ class ServerMetrics:
                     self._stages.labels(stage).observe(elapsed_s)
 
     def render(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 def media_of(request: GenerationRequest) -> list[MediaPart]:
-    """The pictures and clips of a request."""
+    """Return the pictures and clips of a request."""
     found = list(request.media)
     if not isinstance(request.prompt, str):
         messages = (message for message in request.prompt if isinstance(message, Message))
@@ -109,7 +109,7 @@ class _GaugeCollector(Collector):
 
 
 class _EngineCollector(Collector):
-    """Reads the engine's own counts when Prometheus asks, so that nothing is counted twice."""
+    """Read the engine's own counters at each scrape, so that nothing is counted twice."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -119,26 +119,26 @@ class _EngineCollector(Collector):
         for name, text, value in (
             ("engine_preparing", "requests whose template, media or tokens are being prepared", stats.num_preparing),
             ("engine_running", "sequences in the running batch", stats.num_running),
-            ("engine_waiting", "sequences that wait for a place in it", stats.num_waiting),
+            ("engine_waiting", "sequences that wait for a place in the running batch", stats.num_waiting),
             ("encode_queue", "pictures and clips that wait for the vision tower", stats.num_encode_queued),
             ("kv_blocks", "blocks of the KV cache", stats.num_kv_blocks),
             ("kv_blocks_used", "blocks that sequences hold", stats.num_used_kv_blocks),
-            ("kv_blocks_cached", "free blocks whose content can be found again", stats.num_cached_kv_blocks),
-            ("kv_host_blocks", "blocks of the host's KV cache", stats.num_host_kv_blocks),
-            ("kv_host_blocks_used", "blocks of it that hold something", stats.num_used_host_kv_blocks),
+            ("kv_blocks_cached", "free blocks that the prefix cache can still find", stats.num_cached_kv_blocks),
+            ("kv_host_blocks", "blocks of the KV cache in host memory", stats.num_host_kv_blocks),
+            ("kv_host_blocks_used", "blocks in use in the host's KV cache", stats.num_used_host_kv_blocks),
             ("kv_usage_ratio", "share of the KV cache in use", _ratio(stats.num_used_kv_blocks, stats.num_kv_blocks)),
-            ("embedding_cache_bytes", "size of the embeddings kept", stats.embedding_bytes),
-            ("feature_cache_bytes", "size of the preprocessed media kept", stats.feature_bytes),
+            ("embedding_cache_bytes", "size of the embedding cache", stats.embedding_bytes),
+            ("feature_cache_bytes", "size of the cache of preprocessed media", stats.feature_bytes),
         ):
             yield GaugeMetricFamily(f"seesay_{name}", text, value=value)
         for name, text, value in (
             ("preemptions", "sequences put back into the queue", stats.total_preemptions),
             ("prefix_queried_tokens", "prompt tokens looked up in the prefix cache", stats.total_prefix_queried_tokens),
-            ("prefix_hit_tokens", "prompt tokens found there", stats.total_prefix_hit_tokens),
-            ("kv_host_loads", "KV blocks that came back from the host", stats.total_host_kv_loads),
+            ("prefix_hit_tokens", "prompt tokens found in the prefix cache", stats.total_prefix_hit_tokens),
+            ("kv_host_loads", "KV blocks copied back from host memory", stats.total_host_kv_loads),
             ("encoder_items", "pictures and clips encoded", stats.total_encoder_items),
             ("nonfinite", "requests and pictures for which NaN or infinity was computed", stats.total_not_finite),
-            ("encoder_restarts", "vision workers that died and were started again", stats.total_encoder_restarts),
+            ("encoder_restarts", "encoder workers that died and were restarted", stats.total_encoder_restarts),
         ):
             yield CounterMetricFamily(f"seesay_{name}", text, value=value)
         yield self._make_cache_counter(stats)
@@ -162,7 +162,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _make_histogram(name: str, text: str, sizes: Sequence[tuple[int, int]]) -> HistogramMetricFamily:
-    """A histogram of (size, count) pairs."""
+    """Return a histogram of (size, count) pairs."""
     buckets = [(str(float(bound)), sum(count for size, count in sizes if size <= bound)) for bound in _SIZES]
     buckets.append(("+Inf", sum(count for _, count in sizes)))
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=sum(size * count for size, count in sizes))

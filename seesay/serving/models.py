@@ -1,4 +1,4 @@
-"""`/v1/models`: the names that requests may give, as OpenAI's clients read them, or Anthropic's."""
+"""`/v1/models`: the model names that requests may use, in OpenAI's or Anthropic's format."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from seesay.serving.openai.protocol import ModelCard, ModelList
 from seesay.serving.state import ServerState
 
 _PREFIX = "/v1/models"
-_ANTHROPIC_HEADER = "anthropic-version"  # which Anthropic's API demands
+_ANTHROPIC_HEADER = "anthropic-version"  # Anthropic's API requires it
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The routes, over `state`. A request with the header `anthropic-version` gets Anthropic's shapes, errors too."""
+    """Return the routes. A request with the header `anthropic-version` gets Anthropic's format, for errors too."""
     state.envelopes.register(_PREFIX, make_envelope, header=_ANTHROPIC_HEADER)
     router = APIRouter(tags=["OpenAI", "Anthropic"])
 
     @router.get(_PREFIX, response_model=ModelList | ModelPage)
     async def list_models(
         http: Request,
-        limit: Annotated[int, Query(ge=1, le=1000, description="of Anthropic's API: names per page")] = 20,
-        after_id: Annotated[str | None, Query(description="of Anthropic's API: names after this one")] = None,
-        before_id: Annotated[str | None, Query(description="of Anthropic's API: names before this one")] = None,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Anthropic's API: names per page")] = 20,
+        after_id: Annotated[str | None, Query(description="Anthropic's API: names after this one")] = None,
+        before_id: Annotated[str | None, Query(description="Anthropic's API: names before this one")] = None,
     ) -> Any:
-        """The models that requests may name."""
+        """List the models that requests may name."""
         if _ANTHROPIC_HEADER in http.headers:
             infos = [make_info(state, name) for name in state.model_names]
             return make_page(infos, limit=limit, after_id=after_id, before_id=before_id)
@@ -35,7 +35,7 @@ def make_router(state: ServerState) -> APIRouter:
 
     @router.get(f"{_PREFIX}/{{model:path}}", response_model=ModelCard | ModelInfo)
     async def retrieve_model(model: str, http: Request) -> Any:
-        """One of them."""
+        """Return one model."""
         state.check_model(model)
         return make_info(state, model) if _ANTHROPIC_HEADER in http.headers else _make_card(state, model)
 

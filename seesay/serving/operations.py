@@ -1,4 +1,4 @@
-"""`/health`, `/version`, `/metrics` and `/reset_caches`: for those who run the server."""
+"""`/health`, `/version`, `/metrics` and `/reset_caches`, for the operator of the server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seesay.version import __version__
 
 
 class Health(BaseModel):
-    """status is 'ok'; otherwise the answer is an error."""
+    """`status` is 'ok'. A server that is not healthy answers with an error instead."""
 
     status: str = "ok"
 
@@ -25,30 +25,30 @@ class Version(BaseModel):
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The routes, over `state`."""
+    """Return the routes."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health")
     async def health() -> Health:
-        """Whether requests are taken: 503 while the server shuts down."""
+        """Report whether the server takes requests: 503 while it shuts down."""
         if state.gate.is_draining:
             raise shutting_down()
         return Health()
 
     @router.get("/version")
     async def version() -> Version:
-        """The version of seesay."""
+        """Return the version of seesay."""
         return Version()
 
     @router.post("/reset_caches")
     async def reset_caches() -> Health:
-        """Forget preprocessed media, embeddings and the prefix cache. Requests that are being answered go on."""
+        """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
         await asyncio.to_thread(state.engine.reset_caches)
         return Health()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """Everything that is counted and timed, for Prometheus."""
+        """Return all metrics in Prometheus' text format."""
         return Response(state.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     return router

@@ -1,6 +1,6 @@
-"""Which HTTP requests are in the engine, and how many sequences each has there.
+"""Limits on the HTTP requests inside the engine, and on the sequences of each owner.
 
-Event loops of several threads may share it.
+Thread-safe: the event loops of several threads may share them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Hashable
 
 
 class Ticket:
-    """The places of one HTTP request. `notify` is called, in any thread, when there are new ones to `take`."""
+    """The places of one HTTP request. `notify` is called, in any thread, when new places can be taken with `take`."""
 
     def __init__(self, number: int, owner: Hashable, notify: Callable[[], None], lock: threading.Lock) -> None:
-        self._lock = lock  # of the places
+        self._lock = lock  # the lock of `Places`
         self.number = number
         self.owner = owner
         self.is_inside = False
-        self.num_wanted = 0  # sequences that wait
+        self.num_wanted = 0  # waiting sequences
         self.num_held = 0  # places, granted ones included
         self._num_granted = 0
         self._notify = notify
@@ -34,17 +34,17 @@ class Ticket:
             self._notify()
 
     def take(self) -> int:
-        """The number of places granted since the last call."""
+        """Return the number of places granted since the last call."""
         with self._lock:
             taken, self._num_granted = self._num_granted, 0
         return taken
 
 
 class Places:
-    """At most `max_requests` HTTP requests are inside, and of one owner at most `max_per_owner` sequences.
+    """Admit at most `max_requests` HTTP requests, and at most `max_per_owner` sequences of one owner.
 
-    Owners take turns: a place goes to the owner with the fewest sequences inside, of several to the one that came
-    first; within an owner to the oldest request. An owner of whom nothing is inside need not wait for others to leave.
+    Owners take turns: a place goes to the owner with the fewest sequences inside, and among equals to the one that came
+    first. Within an owner it goes to the oldest request. An owner with nothing inside does not wait for other owners.
     """
 
     def __init__(self, max_requests: int, max_per_owner: int | None = None) -> None:
@@ -55,22 +55,22 @@ class Places:
         self._tickets: set[Ticket] = set()
         self._num_inside = 0
         self._held: Counter[Hashable] = Counter()  # sequences inside, by owner
-        self._waiting: dict[Hashable, list[Ticket]] = {}  # with sequences that wait, by owner, oldest first
+        self._waiting: dict[Hashable, list[Ticket]] = {}  # tickets with waiting sequences, by owner, oldest first
 
     @property
     def num_waiting(self) -> int:
-        """HTTP requests of which nothing is inside."""
+        """Number of HTTP requests with no sequence inside."""
         return len(self._tickets) - self._num_inside
 
     def enter(self, owner: Hashable, notify: Callable[[], None]) -> Ticket:
-        """A ticket for an HTTP request; `leave` with it in the end."""
+        """Return a ticket for an HTTP request. The caller must `leave` with it."""
         ticket = Ticket(next(self._numbers), owner, notify, self._lock)
         with self._lock:
             self._tickets.add(ticket)
         return ticket
 
     def ask(self, ticket: Ticket, num_sequences: int) -> None:
-        """Ask for places for so many more sequences."""
+        """Request places for `num_sequences` more sequences."""
         with self._lock:
             if not ticket.num_wanted:
                 insort(self._waiting.setdefault(ticket.owner, []), ticket, key=lambda other: other.number)
@@ -78,14 +78,14 @@ class Places:
             self._hand_out()
 
     def give_back(self, ticket: Ticket, num_sequences: int = 1) -> None:
-        """Some sequences are over."""
+        """Return the places of sequences that have ended."""
         with self._lock:
             ticket.num_held -= num_sequences
             self._release(ticket.owner, num_sequences)
             self._hand_out()
 
     def leave(self, ticket: Ticket) -> None:
-        """The HTTP request is over, and with it all its sequences."""
+        """Return all places of an HTTP request that has ended."""
         with self._lock:
             self._tickets.remove(ticket)
             self._num_inside -= ticket.is_inside

@@ -1,4 +1,4 @@
-"""Prompts as token ids, for routes that count or show them. Nothing is computed by the model."""
+"""Tokenize prompts, for routes that count or return token ids. The model computes nothing."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ T = TypeVar("T")
 
 
 async def tokenize_prompt(state: ServerState, request: GenerationRequest, field: str = "messages") -> list[int]:
-    """The token ids of a request's prompt, with those that stand for pictures and clips.
+    """Return the token ids of a request's prompt, including the placeholders of pictures and clips.
 
-    `field` is what the API calls it. Raises `ApiError` for a prompt that cannot be made, as answering it would, or that
-    takes longer than an answer may.
+    `field` is the API's name of the prompt. Raises the same `ApiError` as answering the request would, and 504 after
+    `request_timeout_s`.
     """
     token_ids = await _bounded(state, asyncio.wrap_future(state.engine.tokenize(request)), field)
     return [int(token_id) for token_id in token_ids]
 
 
 async def tokenize_text(state: ServerState, text: str, *, add_special_tokens: bool) -> list[int]:
-    """The token ids of a raw text. Raises `ApiError` for one that is many times too long for a prompt."""
+    """Return the token ids of a raw text. Raises `ApiError` if it is many times too long for a prompt."""
     return await _bounded(
         state, asyncio.to_thread(state.engine.tokenize_text, text, add_special_tokens=add_special_tokens), "prompt"
     )
 
 
 async def count_tokens(state: ServerState, request: GenerationRequest) -> int:
-    """How many tokens a request's prompt has, also one that is too long. Pictures are measured, not decoded. Raises as
-    `tokenize_prompt`."""
+    """Return the number of tokens in a request's prompt, also if it is too long. Pictures are measured, not decoded.
+    Raises the errors of `tokenize_prompt`."""
     return await _bounded(state, asyncio.to_thread(state.engine.count_tokens, request), "messages")
 
 

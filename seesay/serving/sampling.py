@@ -1,4 +1,4 @@
-"""From the sampling fields of a request, of whatever API, to a `GenerationConfig`."""
+"""Turn the sampling fields of a request, of any API, into a `GenerationConfig`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-# Below this there is one likely token left, and logits divided by it may overflow: such requests are greedy.
+# Below this temperature only one token is likely, and logits divided by it may overflow: sampling becomes greedy.
 _OPENAI: Mapping[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 class SamplingDefaults:
-    """What a request gets that leaves sampling fields out.
+    """Fill in the sampling fields that a request leaves out.
 
-    With `generation_defaults='model'` values of the checkpoint's generation_config.json come before OpenAI's, which is
-    what its authors recommend; a checkpoint that says `do_sample: false` is greedy unless a temperature is given.
+    With `generation_defaults='model'`, values in the checkpoint's generation_config.json take precedence over OpenAI's
+    defaults. With `do_sample: false` there, sampling is greedy unless the request gives a temperature.
     """
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
@@ -42,13 +42,13 @@ class SamplingDefaults:
     def make_config(
         self, *, max_new_tokens: int | None, param_names: Mapping[str, str] | None = None, **given: Any
     ) -> GenerationConfig:
-        """A config of the fields in `given` (names of `GenerationConfig`), in which None means: not given.
+        """Return a config from `given` (field names of `GenerationConfig`; None means not given).
 
-        max_new_tokens: None is as many as fit into the context. param_names: what the API calls a field, where it is
-        called otherwise. Raises `ApiError` 400 that names the field with a bad value.
+        max_new_tokens: None allows as many as fit into the context. param_names: the API's names of fields, where they
+        differ. Raises `ApiError` 400 that names the field with a bad value.
         """
         options: dict[str, Any] = {**self.values, **{k: v for k, v in given.items() if v is not None}}
-        options["top_k"] = max(0, int(options["top_k"]))  # -1 is 'off' to clients of other servers
+        options["top_k"] = max(0, int(options["top_k"]))  # clients of other servers send -1 for 'off'
         options["do_sample"] = options["temperature"] > 0
         try:
             return GenerationConfig(max_new_tokens=max_new_tokens or self._session_len, **options)
@@ -58,11 +58,11 @@ class SamplingDefaults:
 
 
 def _is_taken(name: str, value: float) -> bool:
-    """Whether requests may have this value; of top_k, negative ones turn it off."""
+    """Return whether a request may have this value. A negative top_k is allowed and means 'off'."""
     try:
         option: dict[str, Any] = {name: max(0, int(value)) if name == "top_k" else value}
         GenerationConfig(**option)
-    except (ArithmeticError, ValueError) as error:  # a ConfigError is a ValueError; int() takes no NaN or infinity
-        logger.warning("generation_config.json: %s=%r is not used: %s", name, value, error)
+    except (ArithmeticError, ValueError) as error:  # ConfigError is a ValueError; int() refuses NaN and infinity
+        logger.warning("generation_config.json: %s=%r is ignored: %s", name, value, error)
         return False
     return True

@@ -1,4 +1,4 @@
-"""Runs the app under uvicorn, and ends it gracefully: what is being answered is finished, what comes new is refused."""
+"""Run the app under uvicorn and shut it down gracefully: running answers are finished, new requests are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-_LAST_WORDS_S = 2.0  # for the errors that end what the drain did not wait for
+_LAST_WORDS_S = 2.0  # time to send errors to the requests that were not finished when the drain ended
 
 
 def run_server(
@@ -40,11 +40,11 @@ def run_server(
     sockets: list[socket.socket] | None = None,
     on_ready: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT ends at once. The engine stays open.
+    """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT skips the drain. The engine stays open.
 
-    sockets: those of `open_sockets`; None opens them. on_ready: called once it listens.
+    sockets: those of `open_sockets`; None opens them. on_ready: called once the server listens.
 
-    Raises `ConfigError` for certificates that cannot be read and for an address that another server listens on.
+    Raises `ConfigError` for certificates that cannot be read and for an address in use.
     """
     settings = settings or ServerSettings()
     set_up_logging(settings.log_level, settings.max_log_len)
@@ -54,8 +54,8 @@ def run_server(
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server that, once it was told to end, answers new requests with 503 and gives running answers
-    `drain_timeout_s`, then ends them with an error rather than in the middle of a word. It listens until then."""
+    """A uvicorn server that drains when it is told to end. It keeps listening and answers new requests with 503.
+    Running answers get `drain_timeout_s` to finish; after that they end with an error instead of being cut off."""
 
     def __init__(
         self, config: uvicorn.Config, state: ServerState, *, on_ready: Callable[[], None] | None = None
@@ -69,15 +69,16 @@ class DrainingServer(uvicorn.Server):
     def make(
         cls, app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None = None
     ) -> DrainingServer:
-        """A server for an app of `create_app`; `run()` it, or `await serve()`. `on_ready` is called once it listens."""
+        """Return a server for an app of `create_app`: call `run()` or await `serve()`. `on_ready` is called once it
+        listens."""
         config = uvicorn.Config(
             app,
             host=settings.host,
             port=settings.port,
             http=BoundedHttpProtocol,
-            ws="none",  # no route has a WebSocket; a request for one is answered like any other
+            ws="none",  # no route has a WebSocket: an upgrade request is answered like any other
             log_level=settings.log_level.lower() if settings.log_level.upper() != "DEBUG" else "info",
-            access_log=False,  # ours has the request's id
+            access_log=False,  # ContextMiddleware logs requests with their ids
             server_header=False,
             timeout_graceful_shutdown=int(settings.drain_timeout_s + _LAST_WORDS_S) + 1,
             ssl_certfile=settings.ssl_certfile,
@@ -92,7 +93,7 @@ class DrainingServer(uvicorn.Server):
         return cls(config, app.state.server, on_ready=on_ready)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen. Raises `ConfigError` when another process listens there by now."""
+        """Start to listen. Raises `ConfigError` when another process has taken the port meanwhile."""
         try:
             await super().startup(sockets)
         except OSError as error:
@@ -104,7 +105,8 @@ class DrainingServer(uvicorn.Server):
                 self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """The signal handler. uvicorn's own would raise the signal again in the end, and the engine stay open."""
+        """Handle a signal by draining. uvicorn's own handler would raise the signal again at the end, and the engine
+        would not be closed."""
         if not self._state.gate.is_draining:
             logger.info("%s: finishing %d requests", signal.Signals(sig).name, self._state.answering.num_running)
             self.drain()
@@ -112,25 +114,25 @@ class DrainingServer(uvicorn.Server):
             self.force_exit = self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Asked by uvicorn ten times a second: whether to stop listening and end."""
+        """Return whether to stop listening and end. uvicorn calls it ten times a second."""
         gate = self._state.gate
         if gate.is_draining and gate.num_inside == 0:
             self.should_exit = True
-        elif time.monotonic() > self._drain_deadline:  # something heeds no error: its tasks are cancelled
+        elif time.monotonic() > self._drain_deadline:  # a request ignored its error: uvicorn cancels its task
             self.config.timeout_graceful_shutdown = 1
             self.should_exit = True
         return await super().on_tick(counter)
 
     def drain(self) -> None:
-        """Refuse new requests, end running ones after `drain_timeout_s`, and then the server. Call it from the thread
-        of the event loop, signal handlers included."""
+        """Refuse new requests, end running ones after `drain_timeout_s`, then end the server. Call it from the event
+        loop's thread; a signal handler is allowed."""
         self._state.gate.is_draining = True
         self._drain_deadline = time.monotonic() + self._state.settings.drain_timeout_s + _LAST_WORDS_S
         answering = self._state.answering
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # the loop has not begun, or has ended: nothing runs
+            return  # the event loop is not running, so no request is
         loop.call_soon_threadsafe(
             loop.call_later, self._state.settings.drain_timeout_s, answering.end_all, shutting_down()
         )

@@ -1,4 +1,4 @@
-"""What a server's owner may set, frozen and checked where it is built. Wrong values raise `ConfigError`."""
+"""The settings of a server: frozen, and validated when they are built. Wrong values raise `ConfigError`."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from seesay.log import LEVELS
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """How the HTTP server behaves. Times are in seconds.
+    """Options of the HTTP server. Times are in seconds.
 
-    host, port: where it listens. model_name: what clients call the model; None is the model path (of a folder, its
-        last part). model_aliases: further names that requests may give; answers have model_name. any_model_name: take
-        whatever name a request gives.
-    api_keys: any of them opens the server; none leaves it open to all.
-    cors_origins: browser pages of these origins may call the server ('*': all); none: no page of another origin may.
+    host, port: the address to listen on.
+    model_name: name of the model in requests and answers; None takes the model path (for a folder, its last part).
+    model_aliases: further names that requests may use; answers carry model_name. any_model_name: accept any name.
+    api_keys: keys that requests may use; without keys the server is open to everyone.
+    cors_origins: origins whose browser pages may call the server ('*': all). Empty: none but the server's own.
         cors_methods, cors_headers, cors_credentials: what such pages may send.
-    max_concurrent_requests: requests answered at a time; max_queue more wait, and what comes then is refused with 429.
-    max_sequences_per_key: most answers of one API key (without keys, of one client address) computed at a time; its
-        others wait. None is no such limit: where there is too little room for all, keys take turns.
-    max_choices: most answers of one request (`n`, times the number of prompts).
-    request_timeout_s: longest time for an answer, waiting included. body_timeout_s: longest time for a body to arrive.
-    max_body_bytes: largest body. max_total_body_bytes: largest sum of all bodies of requests that are answered or wait.
-    drain_timeout_s: how long running answers may go on after SIGTERM.
-    generation_defaults: what a request that leaves out temperature, top_p, top_k, min_p or repetition_penalty gets: the
-        'model's (its generation_config.json), or 'openai's (temperature 1, nothing else).
-    unknown_fields: 'refuse' requests with unknown fields, or 'ignore' these and name them in a `Warning` header.
-    max_stored_responses: how many answers of /v1/responses are kept for `previous_response_id`.
-    log_level, max_log_len: as in `pipeline`; prompts are logged at INFO and DEBUG only, cut to max_log_len characters.
-    media: what pictures and clips may cost and where they may come from. Hand the same to the engine.
+    max_concurrent_requests: requests that run at the same time. max_queue: further requests that may wait; above that,
+        requests are refused with 429.
+    max_sequences_per_key: answers computed at the same time for one API key (without keys: one client address); the
+        key's other answers wait. None: no such limit; keys take turns when there is not enough room for all.
+    max_choices: largest number of answers to one request (`n` times the number of prompts).
+    request_timeout_s: longest time for an answer, including waiting. body_timeout_s: longest time to receive a body.
+    max_body_bytes: largest body. max_total_body_bytes: largest sum of the bodies of all running and waiting requests.
+    drain_timeout_s: time for running answers to finish after SIGTERM.
+    generation_defaults: defaults of temperature, top_p, top_k, min_p and repetition_penalty: 'model' takes them from
+        the model's generation_config.json, 'openai' uses temperature 1 and nothing else.
+    unknown_fields: 'refuse' requests with unknown fields, or 'ignore' the fields and name them in a `Warning` header.
+    max_stored_responses: number of answers of /v1/responses that are stored for `previous_response_id`.
+    log_level, max_log_len: as in `pipeline`. Prompts are logged at INFO and DEBUG only, cut to max_log_len characters.
+    media: limits on the size and the sources of pictures and clips. Give the engine the same limits.
     ssl_certfile, ssl_keyfile, ssl_keyfile_password: serve https.
     """
 
@@ -75,22 +76,22 @@ class ServerSettings:
         }  # fmt: skip
         for name, bound in least.items():
             if not getattr(self, name) >= bound:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: must be at least {bound}")
+                raise ConfigError(f"{name} must be at least {bound}, got {getattr(self, name)!r}")
         if self.max_sequences_per_key is not None and self.max_sequences_per_key < 1:
-            raise ConfigError(f"max_sequences_per_key={self.max_sequences_per_key}: must be at least 1, or None")
+            raise ConfigError(f"max_sequences_per_key must be at least 1 or None, got {self.max_sequences_per_key}")
         for name in ("request_timeout_s", "body_timeout_s"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: must be above 0")
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)!r}")
         if self.port > 65535:
-            raise ConfigError(f"port={self.port}: must be at most 65535")
+            raise ConfigError(f"port must be at most 65535, got {self.port}")
         for key in self.api_keys:
             if not key or not key.isascii() or key != key.strip():
-                raise ConfigError("api_keys: a key must be ASCII text, not empty, without spaces around it")
+                raise ConfigError("api_keys: a key must be non-empty ASCII text without leading or trailing spaces")
         if self.model_name == "" or "" in self.model_aliases:
             raise ConfigError("model_name, model_aliases: a name must not be empty")
         if self.log_level.upper() not in LEVELS:
-            raise ConfigError(f"log_level={self.log_level!r}: must be one of {', '.join(LEVELS)}")
+            raise ConfigError(f"log_level must be one of {', '.join(LEVELS)}, got {self.log_level!r}")
         if (self.ssl_keyfile is not None) and self.ssl_certfile is None:
-            raise ConfigError("ssl_keyfile needs ssl_certfile too")
+            raise ConfigError("ssl_keyfile requires ssl_certfile")
         if "*" in self.cors_origins and self.cors_credentials:
-            raise ConfigError("cors_credentials: name the origins; with '*' every page on the web could use a session")
+            raise ConfigError("cors_credentials requires cors_origins other than '*': any web page could use a session")

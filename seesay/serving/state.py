@@ -1,4 +1,4 @@
-"""What the routes of one server share."""
+"""The state that the routes of one server share."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """One engine behind one app. `model_names` are those that clients may call the model by, the first of which answers
-    give; `created` is when it was loaded."""
+    """The engine of an app and what belongs to it. `model_names` are the names that requests may use; answers carry the
+    first. `created` is the time at which the model was loaded."""
 
     engine: AsyncEngine
     settings: ServerSettings
@@ -37,7 +37,7 @@ class ServerState:
 
     @classmethod
     def build(cls, engine: AsyncEngine, settings: ServerSettings) -> ServerState:
-        """Raises `ConfigError` for settings that the engine would not keep."""
+        """Return the state. Raises `ConfigError` for media limits that the engine does not enforce."""
         folder = settings.media.allowed_local_media_path
         if folder is not None and engine.media_limits.allowed_local_media_path != folder:
             raise ConfigError(
@@ -63,22 +63,22 @@ class ServerState:
 
     @property
     def model_name(self) -> str:
-        """What answers call the model."""
+        """The model's name in answers."""
         return self.model_names[0]
 
     def check_model(self, name: str | None) -> None:
-        """Raises `ApiError` 404 for a model that is not here; None means the one that is."""
+        """Raise `ApiError` 404 for an unknown model name. None is allowed."""
         if name is not None and name not in self.model_names and not self.settings.any_model_name:
             known = ", ".join(map(repr, self.model_names))
             raise ApiError(
                 404,
-                f"the model {name[:100]!r} does not exist here; this server has {known}",
+                f"the model {name[:100]!r} does not exist; this server has {known}",
                 param="model",
                 code="model_not_found",
             )
 
     def check_token_ids(self, token_ids: Iterable[object], param: str) -> None:
-        """Raises `ApiError` 400 for what is not a token id of the model."""
+        """Raise `ApiError` 400 for an entry that is not a token id of the model."""
         vocab_size = self.engine.vocab_size
         for index, token_id in enumerate(token_ids):
             if type(token_id) is not int or not 0 <= token_id < vocab_size:
@@ -87,12 +87,12 @@ class ServerState:
                 raise bad_request(message, f"{param}[{index}]")
 
     def check_num_choices(self, num_prompts: int, n: int) -> None:
-        """Raises `ApiError` 400 for a request of more answers than allowed."""
+        """Raise `ApiError` 400 for a request of more answers than `max_choices`."""
         if num_prompts * n > self.settings.max_choices:
             raise ApiError(
                 400,
                 f"{num_prompts} prompt(s) with n={n} are {num_prompts * n} answers; "
-                f"at most {self.settings.max_choices} are given at once",
+                f"at most {self.settings.max_choices} are allowed in one request",
                 param="n",
                 code="invalid_request",
             )

@@ -1,5 +1,5 @@
-"""Server-sent events, written as they are made. Nothing is sent before the first event exists, so that whatever is
-wrong with a request is an HTTP error, not an event."""
+"""Server-sent events. Nothing is sent before the first event exists, so that an error in the request becomes an HTTP
+error and not an event."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from seesay.serving.errors import ApiError
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # proxies pass each event on at once
+    (b"x-accel-buffering", b"no"),  # nginx must not buffer events
 ]
 
 
 class EventStream(Response):
-    """Sends the bytes of `events` as they come; a client that leaves closes `events`.
+    """Send the bytes of `events` as they come. When the client disconnects, close `events`.
 
-    An `ApiError` before the first event is raised, and becomes the HTTP answer; a later one is sent as
-    `render_error(error)`, after which the stream ends.
+    An `ApiError` before the first event is raised and becomes the HTTP answer. A later one is sent as
+    `render_error(error)` and ends the stream.
     """
 
     media_type = "text/event-stream"
@@ -54,7 +54,7 @@ class EventStream(Response):
             except Exception as error:
                 if not has_started:
                     raise
-                # The status is out already: the stream says it, and ends.
+                # The status has been sent, so the error goes into the stream.
                 await send(
                     {"type": "http.response.body", "body": self._render_error(_as_api_error(error)), "more_body": True}
                 )
@@ -66,12 +66,12 @@ def _as_api_error(error: Exception) -> ApiError:
 
 
 def encode_json(value: Any) -> str:
-    """Compact JSON in ASCII: clients that split lines at U+2028 or U+0085 must not find these in an event."""
+    """Return compact ASCII JSON. Some clients split lines at U+2028 or U+0085, so these must not appear in an event."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def describe_events(model: str) -> dict[str, Any]:
-    """How an OpenAPI document says that a stream's events hold JSON of `model`, the name of a schema in it."""
+    """Return the OpenAPI description of a stream whose events hold JSON of the schema named `model`."""
     data = {
         "type": "string",
         "contentMediaType": "application/json",
@@ -82,7 +82,7 @@ def describe_events(model: str) -> dict[str, Any]:
 
 
 def make_event(data: Mapping[str, Any] | str, *, name: str | None = None) -> bytes:
-    """One event; `data` is JSON already, or becomes it."""
+    """Return one event. `data` is JSON as a string, or an object to encode."""
     text = data if isinstance(data, str) else encode_json(data)
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {text}\n\n".encode()

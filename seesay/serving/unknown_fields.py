@@ -1,6 +1,6 @@
-"""Drops unknown fields from a body, and says which: for clients that send more than this server takes.
+"""Drop unknown fields from a body and report them, for clients that send more fields than this server knows.
 
-What is known is what the models of requests publish. Fields that are known but not supported are still refused.
+A field is known if the request's model publishes it. Fields that are known but not supported are still refused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 def drop_unknown(body: Any, model: type[BaseModel]) -> list[str]:
-    """Take the unknown fields out of `body`, parsed JSON, and return their places."""
+    """Remove the unknown fields from `body`, which is parsed JSON, and return their paths."""
     dropped: list[str] = []
     _walk(body, model, "", dropped)
     return dropped
 
 
 def make_warning(names: Sequence[str]) -> str:
-    """Return a `Warning` header that names what was ignored, whatever characters a client put into the names."""
+    """Return a `Warning` header that names the ignored fields. Names may hold any characters."""
     shown = [_PLAIN.sub("?", name)[:80] for name in names[:_MAX_NAMED]]
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return f'299 seesay "unknown fields were ignored: {", ".join(shown)}{more}"'
@@ -55,7 +55,7 @@ def _walk_object(value: dict[str, Any], model: type[BaseModel], where: str, drop
 
 
 def _find_model(value: dict[str, Any], hint: Any) -> type[BaseModel] | None:
-    """Return the model of an object: of a union's, the one whose `type` or `role` it has."""
+    """Return the model of an object. In a union, it is the one with the object's `type` or `role`."""
     models = [option for option in _options(hint) if isinstance(option, type) and issubclass(option, BaseModel)]
     fitting = [model for model in models if all(value.get(name) in tags for name, tags in _tags(model))]
     return fitting[0] if len(fitting) == 1 else models[0] if len(models) == 1 else None
@@ -69,7 +69,7 @@ def _tags(model: type[BaseModel]) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield the types of a union, or the one type that it is."""
+    """Yield the members of a union, or the type itself if it is not a union."""
     origin = get_origin(hint)
     if origin is Annotated:
         yield from _options(get_args(hint)[0])

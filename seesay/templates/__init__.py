@@ -1,4 +1,4 @@
-"""Chat templates: the conversation of a request as the text that a model was trained on."""
+"""Chat templates: render a conversation into the text format that a model was trained on."""
 
 from __future__ import annotations
 

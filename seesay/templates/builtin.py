@@ -1,4 +1,4 @@
-"""The built-in templates by name, and which model they belong to."""
+"""The built-in templates by name, and the models they belong to."""
 
 from __future__ import annotations
 
@@ -157,28 +157,28 @@ _registered: dict[str, Pieces] = {}
 
 
 def names() -> list[str]:
-    """The names that `ChatTemplateConfig(model_name=…)` knows, in alphabetical order."""
+    """Return the template names that `ChatTemplateConfig(model_name=…)` accepts, in alphabetical order."""
     return sorted({*_BUILTIN, *_registered})
 
 
 def register(name: str, template: Pieces) -> None:
-    """Add a template under a new name. Raises ConfigError for a name that is taken, or what is no `Pieces`."""
+    """Add a template under a new name. Raises ConfigError if the name is taken or `template` is not a `Pieces`."""
     if name in _BUILTIN or name in _registered:
-        raise ConfigError(f"model_name={name!r}: there is a chat template of this name already")
+        raise ConfigError(f"model_name={name!r}: there is already a chat template with this name")
     if not name or not isinstance(template, Pieces):
-        raise ConfigError(f"model_name={name!r}: register() takes seesay.templates.Pieces(…), not {template!r}")
+        raise ConfigError(f"model_name={name!r}: register() takes seesay.templates.Pieces(…), got {template!r}")
     _registered[name] = template
 
 
 def find(name: str) -> Pieces | None:
-    """The template of this name."""
+    """Return the template with this name, or None."""
     return _registered.get(name) or _BUILTIN.get(name)
 
 
 def guess(model_path: str) -> str | None:
-    """The name of the template that a model of this path or hub id was probably trained with."""
+    """Guess, from a model's path or hub id, the name of the template that it was trained with."""
     parts = [part for part in re.split(r"[\\/]+", model_path.lower()) if part]
-    # A hub cache's folder is models--org--name/snapshots/<commit>: the name is not its last part.
+    # In the hub's cache the folder is models--org--name/snapshots/<commit>, so the name is not the last part.
     candidates = [part for part in reversed(parts) if part.startswith("models--")] or parts[-1:]
     for candidate in candidates[:1]:
         for pattern, name in _GUESSES:

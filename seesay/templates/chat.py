@@ -1,7 +1,7 @@
-"""What every chat template does: messages in, a `RenderedPrompt` out, with media and literals by character offset.
+"""The common part of all chat templates: turn messages into a `RenderedPrompt`, with media and literals by offset.
 
-The two kinds, a checkpoint's jinja and LMDeploy-style pieces, are in `jinja.py` and `pieces.py`. Knows nothing about
-pixels or token ids.
+The two kinds, a checkpoint's jinja and LMDeploy-style pieces, are in `jinja.py` and `pieces.py`. Templates do not
+handle pixels or token ids.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from seesay.values import MediaPart, Message, Modality, RenderedPrompt, TextPart
 
 Markers = Mapping[Modality, str]
 
-MAX_INPUT_CHARS = MAX_CHARS // 2  # leaves a template room for its own
+MAX_INPUT_CHARS = MAX_CHARS // 2  # leaves room for the template's own text
 
 
 class PromptTokenizer(Protocol):
-    """The part of a tokenizer that templates need."""
+    """The methods of a tokenizer that templates use."""
 
     @property
     def special_tokens(self) -> Sequence[str]: ...
@@ -32,10 +32,10 @@ class PromptTokenizer(Protocol):
 
 
 class ChatTemplate(ABC):
-    """TowerPacer a conversation into the text a model was trained on.
+    """Render a conversation into the text format that a model was trained on.
 
-    `meta_instruction` (the system message of conversations that bring none) and `stop_words` may be set at any time
-    and hold from the next request on.
+    meta_instruction: the system message of conversations without one. It and `stop_words` may be set at any time; new
+    values apply from the next request.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ChatTemplate(ABC):
         tools: Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
     ) -> str:
-        """The prompt with every user text still shielded."""
+        """Render the prompt. All texts of the user are still shielded."""
 
     def render(
         self,
@@ -71,18 +71,18 @@ class ChatTemplate(ABC):
         tools: Sequence[Mapping[str, Any]] | None = None,
         **template_options: Any,
     ) -> RenderedPrompt:
-        """The prompt of a conversation.
+        """Render the prompt of a conversation.
 
-        markers: the family's marker text per modality; a part of a modality that is not in it is refused.
+        markers: the family's marker text per modality. Parts of other modalities are refused.
         add_generation_prompt: end with the beginning of the assistant's answer.
-        continue_final: the last message is the beginning of the answer, and is left open (no generation prompt).
+        continue_final: the last message is the beginning of the answer, and stays open (no generation prompt).
         template_options: variables for a jinja template.
 
         Raises RequestError for a conversation that the template cannot express.
         """
         markers = {} if markers is None else markers
         if not messages:
-            fail("the conversation is empty: give it at least one message")
+            fail("the conversation must have at least one message")
         for part in _media_of(messages):
             if part.modality not in markers:
                 known = ", ".join(m.value for m in markers) or "text only"
@@ -92,7 +92,7 @@ class ChatTemplate(ABC):
         if (num_chars := sum(map(len, texts))) > MAX_INPUT_CHARS:
             raise RequestError(
                 ErrorCode.CONTEXT_TOO_LONG,
-                f"the conversation has {num_chars} characters; at most {MAX_INPUT_CHARS} are taken",
+                f"the conversation has {num_chars} characters; at most {MAX_INPUT_CHARS} are allowed",
                 "messages",
             )
         shield.choose_nonces(texts)
@@ -109,7 +109,7 @@ class ChatTemplate(ABC):
 
 
 def fail(message: str, param: str = "messages") -> NoReturn:
-    """Raise the RequestError of a conversation that cannot be rendered."""
+    """Raise a RequestError for a conversation that cannot be rendered."""
     raise RequestError(ErrorCode.INVALID_REQUEST, message, param)
 
 
@@ -133,15 +133,15 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def locate(shielded: str, media: Sequence[MediaPart], *, markers: Markers, shield: Shield) -> RenderedPrompt:
-    """Find the markers that a template wrote, and give user text its shape back.
+    """Find the markers that a template wrote, and remove the shield from user text.
 
-    The i-th marker with a text stands for the i-th item with that marker; `media` of the result is in text order,
-    which is not the order of the parts when a template puts all pictures first.
+    The i-th marker of a modality stands for the i-th item of that modality. `media` of the result is in text order,
+    which differs from the order of the parts if a template puts all pictures first.
     """
     waiting: dict[str, list[MediaPart]] = {}
     for part in media:
         waiting.setdefault(markers[part.modality], []).append(part)
-    # Only modalities in use: a template's own text may well contain the marker of another.
+    # Search for the modalities in use only: a template's own text may contain the marker of another one.
     shielded = shield.restore_escapes(shielded)
     found = shield.find_open(shielded, tuple(waiting))
     placed: list[MediaPart] = []
@@ -164,10 +164,10 @@ def locate(shielded: str, media: Sequence[MediaPart], *, markers: Markers, shiel
 
 
 def flatten(message: Message, *, markers: Markers, shield: Shield) -> str:
-    """A message's parts as one string, for templates that take no lists.
+    """Join a message's parts into one string, for templates that do not accept lists.
 
-    Media at the beginning get a line of their own each, as LLaVA and InternVL were trained; elsewhere they stand in
-    the text exactly where the user put them. Two texts in a row are separated by a line break.
+    Each picture or video at the beginning is followed by a line break, as in the training of LLaVA and InternVL. All
+    others stay where the user put them. Two consecutive texts are separated by a line break.
     """
     pieces: list[str] = []
     is_leading = True

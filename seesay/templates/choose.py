@@ -1,4 +1,4 @@
-"""Chooses the chat template of a model: what the user asked for, else the checkpoint's own, else a guess by name."""
+"""Choose the chat template of a model: the one the user set, else the checkpoint's own, else a guess by its name."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def choose_template(
     *,
     folder: Path | None = None,
 ) -> ChatTemplate:
-    """The template for a model.
+    """Return the template of a model.
 
-    model_name: its path or hub id.
-    config: which to take, in a form of `as_config`; None: the model's own.
-    folder: where it lies, for checkpoints that keep the template of their processor in a file of its own.
+    model_name: path or hub id of the model.
+    config: the user's choice, in a form that `as_config` accepts; None takes the model's own.
+    folder: folder of the checkpoint, which may hold the processor's template in a separate file.
     """
     if config is not None:
         return _from_config(as_config(config), tokenizer)
@@ -43,8 +43,8 @@ def choose_template(
     name = builtin.guess(model_name)
     if name is None:
         logger.warning(
-            "%s brings no chat template and its name tells none: prompts go to the model as they are ('base'). "
-            "If it is a chat model, choose one with chat_template_config=ChatTemplateConfig(model_name=…), one of: %s",
+            "%s has no chat template, and none is known for its name: prompts are passed to the model unchanged "
+            "('base'). If it is a chat model, set chat_template_config=ChatTemplateConfig(model_name=…) to one of: %s",
             model_name,
             ", ".join(builtin.names()),
         )
@@ -55,8 +55,8 @@ def choose_template(
 
 
 def as_config(chosen: ChatTemplateConfig | str | os.PathLike[str]) -> ChatTemplateConfig:
-    """Return the configuration that `chosen` stands for: itself, a template's name, a .jinja file, a model's folder, or
-    a .json file or JSON text as `ChatTemplateConfig.from_json` reads it. A built-in name comes before a folder."""
+    """Return the configuration for `chosen`: a configuration, a template's name, a .jinja file, a model's folder, or a
+    .json file or JSON text for `ChatTemplateConfig.from_json`. A built-in name takes precedence over a folder."""
     if isinstance(chosen, ChatTemplateConfig):
         return chosen
     given = os.fspath(chosen)
@@ -68,28 +68,28 @@ def as_config(chosen: ChatTemplateConfig | str | os.PathLike[str]) -> ChatTempla
 
 
 def as_template(value: Any, tokenizer: PromptTokenizer) -> ChatTemplate:
-    """Return the template that a user sets: a template, or what `as_config` takes. Raises `ConfigError` for an unknown
-    name, TypeError for a value of another type."""
+    """Return the template that a user set: a template, or a value that `as_config` accepts. Raises `ConfigError` for an
+    unknown name and TypeError for a value of another type."""
     if isinstance(value, ChatTemplate):
         return value
     if not isinstance(value, ChatTemplateConfig | str | os.PathLike):
         expected = "a ChatTemplate, ChatTemplateConfig, or a template's name or file"
-        raise TypeError(f"chat_template must be {expected}, not {type(value).__name__}")
+        raise TypeError(f"chat_template must be {expected}, got {type(value).__name__}")
     return choose_template("", tokenizer, value)
 
 
 def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer) -> ChatTemplate:
     changes = {name: value for name in _PIECES if (value := getattr(config, name)) is not None}
     if config.capability in ("infilling", "python"):
-        raise ConfigError(f"capability={config.capability!r} is not supported (only 'chat' and 'completion' are)")
+        raise ConfigError(f"capability={config.capability!r} is not supported, only 'chat' and 'completion'")
     if config.model_path is not None:
         return _from_file(config, changes, tokenizer)
     pieces = builtin.find(config.model_name)
     if pieces is None:
         if not changes and config.capability != "completion":
             raise ConfigError(
-                f"model_name={config.model_name!r}: there is no chat template of this name (there are: "
-                f"{', '.join(builtin.names())}); for a new one, give its pieces too (system=…, user=…, assistant=…)"
+                f"model_name={config.model_name!r}: there is no chat template with this name (known: "
+                f"{', '.join(builtin.names())}); for a new template, add its pieces (system=…, user=…, assistant=…)"
             )
         pieces = Pieces()
     if config.capability is not None:
@@ -98,14 +98,14 @@ def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer) -> Chat
 
 
 def _from_file(config: ChatTemplateConfig, changes: dict[str, Any], tokenizer: PromptTokenizer) -> ChatTemplate:
-    """The jinja template of another model's folder, or of a .jinja file."""
+    """Return the jinja template of another model's folder, or of a .jinja file."""
     other = sorted(set(changes) - {"meta_instruction", "stop_words"})
     if other or config.capability == "completion":
         what = ", ".join(other) or "capability"
-        raise ConfigError(f"{what}: cannot be changed in the jinja template of model_path={config.model_path!r}")
+        raise ConfigError(f"{what} cannot be set for the jinja template of model_path={config.model_path!r}")
     source = _read_jinja(Path(str(config.model_path)))
     if source is None:
-        raise ConfigError(f"model_path={config.model_path!r}: neither a jinja file nor a folder with a chat template")
+        raise ConfigError(f"model_path must be a jinja file or a folder with one, got {config.model_path!r}")
     template = _from_jinja(config.model_name, source, tokenizer)
     if "meta_instruction" in changes:
         template.meta_instruction = changes["meta_instruction"]
@@ -114,7 +114,7 @@ def _from_file(config: ChatTemplateConfig, changes: dict[str, Any], tokenizer: P
 
 
 def _read_jinja(path: Path) -> str | None:
-    """The template in a file or in a checkpoint's folder."""
+    """Return the template in a file or in a checkpoint's folder, or None."""
     try:
         if path.is_file():
             return read_text(path)

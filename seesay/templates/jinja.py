@@ -1,6 +1,6 @@
-"""A checkpoint's own jinja chat template, rendered as Transformers' `apply_chat_template` does.
+"""A checkpoint's own jinja chat template, rendered like Transformers' `apply_chat_template`.
 
-The template is code from the internet: it runs in a process of its own (`sandbox.py`) and sees plain JSON values only.
+The template is untrusted code: it runs in a separate process (`sandbox.py`) and gets plain JSON values only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RESERVED = ("messages", "tools", "add_generation_prompt")
 
 
 class _TemplateDefault:
-    """Stands for the system message that the template itself brings."""
+    """Sentinel for the system message that the template itself writes."""
 
     def __repr__(self) -> str:
         return "<the template's own>"
@@ -28,8 +28,8 @@ class _TemplateDefault:
 class JinjaTemplate(ChatTemplate):
     """A template from the checkpoint.
 
-    `meta_instruction` starts as whatever the template does by itself. A string becomes the system message of
-    conversations without one; None takes away the instruction that a template brings by default.
+    meta_instruction: initially the template's own default. A string becomes the system message of conversations without
+    one. None removes the template's default instruction.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class JinjaTemplate(ChatTemplate):
         variables: Mapping[str, str] | None = None,
         stop_words: Sequence[str] = (),
     ) -> None:
-        """`variables` are bos_token and its like. Raises CheckpointError when `source` is not a jinja template."""
+        """variables: bos_token and the like. Raises CheckpointError if `source` is not a valid jinja template."""
         try:
             template = BoundedTemplate(source)
         except RenderError as error:
@@ -61,8 +61,8 @@ class JinjaTemplate(ChatTemplate):
         known = {"name", "stop_words", "meta_instruction"}
         if attribute not in known and not attribute.startswith("_"):
             raise AttributeError(
-                f"{attribute!r} cannot be set: this is the checkpoint's own chat template, of which meta_instruction "
-                "and stop_words can be changed; to change pieces, choose a built-in one with "
+                f"{attribute!r} cannot be set: this is the checkpoint's own chat template, with meta_instruction and "
+                "stop_words only; to change pieces, choose a built-in template with "
                 "ChatTemplateConfig(model_name=…)"
             )
         if attribute in known:
@@ -71,12 +71,12 @@ class JinjaTemplate(ChatTemplate):
 
     @property
     def source(self) -> str:
-        """The jinja text."""
+        """The jinja source."""
         return self._source
 
     @property
     def meta_instruction(self) -> str | None:
-        """The system message of conversations without one; None also while the template's own default holds."""
+        """The system message of conversations without one. None also stands for the template's own default."""
         return None if isinstance(self._meta, _TemplateDefault) else self._meta
 
     @meta_instruction.setter
@@ -118,13 +118,13 @@ class JinjaTemplate(ChatTemplate):
         return [Message(role="system", parts=(TextPart(text=self._meta or ""),)), *messages]
 
     def _as_json(self, message: Message, shield: Shield, markers: Markers) -> dict[str, Any]:
-        """A message as Transformers' callers write it, with its texts covered."""
+        """Return a message in the form that templates of Transformers expect, with its texts shielded."""
         has_media = any(isinstance(part, MediaPart) for part in message.parts)
         as_list = self._takes_lists and (has_media or not self._takes_strings or len(message.parts) > 1)
         content: Any
         if as_list:
             content = [_part_as_json(part, shield) for part in message.parts]
-        else:  # of a turn of tool calls alone an empty text, as most chat templates take no null
+        else:  # a turn with tool calls only gets an empty text: most chat templates do not accept null
             content = flatten(message, markers=markers, shield=shield)
         return {"role": message.role, "content": content, **shield.cover_all(message.extra)}
 
@@ -138,14 +138,14 @@ class JinjaTemplate(ChatTemplate):
                 raise CheckpointError(f"the chat template of {self.name!r} is not safe: {error}") from None
             if error.kind == "unavailable":
                 raise RequestError(ErrorCode.INTERNAL, str(error)) from None
-            if error.kind == "raised":  # on purpose: roles must alternate, no system message, …
-                fail(f"the model's chat template refuses this conversation: {error}")
+            if error.kind == "raised":  # by raise_exception: roles must alternate, no system message, …
+                fail(f"the model's chat template refused this conversation: {error}")
             fail(f"the model's chat template failed on this conversation ({error})")
-        except (RecursionError, ValueError) as error:  # values that are no JSON: nested too deep, too many digits
-            fail(f"the model's chat template cannot take this conversation ({type(error).__name__}: {error})")
+        except (RecursionError, ValueError) as error:  # values that are not valid JSON: too deep, too many digits
+            fail(f"the model's chat template cannot process this conversation ({type(error).__name__}: {error})")
 
     def _probe_content(self) -> tuple[bool, bool]:
-        """Whether content may be a list of parts, and whether it may be a string."""
+        """Return whether the template accepts content as a list of parts, and as a string."""
         probe = "probe 1d7f"
         as_list = self._try([{"role": "user", "content": [{"type": "text", "text": probe}]}])
         as_string = self._try([{"role": "user", "content": probe}])
@@ -154,7 +154,7 @@ class JinjaTemplate(ChatTemplate):
         return takes_lists, takes_strings or not takes_lists
 
     def _brings_system(self) -> bool:
-        """Whether the template writes an instruction of its own that a system message takes the place of."""
+        """Return whether the template writes a default instruction that a system message replaces."""
         if self._has_default_system is None:
             probe = "probe 1d7f"
             user, system = self._plain("user", "a"), self._plain("system", probe)
@@ -164,8 +164,8 @@ class JinjaTemplate(ChatTemplate):
             else:
                 before, after = given.split(probe, 1)
                 shared = min(len(before), _common_prefix(alone, before))
-                # Without a default, the prompt alone is the given one with a whole block cut out: its end, from the
-                # user's header on, follows what comes before the block.
+                # Without a default instruction, the prompt without a system message equals the prompt with one after
+                # the block of the system message is cut out.
                 self._has_default_system = shared == len(before) and alone.endswith(after) and alone != before + after
         return self._has_default_system
 
@@ -182,7 +182,7 @@ class JinjaTemplate(ChatTemplate):
 def _part_as_json(part: TextPart | MediaPart, shield: Shield) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": shield.cover(part.text)}
-    # Templates ask for the type or for the key; none reads the value.
+    # Templates test the type or the key. None of them reads the value.
     kind = "image" if part.modality is Modality.IMAGE else "video"
     return {"type": kind, kind: f"<{kind}>"}
 
@@ -201,8 +201,9 @@ def _append_to_final(chat: list[dict[str, Any]], tail: str) -> None:
 def _cut_at_tail(text: str, tail: str) -> str:
     at = text.rfind(tail)
     if at < 0:
-        fail("the chat template drops the message that is to be continued")
-    # When the template kept the blank after the tail it strips nothing; else it would have stripped our text's end too.
+        fail("the chat template drops the message to continue")
+    # If the template kept the space after the tail, it strips nothing. Otherwise it would strip the end of the text
+    # too.
     return text[:at] if text[at + 1 : at + 2] == " " else text[:at].rstrip()
 
 

@@ -1,4 +1,4 @@
-"""LMDeploy-style templates: a conversation is glued together from a few pieces that one may change.
+"""LMDeploy-style templates: a conversation is joined from a few pieces, which users may change.
 
 {system}{meta_instruction}{eosys}{user}{content}{eoh}{assistant}{content}{eoa}{separator}{user}…
 """
@@ -19,9 +19,9 @@ from seesay.values import Message
 class Pieces:
     """The texts around the messages.
 
-    is_completion: no template at all, the contents stand alone.
-    generation_prompt: what stands before the answer that is to be written; None: `assistant`.
-    is_system_in_user: the system message opens the first user turn, in place of the `user` piece.
+    is_completion: add no pieces; the prompt is the contents only.
+    generation_prompt: the text before the answer; None: `assistant`.
+    is_system_in_user: the system message starts the first user turn and replaces its `user` piece.
     """
 
     system: str = ""
@@ -40,7 +40,7 @@ class Pieces:
     is_system_in_user: bool = False
 
     def with_changes(self, changes: Mapping[str, Any]) -> Pieces:
-        """A copy with some pieces changed; a new `assistant` also is the new generation prompt."""
+        """Return a copy with some pieces changed. A new `assistant` is also the new generation prompt."""
         changes = dict(changes)
         if "assistant" in changes:
             changes.setdefault("generation_prompt", None)
@@ -50,7 +50,7 @@ class Pieces:
 
 
 class PiecesTemplate(ChatTemplate):
-    """A template made of pieces, each of them an attribute one may set."""
+    """A template made of pieces. Each piece is an attribute that can be set."""
 
     system: str
     eosys: str
@@ -75,7 +75,9 @@ class PiecesTemplate(ChatTemplate):
     def __setattr__(self, attribute: str, value: object) -> None:
         known = {field.name for field in fields(Pieces)} | {"name", "_special_tokens"}
         if attribute not in known:
-            raise AttributeError(f"a chat template has no piece {attribute!r}; it has {', '.join(sorted(known))}")
+            raise AttributeError(
+                f"a chat template has no piece {attribute!r}; known pieces: {', '.join(sorted(known))}"
+            )
         check_value(PiecesTemplate, attribute, value)
         object.__setattr__(self, attribute, value)
 
@@ -126,21 +128,21 @@ class PiecesTemplate(ChatTemplate):
         continue_final: bool,
     ) -> None:
         if options:
-            fail(f"the chat template {self.name!r} takes no options, so it cannot use {', '.join(sorted(options))}")
+            fail(f"the chat template {self.name!r} takes no options, got {', '.join(sorted(options))}")
         if tools:
-            fail(f"the chat template {self.name!r} has no place for tools", "tools")
+            fail(f"the chat template {self.name!r} does not support tools", "tools")
         if continue_final and _role(messages[-1]) != "assistant":
-            fail("to continue the last message, it must be the assistant's")
+            fail("the last message must be the assistant's to be continued")
         for message in messages:
             if message.extra.get("tool_calls"):
-                fail(f"the chat template {self.name!r} has no place for tool_calls")
+                fail(f"the chat template {self.name!r} does not support tool_calls")
             if message.role == "tool" and not self.tool and not self.is_completion:
-                fail(f"the chat template {self.name!r} has no place for the role 'tool'")
+                fail(f"the chat template {self.name!r} does not support the role 'tool'")
 
 
 def _role(message: Message) -> str:
     if message.role == "developer":
         return "system"
     if message.role not in ("system", "user", "assistant", "tool"):
-        fail(f"the role {message.role!r} is not one of system, user, assistant, tool")
+        fail(f"role must be one of system, user, assistant, tool, got {message.role!r}")
     return message.role

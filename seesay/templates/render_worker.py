@@ -1,12 +1,13 @@
-"""The program of the process that renders chat templates: reads requests from standard input, answers on standard
-output, ends when its parent does.
+"""The program of the process that renders chat templates. It reads requests from standard input, answers on standard
+output, and ends when its parent ends.
 
-A template that nobody vouches for runs under limits that the system enforces: memory, processor time per request, no
-files. It gets plain JSON values, and Transformers' syntax and helpers: trim_blocks, lstrip_blocks, loop controls, the
-`generation` tag, tojson, raise_exception, strftime_now. Run as a script: imports the standard library and jinja2 only.
+An untrusted template runs under limits of the operating system: memory, processor time per request, no files. It gets
+plain JSON values, and Transformers' syntax and helpers: trim_blocks, lstrip_blocks, loop controls, the `generation`
+tag, tojson, raise_exception, strftime_now. This module runs as a script, and imports the standard library and jinja2
+only.
 
 A request is a length (u64, little-endian) and JSON: {"key": …, "source": …, "context": …}. `source` is compiled and
-kept under `key`; with a `context` it is rendered. An answer is a length, the letter of an `Outcome` and UTF-8 text.
+stored under `key`; with a `context` it is rendered. An answer is a length, the letter of an `Outcome` and UTF-8 text.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 TEXT, SYNTAX, RAISED, UNSAFE, LIMIT, FAILED = b"TSRULF"
-"""First byte of an answer: what follows is the output, or the message of one of `sandbox.RenderError`'s kinds."""
+"""First byte of an answer: the rest is the output, or the message of one of `sandbox.RenderError`'s kinds."""
 IS_LAST = 0x80
-"""Set in the first byte when the process ends after this answer."""
+"""Set in the first byte if the process ends after this answer."""
 
 _WATCH_S = 2.0
 _MAX_MESSAGE_CHARS = 2000
 
 
 def main(settings: Mapping[str, Any]) -> NoReturn:
-    """Answer requests. `settings`: sys_path, memory_bytes, cpu_s, max_chars, and kept_bytes: a process that holds more
-    memory does not go on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, whatever it is doing
+    """Answer requests. `settings`: sys_path, memory_bytes, cpu_s, max_chars, and kept_bytes, the memory above which the
+    process ends after an answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the timer of cpu_s kills the process
     _end_with(os.getppid())
     source, target = os.dup(0), os.dup(1)
     with open(os.devnull, "r+b") as nothing:  # noqa: PTH123 - before anything is imported
@@ -41,7 +42,7 @@ def main(settings: Mapping[str, Any]) -> NoReturn:
         os.dup2(nothing.fileno(), 1)
     sys.path += [path for path in settings["sys_path"] if path not in sys.path]
     renderer = _Renderer(settings["max_chars"])
-    statm = os.open("/proc/self/statm", os.O_RDONLY)  # not getrusage's maximum, which begins with the parent's
+    statm = os.open("/proc/self/statm", os.O_RDONLY)  # getrusage's maximum would include the parent's memory
     _limit(resource.RLIMIT_AS, settings["memory_bytes"])
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
@@ -61,7 +62,7 @@ def main(settings: Mapping[str, Any]) -> NoReturn:
 
 
 def _end_with(parent: int) -> None:
-    """End soon after the parent, also while a template is rendered, and if a fork of the parent holds our pipes."""
+    """End soon after the parent, even while a template is rendered or a fork of the parent holds our pipes open."""
 
     def check(*_: object) -> None:
         if os.getppid() != parent:
@@ -78,7 +79,7 @@ def _limit(kind: int, most: int) -> None:
 
 
 def _read(source: int) -> bytearray | None:
-    """The next request; None when nobody can send one any more."""
+    """Return the next request, or None at the end of the input."""
     header = _read_exactly(source, 8)
     return None if header is None else _read_exactly(source, int.from_bytes(header, "little"))
 
@@ -109,12 +110,12 @@ def _answer(renderer: _Renderer, request: bytearray) -> tuple[int, bytes]:
         message = json.loads(request.decode("utf-8", "surrogatepass"))
         return renderer.answer(message["key"], message.get("source"), message.get("context"))
     except MemoryError:
-        pass  # answered outside, when the frames that hold the memory are gone
-    return LIMIT, b"it took too much memory"
+        pass  # answer below, after the frames that hold the memory are gone
+    return LIMIT, b"it used too much memory"
 
 
 class _Renderer:
-    """Compiled templates by key, over one environment."""
+    """Compile templates in one environment, and keep them by key."""
 
     def __init__(self, max_chars: int) -> None:
         import jinja2
@@ -143,7 +144,7 @@ class _Renderer:
             return UNSAFE, _message(error)
         except errors.TemplateError as error:
             return RAISED, _message(error)
-        except Exception as error:  # a template may cause any
+        except Exception as error:  # a template may raise anything
             return (SYNTAX if context is None else FAILED), _message(error, type(error).__name__)
         return TEXT, text.encode("utf-8", "surrogatepass")
 
@@ -159,7 +160,7 @@ class _Renderer:
 
 
 class _TooLongError(Exception):
-    """No TemplateError, so that no template can catch or imitate it."""
+    """The output is too long. Not a TemplateError, so that a template cannot catch or raise it."""
 
 
 def _message(error: Exception, name: str = "") -> bytes:
@@ -168,14 +169,14 @@ def _message(error: Exception, name: str = "") -> bytes:
 
 
 def make_environment() -> Any:
-    """jinja as Transformers sets it up for chat templates."""
+    """Return a jinja environment that is configured like Transformers' for chat templates."""
     import jinja2
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}…{% endgeneration %}`, which marks answers for training: here its body, unchanged."""
+        """`{% generation %}…{% endgeneration %}` marks answers for training. Here it outputs its body unchanged."""
 
         tags = {"generation"}  # noqa: RUF012 - jinja's own protocol
 
@@ -203,7 +204,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # jinja's own filter escapes HTML characters, which no model was trained on.
+    # jinja's own tojson escapes HTML characters, unlike the texts that models were trained on.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,8 +1,8 @@
-"""Renders templates that nobody vouches for in processes with limits (`render_worker.py`), of which a few serve all
-templates and threads of this process.
+"""Render untrusted templates in processes with limits (`render_worker.py`). A few of them serve all templates and
+threads of this process.
 
-A process starts when it is needed (a tenth of a second), compiles each template once, and ends with this one, however
-that ends. A forked child starts its own.
+A process starts when it is needed (in a tenth of a second), compiles each template once, and ends with this process,
+even if this one is killed. A forked child starts its own processes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from typing import Any, Literal
 from seesay.templates.render_worker import FAILED, IS_LAST, LIMIT, RAISED, SYNTAX, TEXT, UNSAFE
 
 MAX_CHARS = 32 << 20
-"""Most characters of an output."""
+"""Largest output in characters."""
 MAX_CPU_S = 10.0
-"""Most processor time of one rendering."""
+"""Limit of the processor time of one rendering."""
 MAX_WALL_S = 60.0
-"""Longest wait for one, on a machine that does other things."""
+"""Limit of the wall-clock time of one rendering, for a busy machine."""
 MAX_MEMORY_BYTES = 1 << 30
 KEPT_MEMORY_BYTES = 256 << 20
-"""A process that has used more memory than this is not used again."""
+"""A process that has used more memory than this is replaced."""
 MAX_PROCESSES = 4
 _PATIENCE_S = 0.01
-"""After so long a wait for a process that is free, another one is started."""
+"""After this wait for a free process, another one is started."""
 _MAX_TEMPLATES = 64
-"""Templates that one process has compiled before it is replaced."""
+"""Number of templates that a process compiles before it is replaced."""
 
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "TZ", "LANG", "LC_ALL", "LC_TIME")
 
@@ -54,8 +54,9 @@ _KINDS: Mapping[int, RenderErrorKind] = {
 class RenderError(Exception):
     """A template could not be rendered.
 
-    kind: 'syntax' (it is not a template), 'raised' (by itself, or an undefined value), 'unsafe' (the sandbox refused),
-    'limit' (time, memory or size), 'failed' (any other Python error), 'unavailable' (no process could be started).
+    kind: 'syntax' (not a template), 'raised' (by the template, or an undefined value), 'unsafe' (refused by the
+    sandbox), 'limit' (time, memory or size), 'failed' (any other Python error), 'unavailable' (no process could be
+    started).
     """
 
     def __init__(self, kind: RenderErrorKind, message: str) -> None:
@@ -64,7 +65,7 @@ class RenderError(Exception):
 
 
 class BoundedTemplate:
-    """A template, compiled when it is made. Raises RenderError when `source` is not one. Safe to use from threads."""
+    """A template that is compiled when it is created. Raises RenderError if `source` is invalid. Thread-safe."""
 
     __slots__ = ("_key", "_source")
 
@@ -74,7 +75,7 @@ class BoundedTemplate:
         self._ask(None)
 
     def render(self, context: Mapping[str, Any]) -> str:
-        """The output. `context` holds plain JSON values. Raises RenderError."""
+        """Return the output. `context` holds plain JSON values. Raises RenderError."""
         return self._ask(context)
 
     def _ask(self, context: Mapping[str, Any] | None) -> str:
@@ -98,10 +99,10 @@ class BoundedTemplate:
 
 
 class _Worker:
-    """One process. Used by one thread at a time. `known` are the keys of templates that it has compiled."""
+    """One process, used by one thread at a time. `known`: keys of the templates that it has compiled."""
 
     def __init__(self) -> None:
-        """Raises RenderError when no process can be started."""
+        """Start the process. Raises RenderError if it cannot be started."""
         self.known: set[str] = set()
         settings = {
             "sys_path": [str(Path(path).absolute()) for path in sys.path],
@@ -135,12 +136,13 @@ class _Worker:
         return self._process.poll() is None
 
     def ask(self, data: bytes) -> bytearray:
-        """The answer to a request. Raises RenderError when there is none; the process must not be asked again then."""
+        """Return the answer to a request. Raises RenderError if there is none; then the process must not be used
+        again."""
         deadline = time.monotonic() + MAX_WALL_S
         self._send(len(data).to_bytes(8, "little"), data, deadline=deadline)
         size = int.from_bytes(self._receive(8, deadline), "little")
         if not 0 < size <= 1 + 4 * MAX_CHARS:
-            raise RenderError("limit", "its process gave no answer that makes sense")
+            raise RenderError("limit", "its process gave an invalid answer")
         return self._receive(size, deadline)
 
     def _send(self, *parts: bytes, deadline: float) -> None:
@@ -175,7 +177,7 @@ class _Worker:
             raise RenderError("limit", f"it ran longer than {MAX_WALL_S:g} s")
 
     def _explain_end(self) -> RenderError:
-        """Why the process is gone, which was in the middle of a request."""
+        """Return why the process ended in the middle of a request."""
         import signal
 
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -184,19 +186,20 @@ class _Worker:
         if status == -signal.SIGPROF:
             return RenderError("limit", f"it ran longer than {MAX_CPU_S:g} s")
         if status is None or status <= 0:
-            return RenderError("limit", f"its process was ended (status {status})")
+            return RenderError("limit", f"its process was killed (status {status})")
         return RenderError(
-            "unavailable", f"the process that renders chat templates ended at once (status {status}): is jinja2 there?"
+            "unavailable",
+            f"the process that renders chat templates ended at once (status {status}): is jinja2 installed?",
         )
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         self._close_pipes()
 
     def forget(self) -> None:
-        """Let go of a process that belongs to another one, of which this is a fork."""
+        """In a forked child: drop a process that belongs to the parent, without ending it."""
         self._process.returncode = 0
         self._close_pipes()
 
@@ -207,7 +210,7 @@ class _Worker:
 
 
 class _Pool:
-    """The processes of this process: one, and more while it is busy, up to `MAX_PROCESSES`."""
+    """The render processes of this process: one, and more while it is busy, up to `MAX_PROCESSES`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -216,7 +219,7 @@ class _Pool:
         self._num_starting = 0
 
     def take(self) -> _Worker:
-        """A process for one request; `give_back` must follow. Raises RenderError when none can be started."""
+        """Return a process for one request; call `give_back` afterwards. Raises RenderError if none can be started."""
         with self._changed:
             waits_for_s = _PATIENCE_S
             while True:
@@ -257,14 +260,14 @@ class _Pool:
         worker.close()
 
     def close(self) -> None:
-        """End all processes; another request starts a new one."""
+        """End all processes. The next request starts a new one."""
         with self._changed:
             for worker in list(self._workers):
                 self._end(worker)
             self._idle.clear()
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's processes. Its locks may be held by threads that are not here."""
+        """In a forked child: drop the parent's processes, and replace locks that the parent's threads may hold."""
         workers = self._workers
         self.__init__()  # type: ignore[misc]
         for worker in workers:

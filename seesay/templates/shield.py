@@ -1,7 +1,7 @@
-"""Keeps text that users typed apart from text that a template wrote, through any template.
+"""Distinguish text that users typed from text that a template wrote, whatever the template does.
 
 User text that spells a special token or a media marker gets a nonce character after its first character. Templates may
-strip, split and join it; afterwards the nonces are taken out again, and where they were, the spelling is a literal.
+strip, split and join it. Afterwards the nonces are removed, and the spellings that had one are literals.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from seesay.errors import ErrorCode, RequestError
 
 Span = tuple[int, int]
 
-_SLICE_CHARS = 1 << 16  # of a long text that is searched in one call, which holds the GIL
+_SLICE_CHARS = 1 << 16  # searched in one call, which holds the GIL
 _PRIVATE_USE = range(0xE000, 0xF8FF)
 _ESCAPES = re.compile(r"\\u([ef][0-9a-f]{3})", re.IGNORECASE)
 
 
 class _Spellings(NamedTuple):
-    """What finds any of some spellings, the longest first; where one starts; their beginnings; the longest size."""
+    """Patterns that find any of the spellings (longest first) and their starts; their prefixes; the largest length."""
 
     pattern: re.Pattern[str] | None
     starts: re.Pattern[str] | None
@@ -33,7 +33,7 @@ class _Spellings(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _compile(spellings: tuple[str, ...]) -> _Spellings:
-    # A blank spelling cannot hold a nonce that survives strip(), and cannot end a turn either.
+    # A nonce in a spelling of whitespace would not survive strip(). Such a spelling cannot end a turn either.
     wanted = sorted({s for s in spellings if s.strip()}, key=lambda s: (-len(s), s))
     alternatives = "|".join(map(re.escape, wanted))
     return _Spellings(
@@ -45,12 +45,12 @@ def _compile(spellings: tuple[str, ...]) -> _Spellings:
 
 
 class Shield:
-    """One rendering's nonces. Order of use: `choose_nonces`, `cover` user texts, render, `lift`."""
+    """The nonces of one rendering. Call `choose_nonces`, `cover` all user texts, render, then `lift`."""
 
     __slots__ = ("_beginnings", "_longest", "_nonce", "_pattern", "_starts", "tail")
 
     def __init__(self, spellings: Sequence[str]) -> None:
-        """`spellings` are the texts that a tokenizer or a splicer would take for more than text."""
+        """spellings: texts that the tokenizer takes for a special token, or the splicer for a marker."""
         self._pattern, self._starts, self._beginnings, self._longest = _compile(tuple(spellings))
         self._nonce = chr(_PRIVATE_USE[0])
         self.tail = chr(_PRIVATE_USE[1])
@@ -63,9 +63,9 @@ class Shield:
                 taken.update(code for c in set(text[start : start + _SLICE_CHARS]) if (code := ord(c)) in _PRIVATE_USE)
             taken.update(code for digits in _ESCAPES.findall(text) if (code := int(digits, 16)) in _PRIVATE_USE)
         if len(_PRIVATE_USE) - len(taken) < 2:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "the text uses every private-use character", "messages")
+            raise RequestError(ErrorCode.INVALID_REQUEST, "the text uses all private-use characters", "messages")
         chosen: list[str] = []
-        while len(chosen) < 2:  # the more quickly, the fewer are taken: usually none
+        while len(chosen) < 2:  # fast, as usually no character is taken
             code = secrets.choice(_PRIVATE_USE)
             if code not in taken:
                 taken.add(code)
@@ -73,7 +73,7 @@ class Shield:
         self._nonce, self.tail = chosen
 
     def cover(self, text: str) -> str:
-        """`text` with a nonce in each dangerous spelling, and in an ending that a following text could complete."""
+        """Put a nonce into each dangerous spelling in `text`, and into an ending that the next text could complete."""
         if self._starts is None or not text:
             return text
         starts = set(self._find_starts(text))
@@ -96,7 +96,7 @@ class Shield:
             yield from (match.start() for match in found if match.start() < last)
 
     def cover_all(self, value: Any) -> Any:
-        """`value` rebuilt from plain JSON types, every string in it covered (templates get no other objects)."""
+        """Rebuild `value` from plain JSON types with all strings covered. Templates get no other objects."""
         if isinstance(value, str):
             return self.cover(str.__str__(value))
         if value is None or isinstance(value, bool | int | float):
@@ -108,21 +108,21 @@ class Shield:
         return f"<{type(value).__name__}>"
 
     def restore_escapes(self, text: str) -> str:
-        """Undo the JSON escape of the nonce that tojson(ensure_ascii=True) made."""
+        """Undo the JSON escapes of nonces by tojson(ensure_ascii=True)."""
         return text.replace(json.dumps(self._nonce)[1:-1], self._nonce)
 
     def find_open(self, text: str, wanted: Sequence[str]) -> list[Span]:
-        """Spans of `wanted` spellings in a rendered text that are not covered, so that a template wrote them."""
+        """Return the spans of `wanted` spellings in a rendered text that have no nonce: the template wrote them."""
         if not wanted:
             return []
         pattern = "|".join(map(re.escape, sorted(wanted, key=len, reverse=True)))
         return [match.span() for match in re.finditer(pattern, text)]
 
     def lift(self, text: str, spans: Sequence[Span]) -> tuple[str, tuple[Span, ...], tuple[Span, ...]]:
-        """Take the nonces out: (text, `spans` moved accordingly, literal spans)."""
+        """Remove the nonces. Returns (text, `spans` moved accordingly, spans of literals)."""
         pieces = text.split(self._nonce)
         clean = "".join(pieces)
-        cuts: list[int] = []  # where in `clean` a nonce was
+        cuts: list[int] = []  # offsets in `clean` at which a nonce was removed
         length = 0
         for piece in pieces[:-1]:
             length += len(piece)

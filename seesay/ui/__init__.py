@@ -1,5 +1,5 @@
-"""The WebUI. Speaks only HTTP to a server and imports nothing of ours but its client.
-Importing this imports no Gradio."""
+"""The WebUI. It talks to a server over HTTP, and imports no other part of the package than the client.
+Importing this package does not import Gradio."""
 
 from __future__ import annotations
 

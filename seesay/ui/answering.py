@@ -1,5 +1,5 @@
-"""One answer being streamed: a thread reads the server's events, so that stopping takes effect at once, whatever the
-server is doing. Knows nothing of Gradio."""
+"""Stream one answer. A thread reads the server's events, so that stopping takes effect at once, even if the server
+sends nothing. Does not depend on Gradio."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _END = object()
 
 
 class Answerer(Protocol):
-    """What the WebUI asks: an `APIClient`, or what stands in for one."""
+    """The interface to the server: an `APIClient`, or a replacement."""
 
     @property
     def available_models(self) -> list[str]: ...
 
     def chat_completions_v1(self, *args: Any, **request: Any) -> Generator[dict[str, Any], None, None]:
-        """With `stream=True` the chunks of an answer. Closing the generator stops the answer."""
+        """Yield the chunks of an answer, with `stream=True`. Closing the generator stops the answer."""
         ...
 
 
@@ -44,7 +44,7 @@ class Answering:
         self.is_stopped = False
 
     def pieces(self) -> Iterator[str]:
-        """New text, joined to about twenty pieces a second. Raises `APIError` when there is no answer."""
+        """Yield new text, in about twenty pieces a second. Raises `APIError` when there is no answer."""
         self._started = time.monotonic()
         # The visitor's request is in the context: ZeroGPU asks for it.
         read = partial(contextvars.copy_context().run, self._read)
@@ -71,12 +71,12 @@ class Answering:
             self.stop()
 
     def stop(self) -> None:
-        """End the answer where it is. The server is told with its next event, and computes no further."""
+        """Stop the answer. The connection is closed at the server's next event, which also stops the server."""
         self.is_stopped = True
         self._events.put(_END)
 
     def seen(self) -> Seen:
-        """What the server told about the answer, so far."""
+        """The server's usage, timings and media reports so far."""
         details = self._last_event.get("seesay") or {}
         return Seen(
             usage=self._usage,
@@ -87,7 +87,7 @@ class Answering:
         )
 
     def _take(self, event: dict[str, Any]) -> str:
-        """The new text of a chunk; the rest is kept."""
+        """Return the new text of a chunk, and store its usage, timings and reports."""
         self._last_event = event
         self._usage = event.get("usage") or self._usage
         text = ""

@@ -1,4 +1,4 @@
-"""Starts the WebUI: for a server that runs already, or for a model, for which it starts a server of its own."""
+"""Start the WebUI for a running server, or for a model, for which it starts its own server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seesay.errors import ConfigError, MissingExtraError
 
 try:
     from seesay.serving.client import APIClient
-except MissingExtraError:  # of the server's packages, which come with those of the WebUI
+except MissingExtraError:  # names the extra `serve`; the extra `ui` includes it
     raise MissingExtraError("the WebUI", package="gradio", extra="ui") from None
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from seesay.ui.answering import Answerer
 
 MAX_FILE_BYTES = 40 << 20
-"""Largest upload: as base64 it fits into what a server takes by default."""
+"""Largest upload. As base64 it fits into a server's default `max_body_bytes`."""
 
 _MAX_BODY_BYTES = 256 << 20
-"""Of our own server, which nobody else can ask: a whole conversation with its files."""
+"""Largest body of our own server, which only this process can reach: a whole conversation with its files."""
 
 _SPACE_PORT = 7860
 _DETAILS_HEADER = {"x-seesay-timings": "1"}
@@ -49,12 +49,13 @@ def run_webui(
 ) -> None:
     """Serve the WebUI until Ctrl-C or SIGTERM.
 
-    model_or_url: a URL (http://, https://) names a server to talk to, for which api_key is; anything else a model, for
-        which a server is started that only this process can reach; the configurations are the engine's, and `settings`
-        further options of `seesay.serve`. server_port: 0 takes a free one.
+    model_or_url: the URL (http://, https://) of a running server, to which api_key belongs; or a model, for which a
+        server is started that only this process can reach. The configurations are then the engine's, and `settings`
+        are further options of `seesay.serve`.
+    server_port: 0 takes a free one.
 
-    Raises MissingExtraError without the extra `ui`, ConfigError when the port is taken, APIError when the server cannot
-    be reached, and what `seesay.serve` raises.
+    Raises MissingExtraError without the extra `ui`, ConfigError if the port is in use, APIError if the server cannot be
+    reached, and the errors of `seesay.serve`.
     """
     _check_gradio()
     model_or_url = os.fspath(model_or_url)
@@ -69,16 +70,16 @@ def run_webui(
     options = {name: value for name, value in options.items() if value is not None}
     if model_or_url.startswith(("http://", "https://")):
         for name, value in options.items():
-            # The command line always gives configurations, which are defaults when nothing was asked for.
+            # The command line always passes configurations. They equal the defaults if no option was given.
             if name not in ("backend_config", "vision_config") or value != type(value)():
-                raise ConfigError(f"{name} is for a model; the server at {model_or_url} has its own")
+                raise ConfigError(f"{name} cannot be set for a running server; {model_or_url} has its own")
         source: contextlib.AbstractContextManager[APIClient] = APIClient(model_or_url, api_key, headers=_DETAILS_HEADER)
     else:
         if api_key is not None:
-            raise ConfigError(f"api_key is for a server behind a URL; {model_or_url!r} is a model")
+            raise ConfigError(f"api_key requires the URL of a server; {model_or_url!r} is a model")
         source = _own_server(model_or_url, log_level=log_level, **options)
     with source as client, launch(client, server_name, port) as url:
-        print(f"seesay: the WebUI is at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        print(f"seesay: the WebUI is at {url} (press Ctrl-C to exit)", file=sys.stderr, flush=True)
         wait_for_signal()
 
 
@@ -93,9 +94,9 @@ def run_local(
     *,
     vision_config: VisionConfig | None = None,
 ) -> None:
-    """Load a model and serve the WebUI for it, as LMDeploy's function of this name. See `run_webui`.
+    """Load a model and serve the WebUI for it, like LMDeploy's `run_local`. See `run_webui`.
 
-    server_name: 'huggingface-space' listens where a Hugging Face Space expects its app.
+    server_name: 'huggingface-space' listens on the address that a Hugging Face Space expects.
     """
     if server_name == "huggingface-space":
         server_name, server_port = "0.0.0.0", _SPACE_PORT
@@ -113,14 +114,14 @@ def run_local(
 
 @contextlib.contextmanager
 def launch(client: Answerer, server_name: str, server_port: int) -> Iterator[str]:
-    """The page, served in a thread for the time of the block; gives its address."""
+    """Serve the page in a thread for the duration of the block. Yields its URL."""
     models = client.available_models
     with _own_upload_folder():
         yield from _serve_page(client, models, server_name, server_port)
 
 
 def _serve_page(client: Answerer, models: Sequence[str], server_name: str, server_port: int) -> Iterator[str]:
-    # Before Gradio is imported, which reads it: it never calls home, not even to look for updates.
+    # Gradio reads this when it is imported: no telemetry, no check for updates.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from starlette.middleware import Middleware
@@ -161,8 +162,8 @@ def _serve_page(client: Answerer, models: Sequence[str], server_name: str, serve
 
 @contextlib.contextmanager
 def _own_upload_folder() -> Iterator[None]:
-    """Uploads go to a folder of this process, which is gone with it. Gradio's default is one for all processes, out of
-    which each that ends deletes what others have uploaded, too."""
+    """Use a temporary folder of this process for uploads. Gradio's default is shared by all processes, and each of them
+    deletes the others' uploads when it ends."""
     if "GRADIO_TEMP_DIR" in os.environ:
         yield
         return
@@ -176,7 +177,7 @@ def _own_upload_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_server(model_path: str, **options: Any) -> Iterator[APIClient]:
-    """A server on loopback that only knows our key, and a client for it."""
+    """Start a server on loopback that accepts only a random key, and yield a client for it."""
     from seesay.serving.launch import serve
 
     key = secrets.token_urlsafe(24)
@@ -197,7 +198,8 @@ def _check_gradio() -> None:
 
 
 def _check_port(host: str, port: int) -> int:
-    """`port`, or a free one for 0. Asked before a model is loaded, so that it need not be loaded in vain."""
+    """Return `port`, or a free one for 0. Called before a model is loaded, so that a port in use is reported at
+    once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -211,7 +213,7 @@ def _check_port(host: str, port: int) -> int:
 
 
 def wait_for_signal() -> None:
-    """Until SIGTERM or SIGINT, where this is the main thread, which alone hears of them; elsewhere for ever."""
+    """Block until SIGTERM or SIGINT. Only the main thread receives signals: in other threads, block for ever."""
     over = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         over.wait()

@@ -1,4 +1,4 @@
-// What the conversation does beyond Gradio's chat.
+// Additions to Gradio's chat.
 (() => {
   const on_change = (work) => {
     let is_planned = false;
@@ -13,7 +13,7 @@
     new MutationObserver(plan).observe(document, { childList: true, subtree: true });
   };
 
-  // --- a new question scrolls into view, wherever its reader was, and up with its answer until it is at the top ---
+  // --- scroll a new question into view, and then up with its answer until the question is at the top ---
   let num_questions = 0;
   let was_waiting = false;
   let followed = null;
@@ -29,7 +29,7 @@
     document.addEventListener(kind, (event) => event.target?.closest?.("#chat") && (followed = null), { passive: true });
   }
 
-  // --- questions with pictures can be copied: as typed, from the strip of their pictures ---
+  // --- copy button for questions with pictures; the strip of pictures holds the text as typed ---
   const COPY_ICON =
     '<svg viewBox="0 0 24 24" width="16" height="16" fill="none" stroke="currentColor" stroke-width="1.8" aria-hidden="true">' +
     '<rect x="9" y="9" width="11" height="11" rx="2"/><path d="M5 15V6a2 2 0 0 1 2-2h8"/></svg>';
@@ -55,7 +55,7 @@
   };
   on_change(() => document.querySelectorAll("#chat .message-buttons-right .icon-button-wrapper").forEach(add_copy_button));
 
-  // --- names and roles that Gradio leaves out ---
+  // --- accessible names and roles that Gradio leaves out ---
   on_change(() => {
     for (const editor of document.querySelectorAll("#chat textarea:not([aria-label])")) editor.setAttribute("aria-label", "Edit the question");
     for (const examples of document.querySelectorAll('#chat .examples[role="list"]')) {
@@ -64,7 +64,7 @@
     }
   });
 
-  // --- Escape ends an edit ---
+  // --- Escape cancels an edit ---
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !event.target?.matches?.("#chat textarea")) return;
     event.preventDefault();
@@ -92,7 +92,7 @@
     });
   window.seesay = { confirm };
 
-  // --- clearing asks ---
+  // --- ask before clearing the conversation ---
   let is_confirmed = false;
   document.addEventListener(
     "click",
@@ -109,7 +109,7 @@
     true,
   );
 
-  // --- pictures are enlarged ---
+  // --- enlarge pictures ---
   document.addEventListener("click", (event) => {
     const shot = event.target?.closest?.(".seesay-shot");
     if (!shot) return;

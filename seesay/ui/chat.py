@@ -1,4 +1,4 @@
-"""What the page's controls do to a conversation: ask, retry, edit, undo, clear, stop. Yields views, knows no layout."""
+"""The actions on a conversation: ask, retry, edit, undo, clear, stop. Does not depend on the page's layout."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from seesay.ui.sentences import explain
 _log = logging.getLogger("seesay.ui")
 
 _NOTES = {
-    "length": "The answer was cut: it reached max tokens, or the end of what the model can take in.",
+    "length": "The answer was cut: it reached max tokens or the end of the model's context.",
     "stopped": STOPPED,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How answers are made; `model` is one of the server's names. top_k: 0 is off."""
+    """The sampling settings. model: one of the server's names. top_k: 0 is off."""
 
     model: str
     system_prompt: str = ""
@@ -33,7 +33,7 @@ class Settings:
     max_tokens: int = 512
 
     def fields(self) -> dict[str, Any]:
-        """Of the request."""
+        """The settings as fields of a chat completion request."""
         return {
             "model": self.model,
             "temperature": float(self.temperature),
@@ -45,9 +45,9 @@ class Settings:
 
 
 class Conversation:
-    """One visitor's turns, and the answer that is being written. Only its visitor's events touch it.
+    """One visitor's turns, and the running answer. Only that visitor's events change it.
 
-    id: under which the visitor's browser keeps it; empty before the first question.
+    id: key of the conversation in the visitor's browser; empty before the first question.
     """
 
     def __init__(self) -> None:
@@ -60,25 +60,25 @@ class Conversation:
         return self._running is not None
 
     def stop(self) -> None:
-        """End the answer that is being written, if one is."""
+        """Stop the running answer, if there is one."""
         if self._running is not None:
             self._running.stop()
 
     def clear(self) -> None:
-        """Begin another conversation."""
+        """Start a new conversation."""
         self.stop()
         self._running = None
         self.turns = ()
         self.id = ""
 
     def restore(self, conversation_id: str, turns: Sequence[Turn]) -> None:
-        """Go on with a conversation of which `turns` are complete."""
+        """Continue a saved conversation with these turns."""
         self.clear()
         self.id = conversation_id
         self.turns = tuple(_with_details(turn, turns[:i]) for i, turn in enumerate(turns))
 
     def undo(self, index: int) -> Turn | None:
-        """Take back turn `index` and all after it; returns it."""
+        """Remove turn `index` and all turns after it. Returns the turn."""
         self.stop()
         self._running = None
         taken = self.turns[index] if 0 <= index < len(self.turns) else None
@@ -86,8 +86,8 @@ class Conversation:
         return taken
 
     def ask(self, client: Answerer, settings: Settings, *, text: str, files: Sequence[str]) -> Iterator[None]:
-        """Add a turn and have it answered. Yields whenever there is something new to show; the last time when it is
-        done. Errors become the turn's."""
+        """Add a turn and answer it. Yields after each change to show, the last time when the answer is complete. An
+        error is stored in the turn."""
         if self._running is not None:
             self.stop()
             self._end(note=STOPPED)
@@ -111,7 +111,7 @@ class Conversation:
     def _follow(self, answering: Answering) -> Iterator[None]:
         try:
             for piece in answering.pieces():
-                if self._running is not answering:  # cleared, undone, or asked something else meanwhile
+                if self._running is not answering:  # the visitor cleared, undid or asked something else meanwhile
                     return
                 self._update(answer=self.turns[-1].answer + piece)
                 yield

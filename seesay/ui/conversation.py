@@ -1,4 +1,4 @@
-"""A conversation as its user sees it, and as the server is asked. Values only: no Gradio, no HTTP."""
+"""A conversation as the user sees it, and its messages for the server. Values only: no Gradio, no HTTP."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from seesay.values import VIDEO_SUFFIXES
 
 STOPPED = "Stopped."
-"""The note of an answer that was ended before it was complete."""
+"""The note below an answer that was stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the server tells about an answer: its `usage`, stage times in seconds, and a report on each of the media of
-    the whole conversation, in order. `first_s` and `total_s` are as measured here, for servers that tell nothing."""
+    """The server's report on an answer: `usage`, stage times in seconds, and a report on each picture and clip of the
+    whole conversation, in order. `first_s` and `total_s` are measured here, for servers that report no times."""
 
     usage: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
@@ -29,10 +29,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A question with its files (paths), and the answer as far as it is there.
+    """A question with its files (paths), and the answer so far.
 
-    error: a sentence, when there is no answer. note: a remark on how the answer ended. seen: what the server told about
-    the answer. details: HTML shown below it, made from `seen`.
+    error: a sentence, if there is no answer. note: a remark on how the answer ended. seen: the server's report on the
+    answer. details: HTML below the answer, made from `seen`.
     """
 
     text: str
@@ -46,8 +46,8 @@ class Turn:
 
     @property
     def counts(self) -> bool:
-        """Whether later questions build on it: one that failed would make them fail too, one that was stopped before
-        its first word has nothing to build on."""
+        """Whether the turn is sent with later questions. A failed turn would make them fail too, and a turn that was
+        stopped before its first word has no answer."""
         return self.error is None and (bool(self.answer) or not self.is_done)
 
 
@@ -57,12 +57,12 @@ def is_video(path: str) -> bool:
 
 
 def files_of(turns: Sequence[Turn]) -> list[str]:
-    """The files that `make_messages` sends, in its order."""
+    """Return the files that `make_messages` sends, in the same order."""
     return [path for turn in turns if turn.counts for path in turn.files]
 
 
 def make_messages(turns: Sequence[Turn], system_prompt: str) -> list[dict[str, Any]]:
-    """OpenAI messages for `turns`, the last of which waits for its answer. Reads the files."""
+    """Return OpenAI messages for `turns`, of which the last has no answer yet. Reads the files."""
     messages: list[dict[str, Any]] = []
     if system_prompt.strip():
         messages.append({"role": "system", "content": system_prompt.strip()})

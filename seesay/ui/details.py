@@ -1,4 +1,4 @@
-"""The quiet line below an answer, and the panel it opens: how each picture reached the model. HTML from values."""
+"""HTML of the line of figures below an answer, and of the panel that it opens: how the model saw each picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REVEAL = "this.open &amp;&amp; this.scrollIntoView({block: 'nearest', behavior:
 
 
 def make_line(seen: Seen) -> str:
-    """Tokens in and out, those of pictures, time to the first, and pace; what is not known is left out."""
+    """Return tokens in (and of pictures), tokens out, time to first token, and pace. Unknown figures are left out."""
     num_in, num_out = seen.usage.get("prompt_tokens"), seen.usage.get("completion_tokens")
     num_vision = (seen.usage.get("prompt_tokens_details") or {}).get("vision_tokens")
     first_s = seen.timings.get("time_to_first_token_s") or seen.first_s
@@ -35,12 +35,14 @@ def make_line(seen: Seen) -> str:
 
 
 def make_details(seen: Seen, files: Sequence[str], earlier_files: Sequence[str] = ()) -> str:
-    """The line, which opens what is known beyond it. `files` are those of the question, `earlier_files` those of the
-    turns before it; `seen.media` reports on the earlier ones first. Empty when nothing is known."""
+    """Return the line, with a panel that it opens if there are reports. Empty if nothing is known.
+
+    files: files of the question. earlier_files: files of earlier turns, on which `seen.media` reports first.
+    """
     pieces = make_line(seen).split(_SEPARATOR)
     if not pieces[0]:
         return ""
-    # A separator stays with the piece before it, so that no line of a narrow screen begins with one.
+    # Keep each separator with the piece before it, so that no line on a narrow screen begins with one.
     line = " ".join(f"<span>{escape(piece)}{' ·' if piece is not pieces[-1] else ''}</span>" for piece in pieces)
     panel = _make_cards(seen, files, earlier_files) + _make_times(seen.timings)
     if not panel:
@@ -52,7 +54,7 @@ def make_details(seen: Seen, files: Sequence[str], earlier_files: Sequence[str] 
 
 
 def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
-    """One picture or clip as the model received it; `picture` is its HTML."""
+    """Return the card of one picture or clip as the model received it. `picture` is its HTML."""
     width, height = report["width"], report["height"]
     resized_width, resized_height = report["resized_width"], report["resized_height"]
     size = f"{width}{_TIMES}{height}"
@@ -76,7 +78,7 @@ def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
 
 
 def _make_cards(seen: Seen, files: Sequence[str], earlier_files: Sequence[str]) -> str:
-    """This question's media first, then those of the turns before it, which were shown as the model saw them there."""
+    """Return the cards of this question's media, then those of earlier turns."""
     reports = list(zip([*earlier_files, *files], seen.media))
     earlier, own = reports[: len(earlier_files)], reports[len(earlier_files) :]
     html = ""

@@ -1,7 +1,7 @@
-"""What people and models write, as text that Gradio's chat shows and does not execute: no HTML, no images, no diagrams.
+"""Escape texts of users and models for Gradio's chat, so that it shows them without rendering HTML, images or diagrams.
 
-The chat renders Markdown, and its edit box and copy button take the Markdown itself. So what is added to a text here is
-marked by an invisible character, by which `unescape`, and page.js in the browser, take it out again.
+The chat renders Markdown, while its edit box and copy button use the Markdown source. Every escape is therefore marked
+with an invisible character, by which `unescape`, and page.js in the browser, remove it again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MARK = "\u2064"
-"""INVISIBLE PLUS: has no glyph, ends no word, and stands in nobody's text."""
+"""INVISIBLE PLUS: has no glyph, does not end a word, and does not occur in real texts."""
 
 _ADDED = re.compile(rf"{MARK}\\?")
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
@@ -22,20 +22,20 @@ _DIAGRAM = re.compile(r"([`~]{3}[ \t]*)(?=mermaid)", re.IGNORECASE)
 
 
 def escape_question(text: str) -> str:
-    """Markdown that shows `text` as it is."""
+    """Return Markdown that shows `text` literally."""
     return _LINE_START.sub(MARK, _PUNCTUATION.sub(rf"{MARK}\\\1", text.replace(MARK, "")))
 
 
 def escape_answer(text: str) -> str:
-    """`text` with its Markdown, but its HTML and images shown as they are written, and its diagrams as code."""
+    """Keep the Markdown of `text`, but show its HTML and images literally, and its diagrams as code."""
     text = text.replace(MARK, "")
     text = _TAG.sub(f"<{MARK}", text)
     text = _ENTITY.sub(f"&{MARK}", text)
     text = _INLINE_IMAGE.sub(rf"!\1{MARK}(", text)
-    text = _IMAGE.sub(f"!{MARK}", text)  # by reference, or nested: a link remains
+    text = _IMAGE.sub(f"!{MARK}", text)  # reference-style or nested images become links
     return _DIAGRAM.sub(rf"\1{MARK}", text)
 
 
 def unescape(text: str) -> str:
-    """What was given to `escape_question` or `escape_answer`."""
+    """Return the text that was given to `escape_question` or `escape_answer`."""
     return _ADDED.sub("", text)

@@ -1,7 +1,7 @@
-"""What a visitor's events do to the conversation, and what the page shows then. Knows no layout.
+"""Handlers of the page's events: they change the conversation and return what to show. Independent of the layout.
 
-`submit`, `retry`, `edit`, `choose_example`, `undo` and `clear` return or yield new values for the chat, the box and the
-record that the browser keeps; the others say what they return.
+`submit`, `retry`, `edit`, `choose_example`, `undo` and `clear` return or yield new values for the chat, the input box
+and the record that the browser stores. The docstrings of the others say what they return.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _log = logging.getLogger("seesay.ui")
 
 
 class Handlers:
-    """Of one page, for all its visitors. `read_settings` makes settings from the values of their controls."""
+    """The handlers of one page, for all its visitors. `read_settings` turns the values of the controls into
+    settings."""
 
     def __init__(
         self,

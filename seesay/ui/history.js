@@ -1,6 +1,6 @@
-// Runs in the list of past conversations: `element` is its root, `props.value` the last record from the server, `watch`
-// tells of a new one, `trigger` sends one back, `upload` puts a file on the server. Records and files are kept in
-// IndexedDB. The conversation of this tab survives a reload by its id in the session's storage.
+// The list of past conversations. `element` is its root, `props.value` the last record from the server; `watch` reports
+// a new record, `trigger` sends a stored one back, `upload` puts a file on the server. Records and files are stored in
+// IndexedDB. The session storage holds the id of this tab's conversation, so that it survives a reload.
 const MAX_RECORDS = 100;
 const CURRENT = "seesay-conversation";
 const drawer = element.querySelector("dialog");
@@ -38,7 +38,7 @@ const files_of = (record) => record.turns.flatMap((turn) => turn.files);
 const address_of = (path) => "gradio_api/file=" + path.split("/").map(encodeURIComponent).join("/");
 const name_of = (path) => path.split("/").pop();
 
-// --- keeping ---------------------------------------------------------------------------------------------------------
+// --- store -----------------------------------------------------------------------------------------------------------
 
 const remove = async (ids) => {
   const kept = (await read("records")).filter((record) => !ids.includes(record.id));
@@ -56,7 +56,7 @@ const put = async (store, ...values) => {
   await finished(transaction);
 };
 
-// Where the browser has no room, older conversations make it.
+// If the browser has no room left, delete the oldest conversations.
 const put_with_room = async (id, ...values) => {
   for (;;) {
     try {
@@ -81,7 +81,7 @@ const keep = async (record) => {
   if (surplus.length) await remove(surplus.map((old) => old.id));
 };
 
-// One after the other, in the order in which they came.
+// Store records one at a time, in the order in which they came.
 let last = Promise.resolve();
 const in_turn = (work) => {
   last = last.then(work).catch((error) => console.warn("seesay: the conversation is not kept:", error));
@@ -96,9 +96,9 @@ watch("value", () => {
   in_turn(() => keep(record));
 });
 
-// --- bringing back ---------------------------------------------------------------------------------------------------
+// --- restore ---------------------------------------------------------------------------------------------------------
 
-// The server deletes uploads after a day: those that are gone are sent again.
+// The server deletes uploads after a day. Upload the missing files again.
 const find_or_upload = async (path) => {
   const response = await fetch(address_of(path), { method: "HEAD" });
   if (response.ok) return path;

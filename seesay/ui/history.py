@@ -1,4 +1,4 @@
-"""The list of past conversations. The visitor's browser keeps them (history.js), not the server."""
+"""The list of past conversations. The visitor's browser stores them (history.js), not the server."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _TEMPLATE = f"""
 
 
 def build_history() -> gr.HTML:
-    """The button that opens the list. Its value is the last record that the browser is to keep (`make_record`); its
-    `select` event brings a record back."""
+    """Build the button that opens the list. Its value is the last record for the browser to store (`make_record`); its
+    `select` event returns a stored record."""
     return gr.HTML(
         value=None, html_template=_TEMPLATE, js_on_load=_SCRIPT_FILE.read_text(), elem_id="history",
         apply_default_css=False,
@@ -37,13 +37,13 @@ def build_history() -> gr.HTML:
 
 
 class UploadFolders:
-    """Where files may lie that a browser names: Gradio's uploads and the examples."""
+    """The folders of files that a browser may name: Gradio's uploads and the examples."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder.resolve() for folder in folders]
 
     def accepts(self, path: str) -> bool:
-        """Whether `path` leads into the folders, links followed. The file itself may be gone."""
+        """Return whether `path` is inside the folders after symbolic links are resolved. The file may not exist."""
         try:
             resolved = Path(path).resolve()
         except (OSError, ValueError):
@@ -52,12 +52,12 @@ class UploadFolders:
 
 
 def make_upload_folders(examples_folder: Path) -> UploadFolders:
-    """For the page that is being built."""
+    """Return the upload folders of the page that is being built."""
     from gradio.utils import get_upload_folder
 
     return UploadFolders([Path(get_upload_folder()), examples_folder])
 
 
 def record_of(data: Any) -> Any:
-    """What the browser sent with a `select` event."""
+    """Return the record that the browser sent with a `select` event."""
     return data._data

@@ -1,4 +1,4 @@
-"""The chat's messages, as Gradio takes them, from turns."""
+"""Turn turns into the messages of Gradio's chat."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WAITING = '<span class="seesay-wait" role="status" aria-label="The answer is co
 
 
 def make_messages(turns: Sequence[Turn]) -> list[Any]:
-    """Two messages for each turn, so that message i belongs to turn i // 2."""
+    """Return two messages per turn: message i belongs to turn i // 2."""
     messages = []
     for turn in turns:
-        # Gradio takes an edited text only from a question that begins and ends with one; style.css hides the last.
+        # Gradio can edit a question only if it begins and ends with a text; style.css hides the second text.
         text = escape_question(turn.text)
         strip = [gr.HTML(make_strip(turn))] if turn.files else []
         question: list[Any] = [text, *strip, ""] if turn.text and strip else strip or [text]
@@ -30,13 +30,13 @@ def make_messages(turns: Sequence[Turn]) -> list[Any]:
 
 
 def turn_index(data: Any) -> int:
-    """The turn that a message of the chat belongs to."""
+    """Return the index of the turn to which a message of the chat belongs."""
     index = data.index[0] if isinstance(data.index, (tuple, list)) else data.index
     return int(index) // 2
 
 
 def make_strip(turn: Turn) -> str:
-    """HTML of a question's files side by side. It carries the question's text as typed, for the copy button that
+    """Return HTML of a question's files side by side. It holds the question's text as typed, for the copy button that
     chat.js adds: Gradio has one only for questions without pictures."""
     shots = "".join(_make_shot(path) for path in turn.files)
     size = "one" if len(turn.files) == 1 else "many"

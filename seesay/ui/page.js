@@ -1,5 +1,5 @@
-// Files that are dropped or pasted anywhere on the page go to the input box; a browser would otherwise leave the page
-// and open them.
+// Put files that are dropped or pasted anywhere on the page into the input box. By default a browser would leave the
+// page and open them.
 (() => {
   const hand_over = (files) => {
     const input = document.querySelector("#box input[type=file]");
@@ -25,7 +25,7 @@
   });
 })();
 
-// What escaping.py added to a text, so that it is shown as it is, is taken out where the text leaves the conversation.
+// Remove the escapes of escaping.py when a text is copied or edited.
 (() => {
   const unescape_text = (text) => text.replace(/\u2064\\?/g, "");
   const clipboard = navigator.clipboard;

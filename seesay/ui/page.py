@@ -1,4 +1,4 @@
-"""The page: its layout, and which control does what."""
+"""The page: its layout, and the handlers of its controls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TELL_NEW = "(...values) => { document.dispatchEvent(new Event('seesay:new')); r
 
 
 def make_theme() -> Any:
-    """Gradio's plain theme in our colours, with the system's fonts: nothing is fetched."""
+    """Return Gradio's plain theme with our colors and the system's fonts, so that no fonts are downloaded."""
     return gr.themes.Base(primary_hue="indigo", neutral_hue="zinc", radius_size="lg", font=_FONT, font_mono=_MONO).set(
         body_background_fill="white",
         body_text_color_subdued="*neutral_600",
@@ -50,7 +50,7 @@ def make_theme() -> Any:
 
 
 def build_page(client: Answerer, models: Sequence[str]) -> gr.Blocks:
-    """The page for a server with `models` (names, at least one)."""
+    """Build the page for a server with the models named `models` (at least one)."""
     page: gr.Blocks
     with gr.Blocks(
         title=f"seesay · {models[0]}", analytics_enabled=False, fill_height=True, delete_cache=(600, _KEPT_S)
@@ -76,7 +76,7 @@ def build_page(client: Answerer, models: Sequence[str]) -> gr.Blocks:
             buttons=["copy"],
             autoscroll=False,  # chat.js does
             feedback_options=None,
-            placeholder="## Ask about pictures\nDrop, paste or photograph them, or begin with one of these.",
+            placeholder="## Ask about pictures\nDrop, paste or photograph them, or start with one of these.",
             examples=_make_examples(),
             allow_tags=False,
         )
@@ -109,7 +109,7 @@ def build_page(client: Answerer, models: Sequence[str]) -> gr.Blocks:
 
 
 class _Controls:
-    """The settings: `panel` holds them, `inputs` in the order of `read`."""
+    """The settings: `panel` contains them, `inputs` are in the order of the arguments of `read`."""
 
     def __init__(self, panel: gr.Column, inputs: list[Any]) -> None:
         self.panel = panel
@@ -131,7 +131,7 @@ def _build_settings(models: Sequence[str]) -> _Controls:
             list(models), value=models[0], label="Model", visible=len(models) > 1, elem_id="model", interactive=True
         )
         system_prompt = gr.Textbox(
-            label="System prompt", placeholder="What the model should know or mind in every answer", lines=2,
+            label="System prompt", placeholder="Instructions for every answer", lines=2,
             max_lines=6, elem_id="system-prompt",
         )  # fmt: skip
         with gr.Row():
@@ -154,7 +154,7 @@ def _make_examples() -> list[Any]:
     ]
 
 
-# --- what the controls do ---------------------------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------------------------------
 
 
 def _connect(
@@ -200,5 +200,6 @@ def _on(
     *,
     js: str | None = None,
 ) -> None:
-    """Each visitor's events run at once, without Gradio's spinners, and are no API. `js` runs in the browser before."""
+    """Connect an event to a handler: without queueing behind other visitors, spinners, or an API endpoint. `js` runs in
+    the browser first."""
     event(handler, inputs, outputs, js=js, show_progress="hidden", concurrency_limit=None, api_visibility="private")

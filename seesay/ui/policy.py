@@ -1,4 +1,4 @@
-"""The browser is told to load nothing from elsewhere, whatever gets into the page."""
+"""Content security policy: the browser loads nothing from other hosts, even if foreign HTML gets into the page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Receive = Callable[[], Awaitable[_Message]]
 
 
 class PolicyMiddleware:
-    """ASGI: adds the policy to the head of every response; streams pass as they come."""
+    """ASGI middleware that adds the policy to every response. It does not buffer streams."""
 
     def __init__(self, app: Callable[[_Message, _Receive, _Send], Awaitable[None]]) -> None:
         self.app = app

@@ -1,5 +1,5 @@
-"""A conversation as the JSON that the visitor's browser keeps. What comes back is not trusted: every field is checked,
-and a file counts only where uploads lie."""
+"""A conversation as JSON, which the visitor's browser stores. What the browser sends back is not trusted: every field
+is validated, and files must be in the upload folders."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _REPORT = (
 
 
 def make_record(record_id: str, turns: Sequence[Turn]) -> dict[str, Any]:
-    """What the browser keeps. Without turns the browser forgets the conversation."""
+    """Return the record for the browser to store. A record without turns deletes the conversation there."""
     return {"id": record_id, "turns": [_turn_as_json(turn) for turn in turns]}
 
 
 def read_record(record: Any, *, accepts: Callable[[str], bool]) -> tuple[str, tuple[Turn, ...]]:
-    """The id and the turns of what `make_record` made. `accepts` tells whether a path may be read.
+    """Return the id and the turns of a record of `make_record`. `accepts` decides whether a path may be read.
 
-    An answer that was still being written is one that was stopped. Raises ValueError for anything else than a record.
+    An unfinished answer is restored as a stopped one. Raises ValueError for anything but a valid record.
     """
     record_id = record.get("id") if isinstance(record, Mapping) else None
     if not isinstance(record_id, str) or not _ID.fullmatch(record_id):
@@ -114,7 +114,7 @@ def _read_report(report: Any) -> dict[str, Any]:
         raise ValueError(f"media must be objects, got {type(report).__name__}")
     numbers = _numbers(report, _REPORT)
     if len(numbers) != len(_REPORT) or not all(isinstance(number, int) and number > 0 for number in numbers.values()):
-        raise ValueError("media must tell their sizes in positive integers")
+        raise ValueError("sizes of media must be positive integers")
     return _report_as_json({**report, **numbers})
 
 
@@ -133,11 +133,11 @@ def _list(value: Any, name: str, max_items: int) -> list[Any]:
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or len(value) > _MAX_CHARACTERS:
-        raise ValueError(f"{name} must be a text of at most {_MAX_CHARACTERS} characters")
+        raise ValueError(f"{name} must be a string of at most {_MAX_CHARACTERS} characters")
     return value
 
 
 def _numbers(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Those of `names` that are finite numbers of at least 0; others are left out."""
+    """Return the entries of `names` that are finite numbers of at least 0. Others are left out."""
     found = {name: values[name] for name in names if type(values.get(name)) in (int, float)}
     return {name: number for name, number in found.items() if math.isfinite(number) and 0 <= number <= _MAX_NUMBER}

@@ -1,4 +1,4 @@
-"""Small pictures of what the model received, with the grid it is cut into, and of what was uploaded."""
+"""Thumbnails of pictures as the model received them, with the grid of tiles or tokens, and of uploaded files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MAX_PIXELS = 100_000_000
 
 
 def make_address(path: str) -> str:
-    """Where the page's own server has a file, relative to the page."""
+    """Return the URL of a file on the page's own server, relative to the page."""
     return f"gradio_api/file={quote(path)}"
 
 
 def make_reference(path: str) -> str:
-    """HTML of a picture or clip as it was uploaded, loaded when it is looked at."""
+    """Return HTML of a picture or clip as it was uploaded. The browser loads it when it becomes visible."""
     name = escape(Path(path).name)
     if is_video(path):
         return (
@@ -34,12 +34,12 @@ def make_reference(path: str) -> str:
 
 
 def make_thumbnail(path: str, report: Mapping[str, Any]) -> str:
-    """HTML of a picture, with its grid, or of a clip; empty when the file is gone or cannot be read here."""
+    """Return HTML of a picture with its grid, or of a clip. Empty if the file does not exist or cannot be read here."""
     if is_video(path):
         return make_reference(path)
     try:
         content = _draw(path, report)
-    except Exception:  # the server could read it, which is what matters
+    except Exception:  # the server has read the file, so the answer is valid without a thumbnail
         return ""
     return f'<img alt="" src="data:image/webp;base64,{base64.b64encode(content).decode()}">'
 
@@ -54,7 +54,7 @@ def _draw(path: str, report: Mapping[str, Any]) -> bytes:
         opened.draft("RGB", (width, height))
         picture = ImageOps.exif_transpose(opened).convert("RGBA")
     stretch = (width / height) / (picture.width / picture.height)
-    # A picture that keeps its shape was resized, one that was cut into tiles stretched; others were cropped somehow.
+    # If the aspect ratio is kept, the picture was resized; if it was cut into tiles, it was stretched; else cropped.
     is_known = report["num_tiles"] > 1 or 0.85 < stretch < 1.18
     if not is_known:
         width, height = picture.size
@@ -78,7 +78,7 @@ def _draw(path: str, report: Mapping[str, Any]) -> bytes:
 
 
 def find_cell(report: Mapping[str, Any]) -> int | None:
-    """Side in pixels of the squares that a picture is cut into: its tiles, or else what one token covers."""
+    """Return the side in pixels of the squares of the grid: the tiles, or else the area of one token."""
     area = report["resized_width"] * report["resized_height"]
     num_tiles, num_tokens = report["num_tiles"], report["num_tokens"]
     for number in (num_tiles, num_tiles - 1) if num_tiles > 1 else (num_tokens,):

@@ -1,6 +1,7 @@
-"""When the stages of an answer ran, from their durations, and as HTML: one bar per stage on a common axis.
+"""The timeline of an answer: compute when its stages ran from their durations, and draw one bar per stage as HTML.
 
-Stage times are those of `StageTimings`. Imports nothing of the package: the WebUI and `seesay demo --html` share it.
+Stage times are those of `StageTimings`. The WebUI and `seesay demo --html` share this module; it imports nothing else
+of the package.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _SHORTEST_SHOWN_S = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A bar of the timeline. `start_s` and `end_s` count from when the request arrived. `duration_s` is as measured; it
-    is longer than the bar where several media went through the stage at the same time."""
+    """A bar of the timeline. `start_s` and `end_s` are relative to the arrival of the request. `duration_s` is the
+    measured time; it is longer than the bar if several media went through the stage at the same time."""
 
     name: str
     kind: str
@@ -35,10 +36,10 @@ class Stage:
 
 
 def make_timeline(timings: Mapping[str, float]) -> tuple[Stage, ...]:
-    """The stages that took at least half a millisecond, in the order in which they began.
+    """Return the stages that took at least half a millisecond, in the order in which they began.
 
     The stages of media follow each other from the start, and are shortened to end by the first token. The prefill ends
-    with the first token, the answer begins there. What is left before the prefill was spent waiting.
+    with the first token, and decoding begins there. The remaining time before the prefill is waiting.
     """
     first_s = timings.get("time_to_first_token_s", 0.0)
     prefill_s = min(timings.get("prefill_s", 0.0), first_s)
@@ -63,7 +64,7 @@ def make_timeline(timings: Mapping[str, float]) -> tuple[Stage, ...]:
 
 
 def draw_timeline(stages: Sequence[Stage]) -> str:
-    """HTML of the bars with their names and durations, for `STYLE_FILE`; empty without stages."""
+    """Return HTML of the bars with their names and durations, styled by `STYLE_FILE`. Empty without stages."""
     if not stages:
         return ""
     total_s = max(stage.end_s for stage in stages)
@@ -72,7 +73,7 @@ def draw_timeline(stages: Sequence[Stage]) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Short: 85 ms, 0.42 s, 12.3 s."""
+    """Return a short form such as 85 ms, 0.42 s, 12.3 s."""
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
@@ -84,7 +85,7 @@ def _draw_row(stage: Stage, total_s: float) -> str:
     shown_s = stage.end_s - stage.start_s
     title = f"{stage.name}: from {format_seconds(stage.start_s)} to {format_seconds(stage.end_s)}"
     if stage.duration_s > 1.01 * shown_s:
-        title += f", {format_seconds(stage.duration_s)} of several at once"
+        title += f", {format_seconds(stage.duration_s)} in total for several at once"
     return (
         f'<div class="seesay-stage" role="listitem" title="{escape(title)}"><b>{escape(stage.name)}</b>'
         f'<i><u class="seesay-bar seesay-bar-{stage.kind}" style="left:{left:.2f}%;width:{width:.2f}%"></u></i>'

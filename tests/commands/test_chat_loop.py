@@ -80,7 +80,7 @@ def test_questions_and_answers():
     chat = Chat("one", "", "two", "/exit", "three")
     assert chat.turns == [("one", "answer 1"), ("two", "answer 2")]
     assert [len(messages) for messages in chat.model.asked] == [1, 3]
-    assert "you> answer 1\n[20 tokens in (8 of pictures), 3 out, first after 0.0" in chat.shown
+    assert "you> answer 1\n[20 tokens in (8 from pictures), 3 out, first after 0.0" in chat.shown
     assert chat.status == 0 and chat.model.num_closed == 2
 
 
@@ -150,7 +150,7 @@ def test_pictures(picture: Path):
     assert [part["type"] for part in first[0]["content"]] == ["image_url", "text"]
     assert first[0] == second[0]
     assert isinstance(second[2]["content"], str)
-    assert "waiting for your next message: image" in chat.shown
+    assert "attached to your next message: image" in chat.shown
     assert "error: cannot read 'red'" in chat.shown and chat.loop.conversation.attached == []
 
 
@@ -183,7 +183,7 @@ def test_retry_and_edit():
     assert Chat("one", "/edit", "").turns == [("one", "answer 1")]
     assert Chat("one", "/edit", at_terminal=False).turns == [("one", "answer 1")]
     for line in ("/retry", "/edit x"):
-        assert "nothing was asked yet" in Chat(line).shown
+        assert "no question has been asked yet" in Chat(line).shown
 
 
 def test_what_failed_is_not_said_and_can_be_asked_again(picture: Path):
@@ -239,7 +239,7 @@ def test_save_and_load(tmp_path: Path):
 
 def test_history_and_help():
     shown = Chat("/history", "one", "/history", "/help").shown
-    assert "nothing was said yet" in shown and "1. you: one\n   model: answer 1" in shown
+    assert "the conversation is empty" in shown and "1. you: one\n   model: answer 1" in shown
     assert all(action.usage in shown for action in ACTIONS.values())
 
 

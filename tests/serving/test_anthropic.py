@@ -210,13 +210,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "broken picture": (image(type="base64", media_type="image/png", data="eHg="), ""),
     "not the type it is said to be": (
         image(type="base64", media_type="image/jpeg", data=picture()["source"]["data"]),
-        "messages[0].content[0].source.media_type is image/jpeg, but the data are a picture of type image/png",
+        "messages[0].content[0].source.media_type is image/jpeg, but the data is a picture of type image/png",
     ),
     "no picture": (image(type="base64", media_type="image/png", data="aGVsbG8gd29ybGQ="), "source.data is not a JPEG"),
     "no base64": (image(type="base64", media_type="image/png", data="*" * 40), "source.data is not base64"),
     "a result that nobody asked for": (
         user({"type": "tool_result", "tool_use_id": "t", "content": "x"}),
-        "messages[0].content[0].tool_use_id: there is no tool_use 't' in the assistant's turn before",
+        "messages[0].content[0].tool_use_id: there is no tool_use 't' in the preceding assistant turn",
     ),
     "a result of another call": (
         tools(("assistant", call("t")), ("user", result("t2"))),
@@ -228,24 +228,24 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two results of a call": (
         tools(("assistant", call("t")), ("user", result("t")), ("user", result("t"))),
-        "messages[3].content[0].tool_use_id: 't' has a tool_result already",
+        "messages[3].content[0].tool_use_id: 't' already has a tool_result",
     ),
     "a call without a result": (
         tools(("assistant", call("t")), ("user", text("x")), ("assistant", text("y"))),
-        "messages[1].content[0]: tool_use 't' has no tool_result in the turn after",
+        "messages[1].content[0]: tool_use 't' has no tool_result in the next turn",
     ),
     "a call at the end": (tools(("assistant", call("t"))), "messages[1].content[0]: tool_use 't' has no tool_result"),
     "two calls of one id": (
         tools(("assistant", call("t")), ("assistant", call("t")), ("user", result("t"))),
-        "messages[2].content[0].id: 't' is the id of another tool_use, too",
+        "messages[2].content[0].id: 't' is also the id of another tool_use",
     ),
     "a call without an id": (
         tools(("assistant", {"type": "tool_use", "name": "f", "input": {}})),
-        "messages[1].content[0].id must be a text",
+        "messages[1].content[0].id must be a non-empty string",
     ),
     "file of the server": (image(type="url", url="file:///etc/passwd"), "allowed-local-media-path"),
     "picture by file id": (image(type="file", file_id="f"), "source.type"),
-    "half a surrogate": ({"messages": [{"role": "user", "content": "\ud800"}]}, "not JSON"),
+    "half a surrogate": ({"messages": [{"role": "user", "content": "\ud800"}]}, "not valid JSON"),
     "system picture": ({"system": [picture()]}, "system[0]"),
     "too long": (user(text("word " * 2000)), "512"),
 }

@@ -171,11 +171,11 @@ def test_servers_that_misbehave(answer: bytes, message: str):
     ("answer", "num_chunks", "message"),
     [
         (respond(EVENT, SSE), 1, "broke off: the stream ended without"),
-        (respond(EVENT + EVENT[:30] + b"\n\n", SSE), 1, "broke off: an event of the stream is cut"),
+        (respond(EVENT + EVENT[:30] + b"\n\n", SSE), 1, "broke off: an event of the stream is incomplete"),
         (respond(EVENT + b"data: [1]\n\n", SSE), 1, "not a JSON object"),
         (respond(b"", SSE), 0, "broke off"),
         (respond(b"<html>Sign in</html>", "text/html"), 0, "text/html"),
-        (respond(b'{"choices": []}'), 0, "no stream of events"),
+        (respond(b'{"choices": []}'), 0, "did not answer with a stream of events"),
         (respond(EVENT, SSE).replace(b"content-length: ", b"content-length: 9"), 1, "broke"),
         (respond(EVENT + b'data: {"error": {"message": "out of paper"}}\n\n', SSE), 1, "out of paper"),
     ],

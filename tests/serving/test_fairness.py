@@ -113,7 +113,7 @@ def test_a_queue_that_one_client_filled_is_open_to_others() -> None:
     gate.take_bytes("heavy", 100)
     gate.take_bytes("light", 50)
     for turn in ("light", "heavy"):
-        with pytest.raises(ApiError, match="too large together"):
+        with pytest.raises(ApiError, match="more than 100 bytes together"):
             gate.take_bytes(turn, 1)
     for _ in range(8):
         gate.leave("heavy", 0)

@@ -343,7 +343,7 @@ def _check_harmless(page: Any, listener: _Listener) -> None:
     ("status", "message", "shown"),
     [
         (400, "messages[0].content[1]: the prompt has 5000 tokens, the model takes 2048", "The prompt has 5000 tokens"),
-        (401, "wrong key", "The server wants an API key"),
+        (401, "wrong key", "The server requires an API key"),
         (429, "the queue is full", "wait a moment, then press retry"),
         (500, "internal error, id abc <b>", "Internal error, id abc <b>."),
     ],

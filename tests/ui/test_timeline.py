@@ -33,7 +33,9 @@ def test_media_that_went_through_a_stage_together_end_by_the_first_token() -> No
         ("read file", 3, 6), ("encode", 4, 2), ("read prompt", 4, 1),
     ]  # fmt: skip
     html = draw_timeline(stages)
-    assert "read file: from 0 ms to 3.00 s, 6.00 s of several at once" in html and "<span>3.00 s</span>" in html
+    assert (
+        "read file: from 0 ms to 3.00 s, 6.00 s in total for several at once" in html and "<span>3.00 s</span>" in html
+    )
     assert 'read prompt: from 3.00 s to 4.00 s"' in html
 
 

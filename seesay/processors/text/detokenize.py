@@ -1,6 +1,6 @@
-"""Ids to text, piece by piece, while they are generated: what was given out never changes afterwards.
+"""Incremental detokenization: turn ids into text while they are generated. Text that was returned never changes.
 
-All pieces together equal `tokenizer.decode` of all ids, up to a stop word. Constant time per token.
+All pieces together equal `tokenizer.decode` of all ids, up to a stop word. The time per token is constant.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from seesay.processors.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
-    """New text, and the stop word that ended it, if one did."""
+    """New text, and the stop word that ended it, if any."""
 
     text: str
     stop: str | None = None
 
 
 class IncrementalDetokenizer:
-    """The text of one sequence.
+    """Detokenize one sequence, and stop it at stop words.
 
-    `skip_special_tokens` leaves special tokens out of the text; one that is itself a stop word still stops. A stop word
-    may span tokens and calls: a suffix that may become one is held back. Of two stop words the one that is complete
-    first wins, then the longer. One that the first `min_tokens` tokens complete is text like any other.
-    `include_stop_str` keeps the stop word in the text.
-    `spaces_between_special_tokens=False` drops the blanks that some decoders put between two added tokens in a row.
+    A stop word may span tokens and calls: a suffix that may become one is held back. Of two stop words, the one that is
+    complete first wins, then the longer one.
+
+    skip_special_tokens: leave special tokens out of the text. One that is itself a stop word still stops.
+    min_tokens: a stop word that is complete within this number of tokens does not stop.
+    include_stop_str: keep the stop word in the text.
+    spaces_between_special_tokens: False drops the spaces that some decoders put between two consecutive added tokens.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class IncrementalDetokenizer:
         self._skipped_ids = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._stop_words = frozenset(stop_words)
         self._matcher = _StopMatcher(self._stop_words)
-        self._num_bound = min_tokens  # tokens to come that end nothing
+        self._num_bound = min_tokens  # remaining tokens that cannot complete a stop word
         self._include_stop_str = include_stop_str
         self._decoder: _Decoder
         if tokenizer.has_byte_level_decoder:
@@ -60,16 +62,16 @@ class IncrementalDetokenizer:
 
     @property
     def stop(self) -> str | None:
-        """The stop word that ended the text, if one did; later tokens give no text."""
+        """The stop word that ended the text, or None. Later tokens give no text."""
         return self._stop
 
     @property
     def stops_at_words(self) -> bool:
-        """Whether there are words that end the text."""
+        """Whether there are stop words."""
         return bool(self._stop_words)
 
     def push(self, token_ids: Iterable[int]) -> TextDelta:
-        """Text that is final after these ids."""
+        """Add ids, and return the text that is final now."""
         text = ""
         for token_id in token_ids:
             if self._stop is not None:
@@ -87,7 +89,8 @@ class IncrementalDetokenizer:
         return TextDelta(text=text, stop=self._stop)
 
     def flush(self) -> str:
-        """The rest of the text, after the last id: what was held back, and broken characters as U+FFFD."""
+        """Return the rest of the text after the last id: text that was held back, and incomplete characters as
+        U+FFFD."""
         if self._stop is not None:
             return ""
         text = self._take(self._decoder.flush(), may_stop=self._num_bound < 0)
@@ -95,7 +98,7 @@ class IncrementalDetokenizer:
         return text if self._stop is not None else text + held
 
     def _take(self, piece: str, *, may_stop: bool = True) -> str:
-        """Add decoded text; what of it may go out."""
+        """Add decoded text, and return the part that can be emitted."""
         if not self._stop_words or not piece:
             return piece
         text = self._held + piece
@@ -111,20 +114,21 @@ class IncrementalDetokenizer:
 
 
 class _StopMatcher:
-    """Finds any of several words in a text that comes in pieces (Knuth, Morris and Pratt 1977, one automaton each)."""
+    """Find any of several words in a text that comes in pieces (Knuth, Morris and Pratt 1977, one automaton each)."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._words = sorted(words, key=lambda word: (-len(word), word))  # of equal ends the longest is found first
+        self._words = sorted(words, key=lambda word: (-len(word), word))  # longest first
         self._borders = [_borders(word) for word in self._words]
         self._matched = [0] * len(self._words)
 
     @property
     def num_pending(self) -> int:
-        """Characters at the end of the text that may be the beginning of a word."""
+        """Number of characters at the end of the text that may be the beginning of a word."""
         return max(self._matched, default=0)
 
     def feed(self, piece: str, *, may_stop: bool) -> tuple[str, int] | None:
-        """The word that is complete first and where in `piece` it ends; words go by unless one `may_stop`."""
+        """Return the word that is complete first, and the offset in `piece` where it ends. None if there is none, or if
+        `may_stop` is False."""
         for position, char in enumerate(piece, start=1):
             for index, word in enumerate(self._words):
                 matched = self._matched[index]
@@ -140,7 +144,7 @@ class _StopMatcher:
 
 
 def _borders(word: str) -> list[int]:
-    """For each prefix of `word`, the length of its longest proper prefix that is its suffix too."""
+    """Return, for each prefix of `word`, the length of its longest proper prefix that is also its suffix."""
     borders = [0] * len(word)
     length = 0
     for index in range(1, len(word)):
@@ -152,7 +156,7 @@ def _borders(word: str) -> list[int]:
 
 
 class _Decoder(Protocol):
-    """Ids to text without stop words. Knows nothing about special tokens to skip."""
+    """Turn ids into text. Does not handle stop words or skipped special tokens."""
 
     def push(self, token_id: int) -> str: ...
 
@@ -160,7 +164,7 @@ class _Decoder(Protocol):
 
 
 class _ByteLevelDecoder:
-    """Byte-level BPE: tokens are bytes, and the text is their UTF-8."""
+    """Decode byte-level BPE: tokens are bytes of UTF-8 text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._id_to_token = tokenizer.backend.id_to_token
@@ -173,7 +177,7 @@ class _ByteLevelDecoder:
         alphabet = byte_alphabet()
         try:
             data = bytes([alphabet[char] for char in token])
-        except KeyError:  # an added token spelled in other letters stands for itself
+        except KeyError:  # an added token with other characters is plain text
             data = token.encode()
         return self._utf8.decode(data)
 
@@ -182,11 +186,11 @@ class _ByteLevelDecoder:
 
 
 class _WindowDecoder:
-    """Any other decoder: decodes the new tokens behind one known token, cut where decoding is local.
+    """Any other decoder: decode the new tokens after one known token, and cut off the text of that token.
 
-    It is not local inside a run of byte tokens (<0x0A>: a run that is not UTF-8 as a whole becomes U+FFFD, byte by
-    byte), so a run is held back until it ends; nor at the beginning of the text, where a blank may be dropped, so there
-    the window has no token before it and grows until there is text.
+    This needs a decoder that is local. Two cases are not local. A run of byte tokens (<0x0A>) that is not valid UTF-8
+    as a whole becomes one U+FFFD per byte, so a run is held back until it ends. At the beginning of the text a space
+    may be dropped, so there the window has no token before it and grows until there is text.
     """
 
     _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -234,7 +238,7 @@ class _WindowDecoder:
 
 
 def _find_anchor(tokenizer: Tokenizer) -> tuple[int, str]:
-    """A plain token that decodes to itself whatever follows, to stand before a window."""
+    """Return a plain token that decodes to itself whatever follows, to put before a window."""
     for token in ("a", "e", "i", "0", ".", "▁a", "▁the"):
         token_id = tokenizer.token_id(token)
         if token_id is not None and token_id not in tokenizer.added_tokens:

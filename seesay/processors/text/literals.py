@@ -1,4 +1,4 @@
-"""Tokenizing a text in which only some occurrences of a special token's spelling mean that token."""
+"""Tokenize a text in which only some spellings of a special token stand for that token."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from seesay.processors.text.long_text import encode_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiteralTokenizer:
-    """A tokenizer to which spans of the text are plain, whatever they spell. Safe to use from many threads.
+    """A tokenizer that treats given spans of the text as plain text, whatever they spell. Thread-safe.
 
-    `backend` is the original with each added token spelled by an unguessable private-use sentinel. Occurrences that are
-    meant are rewritten to sentinels, the others stay and are plain text to it; everything else (normalizer,
-    pre-tokenizer, treatment of the first segment) is as it was.
+    `backend` is the original tokenizer with each added token renamed to an unguessable private-use sentinel. Spellings
+    that stand for the token are replaced by sentinels; the others are plain text. Everything else (normalizer,
+    pre-tokenizer, treatment of the first segment) is unchanged.
     """
 
     backend: tokenizers.Tokenizer
@@ -31,16 +31,16 @@ class LiteralTokenizer:
 
     @classmethod
     def build(cls, state_json: str, added_tokens: Mapping[int, str]) -> LiteralTokenizer:
-        """From the original's JSON and its added tokens by id."""
+        """Build it from the original tokenizer's JSON and its added tokens by id."""
         state = json.loads(state_json)
         nonce = secrets.token_hex(8)
         sentinels = {content: f"\ue000{nonce}{index}\ue001" for index, content in enumerate(added_tokens.values())}
         _rename_in_model(state["model"], sentinels)
         for token in state["added_tokens"]:
             token["content"] = sentinels[token["content"]]
-        state["post_processor"] = None  # its ids are the original's; whoever needs a BOS adds it
+        state["post_processor"] = None  # it uses the original's ids; the caller adds a BOS
         backend = tokenizers.Tokenizer.from_str(json.dumps(state))
-        # Added tokens outside the model's vocabulary are numbered anew when a tokenizer is read.
+        # A loaded tokenizer renumbers the added tokens that are not in the model's vocabulary.
         real_ids = {_id_of(backend, sentinels[content]): token_id for token_id, content in added_tokens.items()}
         longest_first = sorted(filter(None, sentinels), key=len, reverse=True)
         pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
@@ -49,7 +49,7 @@ class LiteralTokenizer:
     def encode(
         self, text: str, literals: Sequence[tuple[int, int]]
     ) -> tuple[list[int], list[tuple[int, int]], list[str]]:
-        """Ids, character offsets into `text` and token strings; nothing inside a literal span is an added token."""
+        """Return ids, character offsets into `text` and token strings. No added token comes from a literal span."""
         pieces = _Pieces()
         done = 0
         for start, stop in [*literals, (len(text), len(text))]:
@@ -65,7 +65,7 @@ class LiteralTokenizer:
 
 
 class _Pieces:
-    """A rewritten text as pieces, each copied or standing for a span of the original."""
+    """A rewritten text as pieces. Each piece is copied from the original, or replaces a span of it."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -81,7 +81,7 @@ class _Pieces:
             self._length += len(text)
 
     def original_span(self, span: tuple[int, int]) -> tuple[int, int]:
-        """A span of the rewritten text, in the original; a piece that stands for something is mapped as a whole."""
+        """Map a span of the rewritten text to the original. A replaced piece is mapped as a whole."""
         start = self._original(span[0], bisect.bisect_right(self._starts, span[0]) - 1)
         if span[0] == span[1]:
             return start, start
@@ -98,12 +98,12 @@ class _Pieces:
 
 
 def _rename_in_model(model: dict[str, Any], sentinels: Mapping[str, str]) -> None:
-    """Rename special tokens in the model's own vocabulary too: some models take a whole word that they know at once."""
+    """Rename special tokens in the model's own vocabulary too: some models match a whole known word at once."""
     vocab = model["vocab"]
     if isinstance(vocab, list):  # Unigram: [piece, score] by id
         model["vocab"] = [[sentinels.get(piece, piece), score] for piece, score in vocab]
         return
-    # What merges build is an ordinary token as well, and merges need its name.
+    # A token that merges build is also an ordinary token, and the merges use its name.
     built = {"".join(m) if isinstance(m, list) else m.replace(" ", "", 1) for m in model.get("merges", ())}
     renamed = {
         content: sentinel for content, sentinel in sentinels.items() if content in vocab and content not in built

@@ -1,6 +1,6 @@
-"""The checkpoint's tokenizer: text to ids, with media markers and user text kept apart by character offset.
+"""The checkpoint's tokenizer: turns text into ids, and finds media markers and user text by character offset.
 
-Safe to use from many threads. Knows nothing about chat templates or media.
+Thread-safe. Independent of chat templates and media.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ _TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer with what serving needs beside it.
+    """A Hugging Face tokenizer with additional methods for serving.
 
-    `hf` is the tokenizer object of Transformers; calling this object calls it, and attributes not found here are its
-    own (`apply_chat_template`, `padding_side`, …). `backend` is our own copy of its `tokenizers.Tokenizer`: it is never
-    changed, so that threads can share it whatever a user does with `hf`.
+    hf: the tokenizer object of Transformers. Calling this object calls it, and attributes that are not defined here are
+        looked up in it (`apply_chat_template`, `padding_side`, …).
+    backend: our own copy of its `tokenizers.Tokenizer`. It never changes, so that threads can share it, whatever a user
+        does with `hf`.
     """
 
     def __init__(self, hf: Any) -> None:
         if not getattr(hf, "is_fast", False):
             raise CheckpointError(
-                f"the tokenizer class {type(hf).__name__} has no fast backend, which media offsets need: "
+                f"the tokenizer class {type(hf).__name__} has no fast backend, which media offsets require: "
                 "save it with a tokenizer.json"
             )
         self.hf = hf
         state = json.loads(hf.backend_tokenizer.to_str())
-        state["truncation"] = state["padding"] = None  # a user's settings; prompts are never cut or filled
+        state["truncation"] = state["padding"] = None  # prompts are never truncated or padded
         self.backend = tokenizers.Tokenizer.from_str(json.dumps(state))
         self.vocab_size: int = self.backend.get_vocab_size(with_added_tokens=True)
         self.bos_token_id: int | None = hf.bos_token_id
@@ -67,35 +68,35 @@ class Tokenizer:
 
     @classmethod
     def wrap(cls, value: Any) -> Tokenizer:
-        """`value` itself, or made of a fast tokenizer of Transformers. Raises TypeError for anything else."""
+        """Return `value`, or wrap a fast tokenizer of Transformers. Raises TypeError for anything else."""
         if isinstance(value, cls):
             return value
         if not getattr(value, "is_fast", False):
             raise TypeError(
-                f"tokenizer must be a Tokenizer or a fast tokenizer of Transformers, not {type(value).__name__}"
+                f"tokenizer must be a Tokenizer or a fast tokenizer of Transformers, got {type(value).__name__}"
             )
         return cls(value)
 
     @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False) -> Tokenizer:
-        """Return the tokenizer of a checkpoint folder: its tokenizer.json as it is published, or else what Transformers
-        converts from another file. Raises `CheckpointError` when there is none or it is damaged."""
+        """Load the tokenizer of a checkpoint folder: its tokenizer.json unchanged, or else Transformers' conversion of
+        another file. Raises `CheckpointError` if there is none or it is damaged."""
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         if not any((path / name).is_file() for name in _TOKENIZER_FILES):
-            raise CheckpointError(f"{path}: no tokenizer: neither tokenizer.json nor another tokenizer file is there")
+            raise CheckpointError(f"{path}: no tokenizer: there is no tokenizer.json and no other tokenizer file")
         extra_templates = [f"additional_chat_templates/{p.name}" for p in path.glob("additional_chat_templates/*")]
         check_tokenizer_files(path, (*_READ_BY_TRANSFORMERS, *extra_templates))
         try:
             if (path / "tokenizer.json").is_file():
-                # The classes of single models take the vocabulary out of the file and cut texts by rules of their own.
+                # The classes of specific models use only the vocabulary in the file, with their own pre-tokenizer.
                 hf = PreTrainedTokenizerFast.from_pretrained(str(path))
             else:
                 hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
             return cls(hf)
         except (KeyboardInterrupt, SystemExit, GeneratorExit, CheckpointError):
             raise
-        except BaseException as error:  # readers raise anything; a panic of tokenizers is no Exception
+        except BaseException as error:  # readers raise anything; a panic of tokenizers is not an Exception
             hint = "" if trust_remote_code else " (trust_remote_code is off)"
             raise CheckpointError(f"cannot load the tokenizer of {path}{hint}: {error}") from error
 
@@ -108,15 +109,17 @@ class Tokenizer:
         return getattr(self.hf, name)
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token spelled exactly so, or None."""
+        """Return the id of the token with exactly this spelling, or None."""
         result: int | None = self.backend.token_to_id(token)
         return result
 
     def encode(self, text: str, *, add_special_tokens: bool = False, add_bos: bool | None = None) -> list[int]:
-        """Token ids of `text`; special tokens spelled in it count as such.
+        """Return the token ids of `text`. Spellings of special tokens in it become special tokens.
 
-        `add_special_tokens` adds what the tokenizer puts around a raw text; a BOS that the text already starts with is
-        not doubled. `add_bos` overrides that for the beginning alone: False leaves it out, True puts it there.
+        add_special_tokens: add the special tokens that the tokenizer puts around a raw text. A BOS that the text
+        already
+            starts with is not repeated.
+        add_bos: overrides this for the BOS: False leaves it out, True adds it.
         """
         ids: list[int] = encode_text(self.backend, text, add_special_tokens=add_special_tokens).ids
         prefix = self._prefix_ids
@@ -130,16 +133,15 @@ class Tokenizer:
     def encode_prompt(self, rendered: RenderedPrompt) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
         """Return ids int64 [T] of a rendered prompt, and the (start, stop) token range of each media marker.
 
-        Equals the tokenization of the whole text, but that `rendered.literals` never become special tokens. The ids
-        begin with the tokenizer's own prefix (its BOS) exactly once: it is added where the text does not spell it, and
-        repetitions at the beginning are dropped. Raises `RequestError` for a marker that shares a token with the text
-        beside it.
+        Equals the tokenization of the whole text, except that `rendered.literals` never become special tokens. The ids
+        begin with the tokenizer's prefix (its BOS) exactly once: it is added if the text does not spell it, and
+        repetitions at the beginning are dropped. Raises `RequestError` if a marker shares a token with adjacent text.
         """
         if rendered.literals:
             ids, offsets, tokens = self._literal_tokenizer().encode(rendered.text, rendered.literals)
         else:
             encoding = encode_text(self.backend, rendered.text)
-            has_markers = bool(rendered.markers)  # each of these three makes a new list
+            has_markers = bool(rendered.markers)  # each of these three attributes builds a new list
             ids = encoding.ids
             offsets, tokens = (encoding.offsets, encoding.tokens) if has_markers else ([], [])
         spans = _ascending(rendered.markers)
@@ -152,7 +154,7 @@ class Tokenizer:
         return token_ids, tuple((start + shift, stop + shift) for start, stop in ranges)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Text of the ids; ids outside the vocabulary have none."""
+        """Return the text of the ids. Ids outside the vocabulary have no text."""
         return decode_ids(self.backend, list(map(int, ids)), skip_special_tokens=skip_special_tokens)
 
     def has_more_tokens(self, text: str, max_tokens: int) -> bool:
@@ -160,14 +162,14 @@ class Tokenizer:
         return has_more_tokens(self.backend, text, max_tokens)
 
     def _literal_tokenizer(self) -> LiteralTokenizer:
-        """Made at the first text that needs it: most processes never do."""
+        """Build the tokenizer for literals. It is built when it is first needed; most processes never need it."""
         with self._literals_lock:
             if self._literals is None:
                 self._literals = LiteralTokenizer.build(self.backend.to_str(), self.added_tokens)
             return self._literals
 
     def _find_prefix(self) -> list[int]:
-        """What the tokenizer puts before a raw text."""
+        """Return the ids that the tokenizer puts before a raw text."""
         plain, framed = (self.backend.encode("a", add_special_tokens=add).ids for add in (False, True))
         for start in range(len(framed) - len(plain) + 1):
             if framed[start : start + len(plain)] == plain:
@@ -181,27 +183,27 @@ class Tokenizer:
     def _find_marker(
         self, text: str, span: tuple[int, int], ids: list[int], offsets: list[tuple[int, int]], tokens: list[str]
     ) -> tuple[int, int]:
-        """Token range that covers exactly the characters `span`."""
+        """Return the token range that covers exactly the characters `span`."""
         touching = _tokens_touching(offsets, span)
         if touching is None:
             raise _bad_marker(text, span)
         first, last = touching
         start, stop = offsets[first][0], offsets[last][1]
         if (start, stop) != span:
-            # A marker token with lstrip / rstrip takes the blanks around it along: they are part of it.
+            # A marker token with lstrip / rstrip includes the whitespace around it.
             is_added = ids[first] in self.added_tokens and ids[last] in self.added_tokens
             if not is_added or text[start:stop].strip() != text[span[0] : span[1]].strip():
                 raise _bad_marker(text, span)
         elif (
             ids[first] not in self.added_tokens and tokens[first][0] in "Ġ▁" and first and offsets[first - 1][1] < start
         ):
-            raise _bad_marker(text, span)  # the blank before it is in its first token, though not in its offsets
+            raise _bad_marker(text, span)  # its first token includes the space before it, although its offsets do not
         return first, last + 1
 
 
 def _tokens_touching(offsets: Sequence[tuple[int, int]], span: tuple[int, int]) -> tuple[int, int] | None:
-    """First and last index of the tokens that hold characters of `span`."""
-    # Stops never descend, so the search can skip to the neighbourhood; empty tokens hold no characters.
+    """Return the first and last index of the tokens that hold characters of `span`, or None."""
+    # Stops never decrease, so a binary search finds the first candidate. Empty tokens hold no characters.
     low = bisect.bisect_right(offsets, span[0], key=lambda offset: offset[1])
     high = low
     while high < len(offsets) and offsets[high][0] < span[1]:
@@ -220,21 +222,21 @@ def _bad_marker(text: str, span: tuple[int, int]) -> RequestError:
     around = text[max(0, span[0] - 16) : span[1] + 16]
     return RequestError(
         ErrorCode.INVALID_REQUEST,
-        f"the media marker {text[span[0] : span[1]]!r} runs into the text beside it ({around!r}): "
-        "separate it, e.g. by a newline",
+        f"the media marker {text[span[0] : span[1]]!r} shares a token with the text beside it ({around!r}): "
+        "separate them, for example with a newline",
         "messages",
     )
 
 
 def _default_chat_template(template: Any) -> str | None:
-    """The template text; of several named ones the one called 'default'."""
+    """Return the template text. Of several named templates, it is the one named 'default'."""
     if isinstance(template, dict):
         template = template.get("default")
     return template if isinstance(template, str) else None
 
 
 def _is_byte_level(decoder: dict[str, Any]) -> bool:
-    """Whether decoding is nothing but byte-level BPE's alphabet."""
+    """Return whether decoding uses only byte-level BPE's alphabet."""
     if decoder.get("type") == "Sequence":
         parts = decoder.get("decoders") or []
         return len(parts) == 1 and _is_byte_level(parts[0])

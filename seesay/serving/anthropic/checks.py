@@ -1,5 +1,5 @@
-"""What Anthropic's API refuses although each block is well-formed: results of tools that nobody called, and pictures of
-another type than they are said to be."""
+"""Checks across well-formed blocks, as in Anthropic's API: a tool result must answer a tool call, and a picture must
+have the media type that its source declares."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from seesay.serving.errors import bad_request
 
-_HEAD_CHARS = 24  # of base64: 18 bytes, enough for every signature
+_HEAD_CHARS = 24  # base64 characters: 18 bytes, enough for every signature
 
 
 def check_tools(messages: Sequence[Any]) -> None:
     """Check that each tool result answers a call in the assistant's turn before, and that each call is answered in the
     user's turn after. Raises `ApiError` 400 that names the block at fault."""
-    calls: dict[str, str] = {}  # id → place, of the calls that wait for a result
+    calls: dict[str, str] = {}  # id → place of each call without a result so far
     answered: set[str] = set()
     last_role = None
     for index, message in enumerate(messages):
         role = message.get("role") if isinstance(message, Mapping) else None
-        if role == "assistant" and last_role == "user":  # turns of one role that follow each other are one
+        if role == "assistant" and last_role == "user":  # consecutive turns of one role count as one turn
             _check_all_answered(calls)
             answered.clear()
         last_role = role
@@ -43,30 +43,30 @@ def _blocks_of(message: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any
 
 def _add_call(calls: dict[str, str], call_id: Any, place: str) -> None:
     if not isinstance(call_id, str) or not call_id:
-        raise bad_request(f"{place}.id must be a text that is not empty", f"{place}.id")
+        raise bad_request(f"{place}.id must be a non-empty string", f"{place}.id")
     if call_id in calls:
-        raise bad_request(f"{place}.id: {call_id[:60]!r} is the id of another tool_use, too", f"{place}.id")
+        raise bad_request(f"{place}.id: {call_id[:60]!r} is also the id of another tool_use", f"{place}.id")
     calls[call_id] = place
 
 
 def _take_result(calls: dict[str, str], answered: set[str], call_id: Any, place: str) -> None:
     name = f"{place}.tool_use_id"
     if not isinstance(call_id, str) or not call_id:
-        raise bad_request(f"{name} must be a text that is not empty", name)
+        raise bad_request(f"{name} must be a non-empty string", name)
     if call_id in answered:
-        raise bad_request(f"{name}: {call_id[:60]!r} has a tool_result already", name)
+        raise bad_request(f"{name}: {call_id[:60]!r} already has a tool_result", name)
     if calls.pop(call_id, None) is None:
-        raise bad_request(f"{name}: there is no tool_use {call_id[:60]!r} in the assistant's turn before", name)
+        raise bad_request(f"{name}: there is no tool_use {call_id[:60]!r} in the preceding assistant turn", name)
     answered.add(call_id)
 
 
 def _check_all_answered(calls: Mapping[str, str]) -> None:
     for call_id, place in calls.items():
-        raise bad_request(f"{place}: tool_use {call_id[:60]!r} has no tool_result in the turn after", place)
+        raise bad_request(f"{place}: tool_use {call_id[:60]!r} has no tool_result in the next turn", place)
 
 
 def check_media_type(media_type: str, data: str, place: str) -> None:
-    """Raise `ApiError` 400 unless a picture in base64 begins like one of `media_type`; `place` is its source's."""
+    """Raise `ApiError` 400 unless the base64 `data` begins like a picture of `media_type`. `place` names the source."""
     try:
         head = base64.b64decode(data[:_HEAD_CHARS] + "=" * (-len(data[:_HEAD_CHARS]) % 4), validate=True)
     except (binascii.Error, ValueError):
@@ -76,7 +76,7 @@ def check_media_type(media_type: str, data: str, place: str) -> None:
         raise bad_request(f"{place}.data is not a JPEG, PNG, GIF or WebP picture", f"{place}.data")
     if found != media_type:
         raise bad_request(
-            f"{place}.media_type is {media_type}, but the data are a picture of type {found}", f"{place}.media_type"
+            f"{place}.media_type is {media_type}, but the data is a picture of type {found}", f"{place}.media_type"
         )
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's messages as values, checked before anything is fetched. A bad one is refused with 400 that names it."""
+"""Turn Anthropic's messages into `Message`s, checked before any media is fetched. Errors are 400 and name the field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNSUPPORTED = ("document", "search_result", "thinking", "redacted_thinking", "s
 
 
 def read_conversation(system: object, messages: object, limits: MediaLimits) -> tuple[Message, ...]:
-    """The system prompt and the turns. TowerPacer of one role that follow each other become one."""
+    """Return the system prompt and the turns. Consecutive turns of one role are merged."""
     if not isinstance(messages, list) or not messages:
         raise bad_request("messages must be a list with at least one message", "messages")
     turns = [
@@ -33,7 +33,7 @@ def read_conversation(system: object, messages: object, limits: MediaLimits) -> 
 
 
 def _merge(turns: Sequence[Message]) -> Iterator[Message]:
-    """Make one turn of those of one role that follow each other; tool results and tool calls stay apart."""
+    """Merge consecutive turns of one role. Tool results and tool calls stay separate turns."""
     numbers = itertools.count()
     for (role, _), group in itertools.groupby(
         turns, lambda turn: (turn.role, next(numbers) if turn.extra or turn.role == "tool" else -1)
@@ -49,7 +49,7 @@ def _read_system(system: object) -> list[Message]:
     if isinstance(system, str):
         return [Message(role="system", parts=(TextPart(text=system),))]
     if not isinstance(system, list):
-        raise bad_request("system must be a text or a list of text blocks", "system")
+        raise bad_request("system must be a string or a list of text blocks", "system")
     parts: list[Part] = []
     for index, block in enumerate(system):
         where = f"system[{index}]"
@@ -60,19 +60,21 @@ def _read_system(system: object) -> list[Message]:
 
 
 def _read_message(message: object, where: str, limits: MediaLimits, *, is_last: bool) -> list[Message]:
-    """The message as turns: tool results are turns of their own."""
+    """Return the message as turns. Each tool result becomes a separate turn."""
     if not isinstance(message, Mapping):
         raise bad_request(f"{where} must be an object with role and content", where)
     _refuse_unknown(message, ("role", "content"), where)
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant"):
-        raise bad_request(f"{where}.role must be user or assistant (the system prompt is a field)", f"{where}.role")
+        raise bad_request(
+            f"{where}.role must be user or assistant (the system prompt goes into the field system)", f"{where}.role"
+        )
     if isinstance(content, str):
         content = [{"type": "text", "text": content}] if content else []
     if not isinstance(content, list):
-        raise bad_request(f"{where}.content must be a text or a list of blocks", f"{where}.content")
+        raise bad_request(f"{where}.content must be a string or a list of blocks", f"{where}.content")
     if not content and not (is_last and role == "assistant"):
-        raise bad_request(f"{where}.content is empty", f"{where}.content")
+        raise bad_request(f"{where}.content must not be empty", f"{where}.content")
     if role == "assistant":
         return _read_assistant(content, where)
     results: list[Message] = []
@@ -97,7 +99,7 @@ def _read_assistant(content: list[Any], where: str) -> list[Message]:
         elif kind == "tool_use":
             calls.append(_read_tool_use(block, path))
         else:
-            raise bad_request(f"{path}: an assistant's turn holds text and tool_use blocks, not {kind}", f"{path}.type")
+            raise bad_request(f"{path}: an assistant turn takes text and tool_use blocks, got {kind}", f"{path}.type")
     return [Message(role="assistant", parts=tuple(parts), extra={"tool_calls": calls} if calls else {})]
 
 
@@ -115,7 +117,7 @@ def _read_tool_result(block: Mapping[str, Any], where: str, limits: MediaLimits)
     if isinstance(content, str):
         content = [{"type": "text", "text": content}] if content else []
     if not isinstance(content, list | None):
-        raise bad_request(f"{where}.content must be a text or a list of blocks", f"{where}.content")
+        raise bad_request(f"{where}.content must be a string or a list of blocks", f"{where}.content")
     parts = [_read_part(part, f"{where}.content[{index}]", limits) for index, part in enumerate(content or ())]
     return Message(role="tool", parts=tuple(parts), extra={"tool_call_id": str(block.get("tool_use_id") or "")})
 
@@ -135,7 +137,7 @@ def _read_text(block: Mapping[str, Any], where: str) -> TextPart:
     _refuse_unknown(block, ("type", "text", "cache_control"), where)
     text = block.get("text")
     if not isinstance(text, str) or not text:
-        raise bad_request(f"{where}.text must be a text that is not empty", f"{where}.text")
+        raise bad_request(f"{where}.text must be a non-empty string", f"{where}.text")
     return TextPart(text=text)
 
 
@@ -158,7 +160,7 @@ def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Me
         _refuse_unknown(source, ("type", "url"), path)
         check_source(source.get("url"), limits, f"{path}.url")
         return MediaPart(modality=Modality.IMAGE, source=source["url"])
-    raise bad_request(f"{path}.type must be base64 or url, not {_shorten(source.get('type'))}", f"{path}.type")
+    raise bad_request(f"{path}.type must be base64 or url, got {_shorten(source.get('type'))}", f"{path}.type")
 
 
 def _kind_of(block: object, where: str) -> str:
@@ -169,7 +171,7 @@ def _kind_of(block: object, where: str) -> str:
 
 def _fail_kind(kind: str, where: str) -> NoReturn:
     known = kind in _UNSUPPORTED
-    why = f"{kind} blocks are not supported" if known else f"the type {_shorten(kind)} is unknown here"
+    why = f"{kind} blocks are not supported" if known else f"unknown block type {_shorten(kind)}"
     raise bad_request(f"{where}: {why}; send text, image or tool_result", f"{where}.type")
 
 

@@ -41,7 +41,7 @@ _KINDS = {
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The routes, over `state`; errors under them have Anthropic's envelope."""
+    """Return the routes. Errors under their paths have Anthropic's envelope."""
     state.envelopes.register(_PREFIX, make_envelope)
     errors: dict[int | str, dict[str, Any]] = {
         status: {"model": MessagesErrorResponse, "description": "an error"} for status in ("4XX", "5XX")
@@ -69,7 +69,7 @@ def make_router(state: ServerState) -> APIRouter:
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
     async def count(body: CountTokensRequest, http: Request) -> TokensCount:
-        """How many tokens the prompt of a request has, pictures included. Nothing is answered."""
+        """Count the tokens in the prompt of a request, pictures included. No answer is generated."""
         state.check_model(body.model)
         prompt = await off_loop(http, read_conversation, body.system, body.messages, state.settings.media)
         config = state.defaults.make_config(max_new_tokens=1)
@@ -80,7 +80,7 @@ def make_router(state: ServerState) -> APIRouter:
 
 
 def make_envelope(error: ApiError) -> dict[str, Any]:
-    """`{"type": "error", "error": {"type", "message"}}`."""
+    """Return Anthropic's body of an error: `{"type": "error", "error": {"type", "message"}}`."""
     kind = _KINDS.get(error.status_code) or ("invalid_request_error" if error.status_code < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
@@ -90,7 +90,8 @@ def _make_error_event(error: ApiError) -> bytes:
 
 
 def _template_options(prompt: tuple[Message, ...]) -> dict[str, Any]:
-    """An assistant's turn at the end is the beginning of the answer. Raises `ApiError` for one that ends in blanks."""
+    """Return the template's options. A final assistant turn is continued as the beginning of the answer; raises
+    `ApiError` if it ends in whitespace."""
     last = prompt[-1]
     if last.role != "assistant" or last.extra:
         return {}
@@ -101,10 +102,10 @@ def _template_options(prompt: tuple[Message, ...]) -> dict[str, Any]:
 
 
 class _Reply:
-    """The answer to one request, whole or streamed."""
+    """The answer to one request, complete or streamed."""
 
     def __init__(self, state: ServerState, body: MessagesRequest) -> None:
-        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         state.check_model(body.model)
         self._state = state
         self._stop_sequences = body.stop_sequences or []
@@ -132,7 +133,7 @@ class _Reply:
         }
 
     def make_message(self, text: str, last: OutputDelta) -> dict[str, Any]:
-        """`AnswerMessage` as JSON; an answer without a word has no blocks."""
+        """Return the `AnswerMessage` as JSON. An empty answer has no blocks."""
         return {
             **self._head,
             "content": [{"type": "text", "text": text, "citations": None}] if text else [],
@@ -141,7 +142,7 @@ class _Reply:
         }
 
     async def stream(self, caller: Caller) -> AsyncGenerator[bytes, None]:
-        """The events, from `message_start` to `message_stop`."""
+        """Yield the events, from `message_start` to `message_stop`."""
         has_begun = has_block = False
         async with aclosing(self._state.answering.deltas([self.request], caller=caller)) as deltas:
             async for _, delta in deltas:
@@ -172,13 +173,13 @@ class _Reply:
         return _event({"type": "message_start", "message": {**self._head, **nothing_yet}})
 
     def _make_stop(self, last: OutputDelta) -> dict[str, Any]:
-        """Why the answer ended, and at which stop sequence."""
+        """Return the stop reason, and the stop sequence that was found."""
         if last.finish_reason == "length":
             usage = last.usage or Usage()
             is_full = usage.completion_tokens < self._max_tokens
             return {"stop_reason": "model_context_window_exceeded" if is_full else "max_tokens", "stop_sequence": None}
         found = last.stop_reason
-        if isinstance(found, int):  # a special token, which may be a stop sequence too
+        if isinstance(found, int):  # a token id, whose text may be one of the stop sequences
             ids = {self._state.engine.tokenizer.token_id(word): word for word in self._stop_sequences}
             found = ids.get(found)
         if found is not None and found in self._stop_sequences:
@@ -191,7 +192,7 @@ def _event(data: dict[str, Any]) -> bytes:
 
 
 def _make_usage(usage: Usage | None) -> dict[str, int]:
-    """Anthropic counts what came from a cache apart."""
+    """Return Anthropic's usage, which counts cached prompt tokens separately."""
     usage = usage or Usage()
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,

@@ -1,4 +1,4 @@
-"""The list of models as Anthropic's clients read it."""
+"""The list of models in Anthropic's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ModelInfo(BaseModel):
-    """A model. Its two limits hold for prompt and answer together."""
+    """A model. Each of its two limits is for prompt and answer together."""
 
     id: str
     type: Literal["model"] = "model"
@@ -48,7 +48,7 @@ def make_info(state: ServerState, name: str) -> ModelInfo:
 
 
 def make_page(infos: Sequence[ModelInfo], *, limit: int, after_id: str | None, before_id: str | None) -> ModelPage:
-    """Return at most `limit` of `infos`, next to the one that is named. Raises `ApiError` 400 for an unknown name."""
+    """Return at most `limit` of `infos`, before or after the named one. Raises `ApiError` 400 for an unknown name."""
     ids = [info.id for info in infos]
     for name, cursor in (("after_id", after_id), ("before_id", before_id)):
         if cursor is not None and cursor not in ids:

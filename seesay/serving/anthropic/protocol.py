@@ -1,4 +1,4 @@
-"""The messages API of Anthropic as pydantic models. Every field works or is refused with 400 that names it."""
+"""Anthropic's messages API as pydantic models. Every field has an effect or is refused with a 400 that names it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LATER = "not supported yet"
 class TextBlock(StrictModel):
     type: Literal["text"]
     text: str = Field(min_length=1)
-    cache_control: dict[str, Any] | None = Field(None, description="accepted: equal beginnings are always cached here")
+    cache_control: dict[str, Any] | None = Field(None, description="accepted, not used: prefix caching is always on")
     citations: list[Any] | None = Field(None, max_length=0)
 
 
 class Base64Source(StrictModel):
-    """data: a picture of this type."""
+    """data: a picture of type `media_type`, in base64."""
 
     type: Literal["base64"]
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
@@ -45,7 +45,7 @@ class ImageBlock(StrictModel):
 
 
 class ToolUseBlock(StrictModel):
-    """A call, which a `tool_result` in the user's next turn answers."""
+    """A tool call. A `tool_result` in the user's next turn answers it."""
 
     type: Literal["tool_use"]
     id: str = Field(min_length=1)
@@ -55,7 +55,7 @@ class ToolUseBlock(StrictModel):
 
 
 class ToolResultBlock(StrictModel):
-    """What a tool answered: texts and pictures. Its call is in the assistant's turn before."""
+    """The result of a tool call in the preceding assistant turn: texts and pictures."""
 
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1)
@@ -69,14 +69,14 @@ AssistantBlock = Annotated[TextBlock | ToolUseBlock, Field(discriminator="type")
 
 
 class UserMessage(StrictModel):
-    """What the user says. TowerPacer of one role that follow each other are one."""
+    """A turn of the user. Consecutive turns of one role count as one."""
 
     role: Literal["user"]
     content: Annotated[str, Field(min_length=1)] | Annotated[list[UserBlock], Field(min_length=1)]
 
 
 class AssistantMessage(StrictModel):
-    """What was answered. A turn at the end begins the answer; only that may be empty."""
+    """A turn of the assistant. As the last message it is the beginning of the answer, and only then may it be empty."""
 
     role: Literal["assistant"]
     content: str | list[AssistantBlock]
@@ -89,21 +89,21 @@ InputMessage = Annotated[UserMessage | AssistantMessage, Field(discriminator="ro
 
 
 class CountTokensRequest(RequestModel):
-    """`POST /v1/messages/count_tokens`: what of a request makes its prompt."""
+    """`POST /v1/messages/count_tokens`: the fields of a request that make up its prompt."""
 
     refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
         "tools": (([],), _LATER),
-        "tool_choice": (({"type": "auto"}, {"type": "none"}), f"{_LATER} (but for auto and none, without tools)"),
-        "thinking": (({"type": "disabled"},), "not supported (but for type disabled)"),
+        "tool_choice": (({"type": "auto"}, {"type": "none"}), f"{_LATER}, except auto and none without tools"),
+        "thinking": (({"type": "disabled"},), "not supported, except type disabled"),
         "mcp_servers": (([],), "not supported"),
         "output_config": (({},), _LATER),
         "output_format": ((), _LATER),
         "context_management": ((), "not supported"),
         "container": ((), "not supported"),
-        "cache_control": (({"type": "ephemeral"},), "not supported (but for ephemeral: caching is always on)"),
+        "cache_control": (({"type": "ephemeral"},), "not supported, except ephemeral (prefix caching is always on)"),
         "user_profile_id": ((), "not supported"),
         "workspace_id": ((), "not supported"),
-        "speed": (("standard",), "not supported (but for standard)"),
+        "speed": (("standard",), "not supported, except standard"),
     }
 
     model: str | None = Field(None, description="a name of /v1/models; may be left out")
@@ -118,7 +118,7 @@ class MessagesRequest(CountTokensRequest):
 
     refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
         **CountTokensRequest.refused,
-        "service_tier": (("auto", "standard_only"), "not supported (but for auto and standard_only)"),
+        "service_tier": (("auto", "standard_only"), "not supported, except auto and standard_only"),
         "inference_geo": ((), "not supported"),
         "diagnostics": ((), "not supported"),
     }
@@ -129,7 +129,7 @@ class MessagesRequest(CountTokensRequest):
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
     top_k: int | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
-    metadata: Metadata | None = Field(None, description="not used, as nobody is told")
+    metadata: Metadata | None = Field(None, description="accepted, not used")
 
     @field_validator("stop_sequences")
     @classmethod
@@ -152,7 +152,7 @@ class AnswerBlock(BaseModel):
 
 
 class AnswerUsage(BaseModel):
-    """`input_tokens` are those that were computed; `cache_read_input_tokens` came from the prefix cache."""
+    """`input_tokens` were computed; `cache_read_input_tokens` came from the prefix cache."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -198,7 +198,7 @@ class MessagesErrorResponse(BaseModel):
 
 
 class MessageStart(BaseModel):
-    """The prompt's tokens are not counted yet: `message_delta` has them."""
+    """The first event. The prompt's tokens are not counted yet; `message_delta` has their number."""
 
     type: Literal["message_start"] = "message_start"
     message: AnswerMessage
@@ -242,7 +242,7 @@ class MessageStop(BaseModel):
 
 
 class MessageStreamEvent(BaseModel):
-    """One event of a streamed answer of `/v1/messages`; its SSE `event:` is the same as its `type`."""
+    """One event of a streamed answer of `/v1/messages`. Its SSE `event:` equals its `type`."""
 
     event: Annotated[
         MessageStart | ContentBlockStart | ContentBlockDelta | ContentBlockStop | MessageDelta | MessageStop,

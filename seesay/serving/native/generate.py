@@ -22,7 +22,7 @@ _PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_wor
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The route, over `state`."""
+    """Return the route."""
     router = make_api_router("native")
 
     @router.post(

@@ -1,4 +1,4 @@
-"""`/v1/chat/interactive`: a chat whose history the server keeps (LMDeploy's manual, 1.6.2)."""
+"""`/v1/chat/interactive`: a chat whose history the server stores (LMDeploy's manual, 1.6.2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAM_NAMES = {"max_new_tokens": "request_output_len", "random_seed": "seed", "s
 
 
 def make_router(state: ServerState, sessions: SessionStore | None = None) -> APIRouter:
-    """The route, over `state`."""
+    """Return the route."""
     router = make_api_router("native")
     store = SessionStore() if sessions is None else sessions
 
@@ -94,12 +94,12 @@ async def _collect(pieces: AsyncGenerator[dict[str, Any], None]) -> dict[str, An
 
 
 class _Reply:
-    """The answer to one turn. `key` is that of its session; None keeps nothing."""
+    """The answer to one turn. `key` is that of its session; None stores nothing."""
 
     def __init__(
         self, state: ServerState, store: SessionStore, body: InteractiveRequest, key: tuple[bytes, int] | None
     ) -> None:
-        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         if body.request_output_len == 0:
             raise bad_request("request_output_len must be at least 1", "request_output_len")
         self._state = state
@@ -113,11 +113,11 @@ class _Reply:
         )
         check_num_media(len(body.image_urls), state.settings.media, "image_url")
         self._turn = read_messages(_as_messages(body), state.settings.media, param="prompt")
-        self._streams = bool(body.stream) or key is not None  # what was said until a cancel is kept, streamed or not
+        self._streams = bool(body.stream) or key is not None  # a session stores the text generated before a cancel
 
     async def pieces(self, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
-        """What is new, as it comes; the last piece has a finish reason. A turn that was answered, or stopped with
-        `cancel` after its first word, becomes part of the session."""
+        """Yield new pieces as they come; the last one has a finish reason. The turn becomes part of the session once it
+        is answered, or when it is cancelled after its first text."""
         if self._key is None:
             async for piece in self._answer(Conversation(), caller):
                 yield piece
@@ -174,10 +174,10 @@ class _Reply:
 def _as_messages(body: InteractiveRequest) -> list[Any]:
     if not isinstance(body.prompt, str):
         if not isinstance(body.prompt, list):
-            raise bad_request("prompt must be a text or a list of messages", "prompt")
+            raise bad_request("prompt must be a string or a list of messages", "prompt")
         return body.prompt
     if not body.prompt and not body.image_urls:
-        raise bad_request("prompt is empty", "prompt")
+        raise bad_request("prompt must not be empty", "prompt")
     if not body.image_urls:
         return [{"role": "user", "content": body.prompt}]
     parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in body.image_urls]
@@ -187,7 +187,8 @@ def _as_messages(body: InteractiveRequest) -> list[Any]:
 async def _until(
     deltas: AsyncGenerator[tuple[int, OutputDelta], None], cancelled: asyncio.Event
 ) -> AsyncGenerator[OutputDelta, None]:
-    """The deltas, until they end or `cancelled` is set. Leaving closes them, which aborts their request."""
+    """Yield the deltas until they end or `cancelled` is set. Closing this generator closes them, which aborts their
+    request."""
     stop = asyncio.ensure_future(cancelled.wait())
     try:
         async with aclosing(deltas):

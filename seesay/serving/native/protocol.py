@@ -1,6 +1,7 @@
 """Requests and answers of `/v1/chat/interactive`, `/generate`, `/tokenize` and `/detokenize` as pydantic models.
 
-Names are LMDeploy's where it has the route, else vLLM's. Every field works or is refused with 400 that names it.
+Names are LMDeploy's where it has the route, else vLLM's. Every field has an effect or is refused with a 400 that names
+it.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from seesay.serving.fields import Texts, TokenIds, exactly_one
 from seesay.serving.openai.message_parts import ChatMessages
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, RequestModel, SamplingFields
 
-_ONE = ((1,), "not supported here: there is one answer")
+_ONE = ((1,), "not supported: this route gives one answer")
 _NOT_HERE = ((), "not a field of this route")
-_NO_ADAPTERS = ((), "not supported: no adapters can be loaded")
+_NO_ADAPTERS = ((), "not supported: adapters cannot be loaded")
 
 
 # --- /v1/chat/interactive --------------------------------------------------------------------------------------------
 
 
 class InteractiveRequest(SamplingFields):
-    """`POST /v1/chat/interactive`. Sessions belong to the API key they were begun with.
+    """`POST /v1/chat/interactive`. A session belongs to the API key that started it.
 
-    With `interactive_mode` the server remembers what was said under a `session_id`; without, it forgets that, and
-    answers the prompt alone. `cancel` stops the answer that the session is getting.
+    With `interactive_mode` the server stores the conversation of a `session_id`. Without it the server deletes the
+    stored conversation and answers the prompt alone. `cancel` stops the session's running answer.
     """
 
     refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
@@ -37,22 +38,22 @@ class InteractiveRequest(SamplingFields):
         "adapter_name": _NO_ADAPTERS,
     }
 
-    prompt: SkipValidation[str | ChatMessages] = Field(description="what the user says, or OpenAI messages")
-    image_url: str | Texts | None = Field(None, description="pictures that come with a prompt that is a text")
-    session_id: int = Field(-1, ge=-1, lt=1 << 63, description="-1 is no session")
+    prompt: SkipValidation[str | ChatMessages] = Field(description="the user's text, or OpenAI messages")
+    image_url: str | Texts | None = Field(None, description="pictures for a prompt that is a string")
+    session_id: int = Field(-1, ge=-1, lt=1 << 63, description="-1: no session")
     interactive_mode: bool = False
-    request_output_len: int | None = Field(None, ge=0, description="longest answer; default: what fits")
+    request_output_len: int | None = Field(None, ge=0, description="longest answer in tokens; default: as many as fit")
     spaces_between_special_tokens: bool | None = None
     cancel: bool = False
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.cancel and self.session_id < 0:
-            raise bad_request("cancel needs the session_id of the answer to stop", "session_id")
+            raise bad_request("cancel requires the session_id of the answer to stop", "session_id")
         if self.interactive_mode and self.session_id < 0:
-            raise bad_request("interactive_mode needs a session_id, 0 or above", "session_id")
+            raise bad_request("interactive_mode requires a session_id of at least 0", "session_id")
         if self.image_url is not None and not isinstance(self.prompt, str):
-            raise bad_request("image_url is for prompts that are texts; messages hold their own pictures", "image_url")
+            raise bad_request("image_url requires a prompt that is a string; put pictures into messages", "image_url")
         return self
 
     @property
@@ -61,9 +62,11 @@ class InteractiveRequest(SamplingFields):
 
 
 class InteractiveAnswer(BaseModel):
-    """An answer, or in a stream a piece of it. `tokens` are those generated so far, `input_tokens` what this turn
-    adds to the prompt, `history_tokens` those of the turns before, generated ones without a text included;
-    `input_tokens` is null until the last piece."""
+    """An answer, or a piece of a streamed answer.
+
+    tokens: number of tokens generated so far. input_tokens: number that this turn adds to the prompt, null until the
+    last piece. history_tokens: number in earlier turns, including generated tokens without a text.
+    """
 
     text: str
     tokens: int
@@ -76,31 +79,29 @@ class InteractiveAnswer(BaseModel):
 
 
 class GenerateRequest(SamplingFields):
-    """`POST /generate`: a raw text or token ids, to which no chat template is applied."""
+    """`POST /generate`: a raw text or token ids. No chat template is applied."""
 
     refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
         "n": _ONE,
         "stream_options": _NOT_HERE,
-        "return_token_ids": ((True,), "always on here"),
+        "return_token_ids": ((True,), "always on"),
         "adapter_name": _NO_ADAPTERS,
     }
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (exactly_one("prompt", "input_ids"),)
 
-    prompt: str | None = Field(None, description="special tokens in it count; <IMAGE_TOKEN> marks where a picture goes")
-    input_ids: TokenIds | None = Field(None, json_schema_extra={"minItems": 1})
-    image_data: str | Texts | None = Field(None, description="URLs of the pictures of `prompt`, in order")
-    max_tokens: int = Field(128, ge=1)
-    return_logprob: bool = False
-    spaces_between_special_tokens: bool | None = None
+    prompt: str | None = Field(None, description="may contain special tokens; <IMAGE_TOKEN> marks the place of a
+    picture") input_ids: TokenIds | None = Field(None, json_schema_extra={"minItems": 1}) image_data: str | Texts | None
+    = Field(None, description="URLs of the pictures of `prompt`, in order") max_tokens: int = Field(128, ge=1)
+    return_logprob: bool = False spaces_between_special_tokens: bool | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if (self.prompt is None) == (self.input_ids is None):
-            raise bad_request("give prompt or input_ids, one of them", "prompt")
+            raise bad_request("give exactly one of prompt and input_ids", "prompt")
         if self.input_ids is not None and (not self.input_ids or self.image_data is not None):
             name = "image_data" if self.input_ids else "input_ids"
-            raise bad_request(f"{name}: input_ids must not be empty, and take no pictures", name)
+            raise bad_request(f"{name}: input_ids must not be empty, and cannot be combined with pictures", name)
         return self
 
     @property
@@ -113,7 +114,7 @@ class FinishReason(BaseModel):
 
 
 class GenerateDetails(BaseModel):
-    """`output_token_logprobs` has (log-probability, token id) per new token. Counts come with the last piece."""
+    """`output_token_logprobs` has (log-probability, token id) per new token. The last piece of a stream has counts."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -123,7 +124,7 @@ class GenerateDetails(BaseModel):
 
 
 class GenerateAnswer(BaseModel):
-    """An answer of `/generate`, or in a stream what is new of it."""
+    """An answer of `/generate`, or the new part of a streamed answer."""
 
     text: str
     output_ids: list[int]
@@ -142,25 +143,25 @@ class TokenizeRequest(RequestModel):
     prompt: str | None = None
     messages: SkipValidation[ChatMessages | None] = None
     add_special_tokens: bool | None = Field(
-        None, description="of a text: what the tokenizer puts around it; default true"
+        None, description="for prompt: add the tokenizer's special tokens; default true"
     )
-    add_generation_prompt: bool | None = Field(None, description="of a conversation; default true")
+    add_generation_prompt: bool | None = Field(None, description="for messages; default true")
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool = False
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise bad_request("give prompt or messages, one of them", "prompt")
+            raise bad_request("give exactly one of prompt and messages", "prompt")
         for name in ("add_generation_prompt", "chat_template_kwargs"):
             if self.prompt is not None and getattr(self, name) is not None:
-                raise bad_request(f"{name} is for messages", name)
+                raise bad_request(f"{name} requires messages", name)
         if reserved := RESERVED_TEMPLATE_NAMES & set(self.chat_template_kwargs or {}):
             name = f"chat_template_kwargs.{min(reserved)}"
             raise bad_request(f"{name} is set by the server", name)
         if self.messages is not None and self.add_special_tokens is not None:
             raise bad_request(
-                "add_special_tokens is for prompt: a conversation always begins as the model expects",
+                "add_special_tokens requires prompt: the chat template adds the special tokens of a conversation",
                 "add_special_tokens",
             )
         return self

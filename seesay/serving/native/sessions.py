@@ -1,5 +1,5 @@
-"""Conversations that the server remembers, by session. Bounded in number and in bytes: the one that was idle longest
-goes first. Belongs to the event loop that serves."""
+"""Conversations that the server stores, by session. Limited in number and bytes, with LRU eviction. Not thread-safe:
+used from the serving event loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from seesay.values import MediaPart, Message
 MAX_SESSIONS = 1024
 MAX_BYTES = 256 << 20
 
-_MESSAGE_BYTES = 256  # of a message without its content
+_MESSAGE_BYTES = 256  # size of a message without its content
 
 
 class Conversation:
-    """The messages of one session. `cancelled` ends its answer.
+    """The messages of one session. Setting `cancelled` ends its answer.
 
-    num_tokens: the last prompt and all tokens generated for it. num_prompt_tokens: those that the messages take in the
-    next prompt, which are fewer when tokens without a text were generated.
+    num_tokens: length of the last prompt and of all tokens generated for it.
+    num_prompt_tokens: length of the messages in the next prompt; smaller if tokens without a text were generated.
     """
 
     def __init__(self) -> None:
@@ -39,44 +39,44 @@ class SessionStore:
     def __init__(self, *, max_sessions: int = MAX_SESSIONS, max_bytes: int = MAX_BYTES) -> None:
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
-        self._conversations: OrderedDict[Hashable, Conversation] = OrderedDict()  # idle longest first
+        self._conversations: OrderedDict[Hashable, Conversation] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._conversations)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all texts and media references."""
+        """Size of all texts and media references."""
         return sum(conversation.num_bytes for conversation in self._conversations.values())
 
     def forget(self, key: Hashable) -> None:
-        """Drop a conversation; the answer it may be getting ends."""
+        """Delete a conversation, and end its running answer."""
         conversation = self._conversations.pop(key, None)
         if conversation is not None:
             conversation.cancelled.set()
 
     def cancel(self, key: Hashable) -> None:
-        """End the answer that a conversation is getting."""
+        """End the running answer of a conversation."""
         conversation = self._conversations.get(key)
         if conversation is not None and conversation.is_answering:
             conversation.cancelled.set()
 
     @contextmanager
     def answering(self, key: Hashable) -> Iterator[Conversation]:
-        """The conversation of `key`, begun when there is none, for one turn. Raises `ApiError` 409 when another turn of
-        it is being answered, 503 when all that are remembered are."""
+        """Yield the conversation of `key` for one turn, and create it if needed. Raises `ApiError` 409 if another turn
+        of it is being answered, and 503 if all stored conversations are being answered."""
         conversation = self._conversations.get(key)
         if conversation is None:
             conversation = Conversation()
         elif conversation.is_answering:
             raise ApiError(
                 409,
-                "this session is still getting an answer: read it to its end, or stop it with cancel=true",
+                "this session has a running answer: read it to its end, or stop it with cancel=true",
                 param="session_id",
                 code="session_busy",
             )
         conversation.is_answering = True
-        conversation.cancelled = asyncio.Event()  # of the event loop that serves this turn
+        conversation.cancelled = asyncio.Event()  # bound to the event loop that serves this turn
         self._conversations[key] = conversation
         self._conversations.move_to_end(key)
         try:
@@ -98,11 +98,11 @@ class SessionStore:
         self._make_room()
 
     def check_size(self, conversation: Conversation, turn: Sequence[Message]) -> None:
-        """Raises `ApiError` 400 when a conversation with this turn could not be remembered even alone."""
+        """Raise `ApiError` 400 if the conversation with this turn would exceed the limit of the whole store."""
         if conversation.num_bytes + sum(map(_size_of, turn)) > self._max_bytes:
             raise ApiError(
                 400,
-                f"the session would hold more than {self._max_bytes} bytes; start over with interactive_mode=false",
+                f"the session would have more than {self._max_bytes} bytes; start over with interactive_mode=false",
                 param="session_id",
                 code="session_too_large",
             )

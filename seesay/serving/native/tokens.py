@@ -15,12 +15,12 @@ from seesay.values import GenerationRequest
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The routes, over `state`."""
+    """Return the routes."""
     router = make_api_router("native")
 
     @router.post("/tokenize", response_model_exclude_none=True)
     async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
-        """Token ids of a text or conversation, with those that stand for its pictures."""
+        """Return the token ids of a text or conversation, including the placeholders of pictures."""
         state.check_model(body.model)
         tokenizer = state.engine.tokenizer
         if body.prompt is not None:
@@ -42,7 +42,7 @@ def make_router(state: ServerState) -> APIRouter:
 
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeAnswer:
-        """The text of token ids."""
+        """Return the text of token ids."""
         state.check_model(body.model)
         tokenizer = state.engine.tokenizer
         state.check_token_ids(body.tokens, "tokens")

@@ -1,1 +1,1 @@
-"""OpenAI's API: what requests and answers look like (`protocol`), and the routes that give them."""
+"""OpenAI's API: the models of requests and answers (`protocol`), and the routes."""

@@ -32,11 +32,11 @@ from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, describe_events, encode_json
 from seesay.values import GenerationRequest, OutputDelta
 
-_HOLE = "\x00"  # a text that JSON writes in one way, and no model name contains
+_HOLE = "\x00"  # placeholder in a pre-rendered event: JSON encodes it in one way, and no model name contains it
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The route, over `state`."""
+    """Return the route."""
     router = make_api_router("OpenAI")
 
     @router.post(
@@ -61,10 +61,10 @@ def make_router(state: ServerState) -> APIRouter:
 
 
 class ChatReply:
-    """The answer to one chat request, whole or streamed."""
+    """The answer to one chat request, complete or streamed."""
 
     def __init__(self, state: ServerState, body: ChatCompletionRequest, http: Request) -> None:
-        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         state.check_model(body.model)
         self._num_choices = body.n or 1
         state.check_num_choices(1, self._num_choices)
@@ -83,7 +83,7 @@ class ChatReply:
             streams=bool(body.stream),
         )
         if len(media_of(request)) * self._num_choices > state.settings.media.max_items:
-            raise bad_request(f"n={self._num_choices} of a conversation with so many media is too much", "n")
+            raise bad_request(f"n={self._num_choices} is too large for a conversation with so many media", "n")
         self.requests = choices_of(request, self._num_choices)
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer)
@@ -91,7 +91,7 @@ class ChatReply:
         self._includes_usage = body.stream_options is not None and body.stream_options.include_usage
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope)
-        self._frames: dict[int, bytes] = {}  # events with a hole for the text, by choice
+        self._frames: dict[int, bytes] = {}  # pre-rendered event with `_HOLE` in place of the text, by choice
         self._head = {
             "id": make_id("chatcmpl-"),
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
@@ -100,10 +100,10 @@ class ChatReply:
             "system_fingerprint": FINGERPRINT,
         }
 
-    # --- whole -----------------------------------------------------------------------------------------------------
+    # --- complete --------------------------------------------------------------------------------------------------
 
     def make_completion(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """`ChatCompletion` as JSON."""
+        """Return the `ChatCompletion` as JSON."""
         tally = Tally(num_per_prompt=self._num_choices)
         choices = []
         for index, answer in enumerate(answers):
@@ -128,7 +128,7 @@ class ChatReply:
     # --- streamed --------------------------------------------------------------------------------------------------
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The events: the role once per choice, texts, a finish reason once per choice, usage when asked, the end."""
+        """Yield the events: per choice the role, pieces of text, a finish reason; then usage if requested, `[DONE]`."""
         tally = Tally(num_per_prompt=self._num_choices)
         begun: set[int] = set()
         num_left = len(self.requests)
@@ -155,7 +155,7 @@ class ChatReply:
 
     def _make_content(self, index: int, delta: OutputDelta) -> bytes:
         if not self._returns_ids and not self._wants_logprobs:
-            # By far the most frequent event: all but the text is made once.
+            # The most frequent event by far: everything but the text is rendered once.
             return self._content_frame(index) % encode_json(delta.text).encode()
         return self._make_chunk(
             index,

@@ -33,11 +33,11 @@ from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, describe_events, make_event
 from seesay.values import GenerationRequest, OutputDelta
 
-_DEFAULT_MAX_TOKENS = 16  # OpenAI's
+_DEFAULT_MAX_TOKENS = 16  # OpenAI's default
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The route, over `state`."""
+    """Return the route."""
     router = make_api_router("OpenAI")
 
     @router.post(
@@ -65,20 +65,20 @@ def make_router(state: ServerState) -> APIRouter:
 
 
 def count_prompts(prompt: object) -> int:
-    """Return how many prompts a field holds that takes one or several, texts or token ids."""
+    """Return the number of prompts in a field that holds one prompt or several, as text or token ids."""
     return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
 
 
 def name_prompts(prompt: object, param: str) -> list[str]:
-    """Return what the API calls each of these prompts: the field, with an index if it holds several."""
+    """Return the API's name of each prompt: the field, with an index if it holds several."""
     several = isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list)
     return [f"{param}[{index}]" for index in range(count_prompts(prompt))] if several else [param]
 
 
 def read_prompts(state: ServerState, prompt: object, param: str) -> list[str | tuple[int, ...]]:
-    """Return one entry per prompt: a text, or token ids. Raises `ApiError` 400 for an empty one and for unknown ids."""
+    """Return one entry per prompt: text or token ids. Raises `ApiError` 400 for an empty prompt and for unknown ids."""
     if not isinstance(prompt, str | list):
-        raise bad_request(f"{param} must be a text, token ids, or a list of texts or of token ids", param)
+        raise bad_request(f"{param} must be a string, token ids, or a list of strings or of token ids", param)
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         kind = type(prompt[0])
         return [_read_prompt(state, item, kind, f"{param}[{index}]") for index, item in enumerate(prompt)]
@@ -87,9 +87,11 @@ def read_prompts(state: ServerState, prompt: object, param: str) -> list[str | t
 
 def _read_prompt(state: ServerState, prompt: object, kind: type, where: str) -> str | tuple[int, ...]:
     if type(prompt) is not kind:
-        raise bad_request(f"{where} must be {'a text' if kind is str else 'token ids'}, as those before it", where)
+        raise bad_request(
+            f"{where} must be {'a string' if kind is str else 'token ids'}, like the ones before it", where
+        )
     if not prompt:
-        raise bad_request(f"{where} is empty", where)
+        raise bad_request(f"{where} must not be empty", where)
     if isinstance(prompt, str):
         return prompt
     assert isinstance(prompt, list)
@@ -98,10 +100,10 @@ def _read_prompt(state: ServerState, prompt: object, kind: type, where: str) -> 
 
 
 class CompletionReply:
-    """The answers to one completion request, whole or streamed."""
+    """The answers to one completion request, complete or streamed."""
 
     def __init__(self, state: ServerState, body: CompletionRequest, http: Request) -> None:
-        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         state.check_model(body.model)
         self._num_choices = body.n or 1
         state.check_num_choices(count_prompts(body.prompt), self._num_choices)
@@ -124,7 +126,7 @@ class CompletionReply:
                     prompt=prompt,
                     gen_config=config,
                     prompt_logprobs=self._has_prompt_logprobs,
-                    wants_answer=body.max_tokens != 0,  # with 0 the prompt alone is echoed
+                    wants_answer=body.max_tokens != 0,  # 0 echoes the prompt and generates nothing
                     streams=bool(body.stream),
                 ),
                 self._num_choices,
@@ -148,20 +150,20 @@ class CompletionReply:
         }
 
     async def prepare_echo(self) -> None:
-        """Find the texts and tokens that answers begin with, when they echo their prompts."""
+        """Find the texts and tokens of the prompts, if answers echo them."""
         if self._echoes:
             for field, request in list(zip(self.fields, self.requests))[:: self._num_choices]:
-                await tokenize_prompt(self._state, request, field)  # refuses what is too long to be spelled
+                await tokenize_prompt(self._state, request, field)  # raises if the prompt is too long
             await asyncio.to_thread(self._spell_prompts)
 
     def _spell_prompts(self) -> None:
         spelled = [spell_prompt(self._state.engine.tokenizer, prompt) for prompt in self._prompts]
         self._echo_texts, self._echo_ids, self._echo_offsets = map(list, zip(*spelled))
 
-    # --- whole -----------------------------------------------------------------------------------------------------
+    # --- complete --------------------------------------------------------------------------------------------------
 
     def make_completion(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """`Completion` as JSON."""
+        """Return the `Completion` as JSON."""
         tally = Tally(num_per_prompt=self._num_choices)
         choices = []
         for index, answer in enumerate(answers):
@@ -192,7 +194,7 @@ class CompletionReply:
         return {key: [*of_echo.get(key, ()), *values] for key, values in of_answer.items()}
 
     def _make_offsets(self, which: int) -> TextOffsets:
-        """Offsets of an answer's tokens, behind what is echoed of its prompt."""
+        """Return the offset counter of an answer's tokens. It starts behind the echoed prompt."""
         return TextOffsets(
             self._state.engine.tokenizer,
             len(self._echo_texts[which]),
@@ -203,9 +205,9 @@ class CompletionReply:
     # --- streamed --------------------------------------------------------------------------------------------------
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The events: texts, a finish reason once per choice, usage when asked, the end."""
+        """Yield the events: per choice pieces of text and a finish reason; then usage if requested, and `[DONE]`."""
         tally = Tally(num_per_prompt=self._num_choices)
-        offsets: dict[int, TextOffsets] = {}  # of each choice
+        offsets: dict[int, TextOffsets] = {}  # by choice
         num_left = len(self.requests)
         answering = self._state.answering
         async with aclosing(answering.deltas(self.requests, caller=self._caller, fields=self.fields)) as deltas:

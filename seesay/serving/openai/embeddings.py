@@ -24,11 +24,11 @@ from seesay.serving.openai.wire import make_details, wants_timings
 from seesay.serving.state import ServerState
 from seesay.values import GenerationRequest
 
-_MAX_INPUTS = 2048  # OpenAI's
+_MAX_INPUTS = 2048  # OpenAI's limit
 
 
 class EmbeddingRequest(RequestModel):
-    """`POST /v1/embeddings`. Exactly one of `input` and `messages`."""
+    """`POST /v1/embeddings`. Takes exactly one of `input` and `messages`."""
 
     refused: ClassVar[Refused] = {"dimensions": ((), "not supported: the embedding has the model's own size")}
 
@@ -37,7 +37,7 @@ class EmbeddingRequest(RequestModel):
 
     input: SkipValidation[Prompts | None] = Field(None, description="texts, or token ids")
     messages: SkipValidation[ChatMessages | None] = Field(
-        None, description="extension: a conversation, in which pictures and clips may stand; it gets one embedding"
+        None, description="extension: a conversation, which may contain pictures and clips; it gets one embedding"
     )
     encoding_format: Literal["float", "base64"] | None = None
     user: str | None = Field(None, max_length=512)
@@ -73,7 +73,7 @@ class EmbeddingList(AnswerModel):
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The route, over `state`."""
+    """Return the route."""
     router = make_api_router("OpenAI")
 
     @router.post("/v1/embeddings", response_model=EmbeddingList)
@@ -109,7 +109,7 @@ def _make_requests(state: ServerState, body: EmbeddingRequest) -> list[Generatio
         prompts = [read_messages(body.messages, state.settings.media)]
     else:
         if (num_inputs := count_prompts(body.input)) > _MAX_INPUTS:
-            raise bad_request(f"input has {num_inputs} entries; at most {_MAX_INPUTS} are embedded at once", "input")
+            raise bad_request(f"input has {num_inputs} entries; at most {_MAX_INPUTS} are allowed", "input")
         prompts = list(read_prompts(state, body.input, "input"))
     config = GenerationConfig(max_new_tokens=1)
     return [GenerationRequest(prompt=prompt, gen_config=config, pooling="mean", streams=False) for prompt in prompts]

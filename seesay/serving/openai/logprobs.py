@@ -1,4 +1,4 @@
-"""Tokens and their log-probabilities as OpenAI spells them: text, bytes, alternatives."""
+"""Tokens and their log-probabilities in OpenAI's format: text, bytes, alternatives."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from seesay.processors.text.byte_alphabet import byte_alphabet
 if TYPE_CHECKING:
     from seesay.processors.text.tokenizer import Tokenizer
 
-_MIN_LOGPROB = -9999.0  # what OpenAI writes for 'never'; JSON has no infinity
+_MIN_LOGPROB = -9999.0  # OpenAI's value for probability 0; JSON has no infinity
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenSpeller:
-    """The bytes of each token of a tokenizer, alone; part of a character gives bytes that are not UTF-8."""
+    """Return the bytes of single tokens. A token that holds part of a character gives bytes that are not UTF-8."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -46,12 +46,12 @@ class TokenSpeller:
             return bytes([int(match[1], 16)])
         return str(token).replace("▁", " ").encode()
 
-    # --- as OpenAI has it ------------------------------------------------------------------------------------------
+    # --- OpenAI's formats ------------------------------------------------------------------------------------------
 
     def chat_entries(
         self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, float]], num_top: int
     ) -> list[dict[str, Any]]:
-        """`choices[].logprobs.content`."""
+        """Return `choices[].logprobs.content` of chat completions."""
         return [
             {
                 **self._entry(token_id, alternatives[token_id]),
@@ -67,8 +67,8 @@ class TokenSpeller:
         num_top: int,
         offsets: Sequence[int],
     ) -> dict[str, list[Any]]:
-        """`choices[].logprobs` of text completions. The chosen token is among its alternatives, as in OpenAI's API,
-        also when it is none of the `num_top` most likely."""
+        """Return `choices[].logprobs` of text completions. As in OpenAI's API, the alternatives include the chosen
+        token even if it is not one of the `num_top` most likely."""
         return {
             "tokens": [self.text_of(token_id) for token_id in token_ids],
             "token_logprobs": [_finite(entry[token_id]) for token_id, entry in zip(token_ids, logprobs)],
@@ -82,7 +82,7 @@ class TokenSpeller:
     def prompt_entries(
         self, token_ids: Sequence[int], logprobs: Sequence[float], offsets: Sequence[int]
     ) -> dict[str, list[Any]]:
-        """The same for an echoed prompt; `logprobs` are of the tokens after the first, which has none."""
+        """Return `choices[].logprobs` of an echoed prompt. `logprobs` start at its second token; the first has none."""
         known = [{token_id: value} for token_id, value in zip(token_ids, (0.0, *logprobs))]
         entries = self.completion_entries(token_ids, known, 0, offsets)
         entries["token_logprobs"][0] = entries["top_logprobs"][0] = None

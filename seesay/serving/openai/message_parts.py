@@ -1,6 +1,6 @@
-"""Messages of OpenAI's chat API as pydantic models: what is published, and what `--unknown-fields ignore` goes by.
+"""Messages of OpenAI's chat API as pydantic models: for the published schema, and for `--unknown-fields ignore`.
 
-They are read by `content.read_messages`, which says where a message is wrong.
+`content.read_messages` reads and validates messages; its errors name the field at fault.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from seesay.serving.fields import StrictModel
 
-_NOTHING = "of an answer that is sent back; says nothing"
+_NOTHING = "accepted in an answer that is sent back; not used"
 
 
 class TextContent(StrictModel):
@@ -20,7 +20,7 @@ class TextContent(StrictModel):
 
 
 class _MediaOptions(StrictModel):
-    """Which of these a model takes is for its family to say."""
+    """The model's family decides which of these options it accepts."""
 
     detail: Literal["auto", "low", "high"] | None = None
     min_pixels: int | None = None
@@ -33,7 +33,7 @@ class _MediaOptions(StrictModel):
 
 class ImageURL(_MediaOptions):
     """url: http(s), or `data:image/…;base64,…`. The pixel and tile options are those of the model's family.
-    `transparency` "white" puts transparent parts on white, "drop" ignores the alpha channel."""
+    `transparency`: "white" puts transparent parts on white, "drop" ignores the alpha channel."""
 
     url: str
 
@@ -44,7 +44,7 @@ class ImageContent(StrictModel):
 
 
 class VideoURL(_MediaOptions):
-    """url: http(s), or `data:video/…;base64,…`. `fps` or `num_frames` say which frames are taken."""
+    """url: http(s), or `data:video/…;base64,…`. `fps` or `num_frames` choose the frames."""
 
     url: str
     fps: float | None = None
@@ -62,7 +62,7 @@ Content = Annotated[TextContent | ImageContent | VideoContent, Field(discriminat
 
 
 class ChatMessage(StrictModel):
-    """One turn. Pictures and clips may stand anywhere among the texts, in any turn."""
+    """One turn. Pictures and clips may appear between texts in any order, in any turn."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Content] | None = None

@@ -1,4 +1,4 @@
-"""Where tokens begin in a text, in characters: `text_offset` of text completions."""
+"""Character offsets of tokens in a text: `text_offset` of text completions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class TextOffsets:
-    """The offsets of tokens that are generated: each begins where the text of those before it ends.
+    """Compute the offsets of generated tokens. Each token begins where the text of the tokens before it ends.
 
-    A token inside a character begins where the character does, and one without text where the next text does.
-    `start`: length of the text before the first token.
+    A token inside a character begins where the character begins. A token without text begins where the next text does.
+    start: length of the text before the first token.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class TextOffsets:
         self._next = start
 
     def push(self, token_ids: Sequence[int]) -> list[int]:
-        """The offsets of the next tokens."""
+        """Return the offsets of the next tokens."""
         offsets = []
         for token_id in token_ids:
             offsets.append(self._next)
@@ -40,8 +40,8 @@ class TextOffsets:
 
 
 def spell_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> tuple[str, list[int], list[int]]:
-    """Return the text, token ids and offsets of a raw prompt, given as a text or as ids. A prefix that the text does
-    not spell begins at 0."""
+    """Return the text, token ids and offsets of a raw prompt, given as text or as ids. Tokens that the tokenizer adds
+    in front of the text have offset 0."""
     if not isinstance(prompt, str):
         ids = list(prompt)
         text = tokenizer.decode(ids, skip_special_tokens=False)
@@ -50,6 +50,6 @@ def spell_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> tuple[str
     offsets: list[int] = []
     stop = 0
     for token_start, token_stop in encode_text(tokenizer.backend, prompt).offsets:
-        offsets.append(min(token_start, stop))  # a blank that is cut off a token's span belongs to the token
+        offsets.append(min(token_start, stop))  # a space trimmed from a token's span still belongs to the token
         stop = token_stop
     return prompt, ids, [0] * (len(ids) - len(offsets)) + offsets[-len(ids) :]

@@ -1,6 +1,6 @@
-"""The chat and completions API of OpenAI as pydantic models, with our extensions.
+"""OpenAI's chat and completions API as pydantic models, with our extensions.
 
-Every field works or is refused with 400 that names it, as are unknown ones.
+Every field has an effect or is refused with a 400 that names it. Unknown fields are refused too.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ Refused = Mapping[str, tuple[tuple[object, ...], str]]
 
 
 class RequestModel(StrictModel):
-    """A request body. `refused` maps fields that are known, but not supported, to the values that are accepted since
-    they change nothing, and to why others are not. `rules` are JSON schemas that tell how fields go together."""
+    """A request body.
+
+    refused: known but unsupported fields. Maps each to the values that are accepted because they change nothing, and
+        to the reason why other values are refused.
+    rules: JSON schemas of constraints between fields.
+    """
 
     refused: ClassVar[Refused] = {}
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = ()
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Publish the fields in `refused`, with the values that are accepted, and the rules."""
+        """Add the fields in `refused`, with their accepted values, and the rules to the published schema."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         if cls.rules:
             schema["allOf"] = list(cls.rules)
@@ -71,7 +75,7 @@ def _same(given: object, neutral: object) -> bool:
 
 
 class AnswerModel(BaseModel):
-    """A part of an answer. Fields with a leading default of None are left out unless they were asked for."""
+    """A part of an answer. Optional fields are left out unless they were requested."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -85,7 +89,7 @@ class StreamOptions(StrictModel):
 
 
 class SamplingFields(RequestModel):
-    """What chat and text completions have in common."""
+    """The fields that chat and text completions have in common."""
 
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (needs("stream_options", "stream"),)
 
@@ -99,12 +103,12 @@ class SamplingFields(RequestModel):
     stream_options: StreamOptions | None = None
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: Biases | None = Field(None, description="token id → what is added to its logit, -100 to 100")
-    user: str | None = Field(None, max_length=512, description="not used, as nobody is told")
+    logit_bias: Biases | None = Field(None, description="token id → value added to its logit, -100 to 100")
+    user: str | None = Field(None, max_length=512, description="accepted, not used")
     top_k: int | None = Field(None, ge=-1, description="extension; 0 or -1 is off")
     min_p: float | None = Field(None, ge=0, le=1, description="extension")
     repetition_penalty: float | None = Field(None, ge=0.01, le=100, description="extension")
-    ignore_eos: bool | None = Field(None, description="extension: go on after the end of the answer")
+    ignore_eos: bool | None = Field(None, description="extension: continue after an end-of-sequence token")
     skip_special_tokens: bool | None = Field(None, description="extension; default true")
     min_new_tokens: int | None = Field(None, ge=0, description="extension")
     include_stop_str_in_output: bool | None = Field(None, description="extension")
@@ -121,7 +125,7 @@ class SamplingFields(RequestModel):
     @classmethod
     def _check_stop_ids(cls, ids: list[int] | None) -> list[int] | None:
         if ids and len(ids) > 256:
-            raise ValueError("at most 256 token ids")
+            raise ValueError(f"at most 256 token ids are allowed, got {len(ids)}")
         return ids
 
     @field_validator("logit_bias")
@@ -129,15 +133,15 @@ class SamplingFields(RequestModel):
     def _check_bias(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
         for key, value in (bias or {}).items():
             if not (key.isascii() and key.isdigit() and len(key) < 10):
-                raise ValueError(f"keys must be token ids; {key[:20]!r} is none")
+                raise ValueError(f"keys must be token ids, got {key[:20]!r}")
             if not -100 <= value <= 100:
-                raise ValueError(f"values must be in [-100, 100]; that of {key} is {value:g}")
+                raise ValueError(f"values must be in [-100, 100], got {value:g} for {key}")
         return bias
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise bad_request("stream_options is for stream=true only", "stream_options")
+            raise bad_request("stream_options requires stream=true", "stream_options")
         return self
 
     @property
@@ -145,7 +149,7 @@ class SamplingFields(RequestModel):
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     def sampling(self) -> dict[str, Any]:
-        """Fields of `GenerationConfig`; None where nothing was given."""
+        """Return the fields of `GenerationConfig`; None where the request has no value."""
         bias = {int(token_id): value for token_id, value in (self.logit_bias or {}).items()}
         return {
             "temperature": self.temperature,
@@ -171,34 +175,36 @@ class ChatCompletionRequest(SamplingFields):
 
     refused: ClassVar[Refused] = {
         "tools": (([],), _LATER),
-        "tool_choice": (("none", "auto"), f"{_LATER} (but for none and auto, without tools)"),
+        "tool_choice": (("none", "auto"), f"{_LATER}, except none and auto without tools"),
         "parallel_tool_calls": ((True, False), _LATER),
         "functions": (([],), "not supported"),
         "function_call": (("none", "auto"), "not supported"),
-        "response_format": (({"type": "text"},), f"{_LATER} (but for type text)"),
-        "modalities": ((["text"],), "not supported, but for ['text']"),
+        "response_format": (({"type": "text"},), f"{_LATER}, except type text"),
+        "modalities": ((["text"],), "not supported, except ['text']"),
         "audio": ((), "not supported"),
         "prediction": ((), "not supported"),
         "web_search_options": ((), "not supported"),
         "reasoning_effort": ((), "not supported"),
         "verbosity": ((), "not supported"),
-        "store": ((False,), "not supported, but for false"),
-        "service_tier": (("auto", "default"), "not supported, but for auto and default"),
+        "store": ((False,), "not supported, except false"),
+        "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
 
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (*SamplingFields.rules, needs("top_logprobs", "logprobs"))
 
     messages: SkipValidation[ChatMessages] = Field(description="the conversation so far")
-    max_tokens: int | None = Field(None, ge=1, description="default: what fits into the context")
+    max_tokens: int | None = Field(None, ge=1, description="default: as many as fit into the context")
     max_completion_tokens: int | None = Field(None, ge=1, description="the newer name of max_tokens")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    metadata: Metadata | None = Field(None, description="accepted as OpenAI does; not kept, as nothing is stored")
-    safety_identifier: str | None = Field(None, max_length=512, description="not used, as nobody is told")
+    metadata: Metadata | None = Field(None, description="accepted, not used: completions are not stored")
+    safety_identifier: str | None = Field(None, max_length=512, description="accepted, not used")
     prompt_cache_key: str | None = Field(
-        None, max_length=512, description="not needed: prefixes are found by their content"
+        None, max_length=512, description="accepted, not used: the prefix cache finds prompts by their content"
     )
-    prompt_cache_retention: str | None = Field(None, description="not used: prefixes are kept while there is room")
+    prompt_cache_retention: str | None = Field(
+        None, description="accepted, not used: prefixes stay cached while there is room"
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="extension: variables of the chat template")
     add_generation_prompt: bool | None = Field(None, description="extension; default true")
     continue_final_message: bool | None = Field(None, description="extension: the last message begins the answer")
@@ -206,13 +212,13 @@ class ChatCompletionRequest(SamplingFields):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
-            raise bad_request("top_logprobs needs logprobs=true", "top_logprobs")
+            raise bad_request("top_logprobs requires logprobs=true", "top_logprobs")
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
-            raise bad_request("max_tokens and max_completion_tokens differ: give one", "max_tokens")
+            raise bad_request("max_tokens and max_completion_tokens differ: give only one", "max_tokens")
         if self.continue_final_message and self.add_generation_prompt:
             raise bad_request(
-                "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
+                "continue_final_message and add_generation_prompt cannot both be true", "continue_final_message"
             )
         for name in self.chat_template_kwargs or {}:
             if name in RESERVED_TEMPLATE_NAMES:
@@ -225,7 +231,7 @@ class ChatCompletionRequest(SamplingFields):
 
     @property
     def template_options(self) -> dict[str, Any]:
-        """What the chat template gets beside the messages."""
+        """The chat template's variables besides the messages."""
         options = dict(self.chat_template_kwargs or {})
         if self.add_generation_prompt is not None:
             options["add_generation_prompt"] = self.add_generation_prompt
@@ -238,18 +244,18 @@ RESERVED_TEMPLATE_NAMES = frozenset({"self", "messages", "markers", "tools", "ad
 
 
 class CompletionRequest(SamplingFields):
-    """`POST /v1/completions`: raw texts or token ids, to which no chat template is applied."""
+    """`POST /v1/completions`: raw texts or token ids. No chat template is applied."""
 
     refused: ClassVar[Refused] = {
-        "suffix": (("",), "not supported: this model fills no gaps"),
-        "service_tier": (("auto", "default"), "not supported, but for auto and default"),
+        "suffix": (("",), "not supported: the model does not insert text"),
+        "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
 
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (*SamplingFields.rules, needs("max_tokens", "echo", {"const": 0}))
 
     prompt: SkipValidation[Prompts] = Field(description="one prompt, or a list of them")
-    max_tokens: int | None = Field(None, ge=0, description="default 16; 0 with echo only")
-    logprobs: int | None = Field(None, ge=0, le=20, description="how many alternatives per token")
+    max_tokens: int | None = Field(None, ge=0, description="default 16; 0 requires echo")
+    logprobs: int | None = Field(None, ge=0, le=20, description="number of alternatives per token")
     echo: bool | None = Field(None, description="begin the answer with the prompt")
     best_of: int | None = Field(None, ge=1, description="must be n")
 
@@ -258,10 +264,11 @@ class CompletionRequest(SamplingFields):
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise bad_request("best_of other than n is not supported", "best_of", code="unsupported_parameter")
         if self.max_tokens == 0 and not self.echo:
-            raise bad_request("max_tokens=0 makes sense with echo only", "max_tokens")
+            raise bad_request("max_tokens=0 requires echo=true", "max_tokens")
         if self.echo and self.logprobs:
             raise bad_request(
-                "echo with logprobs above 0 is not supported: prompts have no alternatives; use logprobs=0", "logprobs"
+                "echo with logprobs above 0 is not supported: prompt tokens have no alternatives; use logprobs=0",
+                "logprobs",
             )
         return self
 
@@ -270,7 +277,7 @@ class CompletionRequest(SamplingFields):
 
 
 class PromptTokensDetails(AnswerModel):
-    """cached_tokens came from the prefix cache; vision_tokens hold embeddings of pictures and clips (extension)."""
+    """cached_tokens: from the prefix cache. vision_tokens: hold embeddings of pictures and clips (extension)."""
 
     cached_tokens: int = 0
     vision_tokens: int = 0
@@ -313,8 +320,8 @@ class ChatChoice(AnswerModel):
 
 
 class SeenMedia(AnswerModel):
-    """How a picture or clip was seen: its size as it came and as the model receives it, in pixels, the pieces that went
-    through the tower, its tokens, and whether no tower ran for it since its embedding or KV was kept."""
+    """How the model saw a picture or clip: its original size and its size in the model, in pixels; the number of pieces
+    for the vision tower and of tokens; and whether it was cached, so that the tower did not run."""
 
     modality: Literal["image", "video"]
     num_frames: int
@@ -329,7 +336,7 @@ class SeenMedia(AnswerModel):
 
 
 class SeesayDetails(AnswerModel):
-    """timings: seconds in each stage, of the slowest answer. media: in the order of the prompt."""
+    """timings: seconds per stage of the slowest answer. media: in the order of the prompt."""
 
     timings: dict[str, float]
     media: list[SeenMedia]
@@ -419,7 +426,7 @@ class ErrorResponse(AnswerModel):
 
 
 class ModelCard(AnswerModel):
-    """max_model_len is an extension: most tokens of a prompt and its answer."""
+    """max_model_len (extension): largest number of tokens in a prompt and its answer together."""
 
     id: str
     object: Literal["model"] = "model"

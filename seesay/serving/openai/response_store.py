@@ -1,4 +1,4 @@
-"""Responses that their owners may continue by their id. In memory, bounded in number and size, oldest out first."""
+"""Stored responses, which their owners may continue by id. In memory, limited in number and size, with LRU eviction."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ _BYTES_PER_ENTRY = 4096  # objects around the texts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response as it was sent, and the conversation it ended, without instructions."""
+    """A response as it was sent, and the conversation up to it, without instructions."""
 
     body: dict[str, Any]
     messages: tuple[Message, ...]
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory: mostly pictures that came as data URLs."""
+        """Approximate size in memory, most of it pictures in data URLs."""
         parts = [part for message in self.messages for part in message.parts]
         texts = [str(part.source) if isinstance(part, MediaPart) else part.text for part in parts]
         return _BYTES_PER_ENTRY + 2 * sum(map(len, texts))
 
 
 class ResponseStore:
-    """Hold at most `max_entries` responses, and 256 MiB of them. Only the owner of one (`auth.owner_of`) finds it."""
+    """Hold at most `max_entries` responses and `max_bytes` bytes. Only the owner of a response (`auth.owner_of`) finds
+    it."""
 
     def __init__(self, max_entries: int, max_bytes: int = _MAX_BYTES) -> None:
         self._max_entries = max_entries
@@ -37,14 +38,14 @@ class ResponseStore:
         self._entries: OrderedDict[tuple[bytes, str], StoredResponse] = OrderedDict()
 
     def get(self, owner: bytes, response_id: str) -> StoredResponse | None:
-        """The response, which counts as used; None when it is not here, or no longer."""
+        """Return the response, and mark it as recently used. None if it is unknown or was evicted."""
         stored = self._entries.get((owner, response_id))
         if stored is not None:
             self._entries.move_to_end((owner, response_id))
         return stored
 
     def put(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
-        """Keep a response, at the cost of those that were not used for the longest time."""
+        """Store a response. Evicts the least recently used ones."""
         self._entries[owner, response_id] = stored
         self._num_bytes += stored.num_bytes
         while self._entries and (len(self._entries) > self._max_entries or self._num_bytes > self._max_bytes):
@@ -52,7 +53,7 @@ class ResponseStore:
             self._num_bytes -= old.num_bytes
 
     def delete(self, owner: bytes, response_id: str) -> bool:
-        """Forget a response. Returns whether it was here."""
+        """Delete a response. Returns whether it was stored."""
         stored = self._entries.pop((owner, response_id), None)
         if stored is not None:
             self._num_bytes -= stored.num_bytes

@@ -1,4 +1,4 @@
-"""`/v1/responses`: OpenAI's newer way to ask, with conversations that go on by id."""
+"""`/v1/responses`: OpenAI's Responses API. Conversations can be continued by the id of a response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TEXT_TYPES = ("input_text", "output_text", "text")
 
 
 def make_router(state: ServerState) -> APIRouter:
-    """The routes, over `state`."""
+    """Return the routes."""
     router = make_api_router("OpenAI")
     store = ResponseStore(state.settings.max_stored_responses)
 
@@ -56,12 +56,12 @@ def make_router(state: ServerState) -> APIRouter:
 
     @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
     async def retrieve_response(response_id: str, http: Request) -> Response:
-        """A response that is still stored."""
+        """Return a stored response."""
         return JSONResponse(_find(store, http, response_id, "response_id", status=404).body)
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(response_id: str, http: Request) -> DeletedResponse:
-        """Forget a response."""
+        """Delete a stored response."""
         _find(store, http, response_id, "response_id", status=404)
         store.delete(owner_of(http.scope), response_id)
         return DeletedResponse(id=response_id)
@@ -73,17 +73,17 @@ def _find(store: ResponseStore, http: Request, response_id: str, param: str, *, 
     stored = store.get(owner_of(http.scope), response_id)
     if stored is None:
         raise ApiError(
-            status, f"{param}: {response_id[:60]!r} is not stored here (any more)", param=param, code="not_found"
+            status, f"{param}: {response_id[:60]!r} is not stored, or no longer", param=param, code="not_found"
         )
     return stored
 
 
 def read_input(body: ResponseRequest, state: ServerState) -> tuple[Message, ...]:
-    """`input` as messages. Raises `ApiError` 400 that names the item at fault."""
+    """Turn `input` into messages. Raises `ApiError` 400 that names the item at fault."""
     if isinstance(body.input, str):
         return (Message(role="user", parts=(TextPart(text=body.input),)),)
     if not isinstance(body.input, list):
-        raise bad_request("input must be a text or a list of items", "input")
+        raise bad_request("input must be a string or a list of items", "input")
     items = [_to_chat_message(item, f"input[{index}]") for index, item in enumerate(body.input)]
     return read_messages(items, state.settings.media, param="input")
 
@@ -93,7 +93,7 @@ def _to_chat_message(item: object, where: str) -> dict[str, Any]:
         raise bad_request(f"{where} must be an object with role and content", where)
     kind = item.get("type", "message")
     if kind != "message":
-        raise bad_request(f"{where}.type {str(kind)[:40]!r} is not supported; 'message' is", f"{where}.type")
+        raise bad_request(f"{where}.type must be 'message', got {str(kind)[:40]!r}", f"{where}.type")
     if unknown := sorted(set(item) - _ITEM_KEYS):
         raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
     content = item.get("content")
@@ -117,17 +117,17 @@ def _to_chat_part(part: object, where: str) -> dict[str, Any]:
         shaped = {"type": "image_url", "image_url": url}
     else:
         known = "input_text, input_image, output_text"
-        raise bad_request(f"{where}.type {str(kind)[:40]!r} is not supported; known are {known}", f"{where}.type")
+        raise bad_request(f"{where}.type must be one of {known}; got {str(kind)[:40]!r}", f"{where}.type")
     if unknown := sorted(set(part) - allowed):
         raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
     return shaped
 
 
 class ResponseReply:
-    """The answer to one request, whole or streamed."""
+    """The answer to one request, complete or streamed."""
 
     def __init__(self, state: ServerState, store: ResponseStore, body: ResponseRequest, http: Request) -> None:
-        """Raises `ApiError` for a body that cannot be answered; nothing is computed yet."""
+        """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         state.check_model(body.model)
         self._state = state
         self._store = store
@@ -158,7 +158,7 @@ class ResponseReply:
         self._num_events = 0
 
     def complete(self, answer: Answer) -> dict[str, Any]:
-        """`ResponseObject` as JSON; stores it, unless the client does not want that."""
+        """Return the `ResponseObject` as JSON, and store it unless the request has `store=false`."""
         tally = Tally()
         tally.add(0, answer.last)
         is_complete = answer.finish_reason == "stop"
@@ -227,7 +227,8 @@ class ResponseReply:
     # --- streamed --------------------------------------------------------------------------------------------------
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The events that OpenAI's client expects, from `response.created` to `response.completed` or `.incomplete`."""
+        """Yield the events that OpenAI's client expects, from `response.created` to `response.completed` or
+        `.incomplete`."""
         deltas_so_far: list[OutputDelta] = []
         place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
         answering = self._state.answering
@@ -259,7 +260,7 @@ class ResponseReply:
         ]
 
     def make_error_event(self, error: ApiError) -> bytes:
-        """The event that ends a response which cannot go on."""
+        """Return the event that ends a failed response."""
         data = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         return make_event({**data, "sequence_number": self._take_number()}, name="error")
 

@@ -21,7 +21,7 @@ class InputText(StrictModel):
 
 
 class InputAnswer(StrictModel):
-    """A text of an assistant's turn, as it was answered."""
+    """A text of an earlier assistant turn."""
 
     type: Literal["output_text"]
     text: str
@@ -58,18 +58,18 @@ class ResponseRequest(RequestModel):
 
     refused: ClassVar[Refused] = {
         "tools": (([],), _LATER),
-        "tool_choice": (("none", "auto"), f"{_LATER} (but for none and auto, without tools)"),
+        "tool_choice": (("none", "auto"), f"{_LATER}, except none and auto without tools"),
         "parallel_tool_calls": ((True, False), _LATER),
         "max_tool_calls": ((), _LATER),
-        "text": (({"format": {"type": "text"}}, {}), f"{_LATER} (but for format type text)"),
+        "text": (({"format": {"type": "text"}}, {}), f"{_LATER}, except format type text"),
         "background": ((False,), "not supported"),
         "conversation": ((), "not supported: use previous_response_id"),
         "context_management": (([],), "not supported"),
         "prompt": ((), "not supported"),
         "reasoning": (({},), "not supported"),
         "moderation": ((), "not supported"),
-        "truncation": (("disabled",), "not supported, but for disabled"),
-        "service_tier": (("auto", "default"), "not supported, but for auto and default"),
+        "truncation": (("disabled",), "not supported, except disabled"),
+        "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (needs("stream_options", "stream"),)
@@ -79,7 +79,7 @@ class ResponseRequest(RequestModel):
         description="a text, or the turns of a conversation"
     )
     instructions: str | None = Field(None, description="the system message")
-    previous_response_id: str | None = Field(None, description="go on after this response, if it is still stored")
+    previous_response_id: str | None = Field(None, description="continue after this response, if it is still stored")
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -87,22 +87,24 @@ class ResponseRequest(RequestModel):
     include: Includes | None = Field(None, description=f"'{LOGPROBS}'")
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    store: bool | None = Field(None, description="keep the response for previous_response_id; default true")
+    store: bool | None = Field(None, description="store the response for previous_response_id; default true")
     metadata: Metadata | None = None
-    user: str | None = Field(None, max_length=512, description="not used, as nobody is told")
-    safety_identifier: str | None = Field(None, max_length=512, description="not used, as nobody is told")
+    user: str | None = Field(None, max_length=512, description="accepted, not used")
+    safety_identifier: str | None = Field(None, max_length=512, description="accepted, not used")
     prompt_cache_key: str | None = Field(
-        None, max_length=512, description="not needed: prefixes are found by their content"
+        None, max_length=512, description="accepted, not used: the prefix cache finds prompts by their content"
     )
-    prompt_cache_retention: str | None = Field(None, description="not used: prefixes are kept while there is room")
+    prompt_cache_retention: str | None = Field(
+        None, description="accepted, not used: prefixes stay cached while there is room"
+    )
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         for name in self.include or ():
             if name != LOGPROBS:
-                raise bad_request(f"include: {name[:60]!r} is not supported; {LOGPROBS!r} is", "include")
+                raise bad_request(f"include: only {LOGPROBS!r} is supported, got {name[:60]!r}", "include")
         if self.stream_options is not None and not self.stream:
-            raise bad_request("stream_options is for stream=true only", "stream_options")
+            raise bad_request("stream_options requires stream=true", "stream_options")
         return self
 
     @property
@@ -180,7 +182,7 @@ class ResponseObject(AnswerModel):
 
 
 class ResponseEvent(AnswerModel):
-    """One event of a streamed response; which fields there are depends on its type."""
+    """One event of a streamed response. Its fields depend on its type."""
 
     type: Literal[
         "response.created",

@@ -1,4 +1,4 @@
-"""What OpenAI's routes write alike: ids, usage, timings, errors in a stream."""
+"""Parts of answers that OpenAI's routes share: ids, usage, timings, errors in a stream."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from seesay.version import __version__
 
 FINGERPRINT = f"seesay-{__version__}"
 DONE = b"data: [DONE]\n\n"
-# What OpenAI calls fields of `GenerationConfig`, where the names differ.
+# OpenAI's names of `GenerationConfig` fields, where they differ.
 SAMPLING_PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_words": "stop"}
 TIMINGS_HEADER = "x-seesay-timings"
 
 
 def make_id(prefix: str) -> str:
-    """A new id that nobody can guess."""
+    """Return a new id that cannot be guessed."""
     return f"{prefix}{secrets.token_hex(12)}"
 
 
 def wants_timings(http: Request) -> bool:
-    """Whether a client asked for the stage times of its answer."""
+    """Return whether the client asked for the timings of its answer."""
     return http.headers.get(TIMINGS_HEADER, "").lower() in ("1", "true")
 
 
 def make_usage(tally: Tally) -> dict[str, Any]:
-    """OpenAI's `usage`."""
+    """Return OpenAI's `usage`."""
     return {
         "prompt_tokens": tally.prompt_tokens,
         "completion_tokens": tally.completion_tokens,
@@ -41,12 +41,12 @@ def make_usage(tally: Tally) -> dict[str, Any]:
 
 
 def make_details(tally: Tally) -> dict[str, Any]:
-    """The `seesay` object of an answer whose client asked for timings: seconds per stage, and how each of the media was
-    seen, in the prompt's order."""
+    """Return the `seesay` object of an answer whose client asked for timings: seconds per stage, and how the model saw
+    each picture and clip, in the order of the prompt."""
     timings = {} if tally.timings is None else {k: round(v, 6) for k, v in asdict(tally.timings).items()}
     return {"timings": timings, "media": [asdict(report) for report in tally.media]}
 
 
 def make_error_event(error: ApiError) -> bytes:
-    """What a stream ends with that cannot go on; OpenAI's clients raise it."""
+    """Return the event that ends a failed stream. OpenAI's clients raise it."""
     return make_event(openai_envelope(error))
