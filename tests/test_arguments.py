@@ -64,7 +64,7 @@ def test_pieces_of_a_template_are_texts(pipe, name):
         with pytest.raises(ConfigError, match="user must be a string, got None"):
             pipe.chat_template.user = None
     for attribute, wrong in (("meta_instruction", 5), ("stop_words", "abc"), ("stop_words", [1])):
-        with pytest.raises(ConfigError, match=f"{attribute}=.*must be"):
+        with pytest.raises(ConfigError, match=f"{attribute} must be .*, got"):
             setattr(pipe.chat_template, attribute, wrong)
     pipe.chat_template.stop_words = ["###"]
     assert pipe("hello", SHORT).finish_reason in ("stop", "length")
@@ -80,7 +80,7 @@ def test_names_of_things(pipe):
     [
         ({"model_path": None}, TypeError, "model_path must be"),
         ({"model_path": 5}, TypeError, "model_path must be"),
-        ({"model_path": ""}, CheckpointError, "model path is empty"),
+        ({"model_path": ""}, CheckpointError, "model path must not be empty"),
         ({"backend_config": {}}, TypeError, "backend_config must be EngineConfig or TurbomindEngineConfig, got dict"),
         ({"backend_config": VisionConfig()}, TypeError, "backend_config must be"),
         ({"vision_config": EngineConfig()}, TypeError, "vision_config must be VisionConfig"),

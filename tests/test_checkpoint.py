@@ -85,9 +85,9 @@ def test_missing_names_are_spelled_as_their_neighbours():
 
 def test_a_model_path_is_a_path():
     for wrong in (None, 5):
-        with pytest.raises(TypeError, match="model_path must be a folder's path or a hub id, not"):
+        with pytest.raises(TypeError, match="model_path must be the path of a folder or a hub id, got"):
             resolve_checkpoint(wrong)
-    with pytest.raises(CheckpointError, match="model path is empty"):
+    with pytest.raises(CheckpointError, match="model path must not be empty"):
         resolve_checkpoint("")
 
 
@@ -102,7 +102,7 @@ def test_overrides_are_merged_by_key(folder):
     assert checkpoint.config["rope_parameters"] == {"rope_type": "default", "rope_theta": 5.0}
     assert checkpoint.hf_config().num_hidden_layers == 3
     assert checkpoint.hf_config().rope_parameters["rope_theta"] == 5.0
-    with pytest.raises(CheckpointError, match=r"hf_overrides.rope_parameters=3"):
+    with pytest.raises(CheckpointError, match=r"hf_overrides.rope_parameters must be a dict, as in config.json, got 3"):
         Checkpoint.load(folder, {"rope_parameters": 3})
 
 
@@ -122,7 +122,7 @@ def truncate(folder):
 BROKEN = {
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), r"config.json: not valid JSON"),
-    "config is no object": (lambda f: write_config(f, [1]), r"config.json: holds a JSON list"),
+    "config is no object": (lambda f: write_config(f, [1]), r"config.json: must hold a JSON object, got a list"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights"),
     "truncated data": (truncate, r"model.safetensors: truncated: tensor '[ab]'"),
     "truncated header": (
@@ -180,13 +180,13 @@ def test_an_index_may_not_leave_the_folder(sharded, name):
 
 def test_an_index_that_does_not_fit_is_refused(sharded):
     write_index(sharded, {"a": "one.safetensors", "b": "three.safetensors"})
-    with pytest.raises(CheckpointError, match=r"three.safetensors: this shard is missing"):
+    with pytest.raises(CheckpointError, match=r"three.safetensors: the shard is missing"):
         Checkpoint.load(sharded)
     write_index(sharded, {"a": "two.safetensors", "b": "two.safetensors"})
     with pytest.raises(CheckpointError, match=r"two.safetensors: tensor 'a' is missing"):
         Checkpoint.load(sharded)
     write_index(sharded, {"a": 3})
-    with pytest.raises(CheckpointError, match="no 'weight_map'"):
+    with pytest.raises(CheckpointError, match="'weight_map' must map"):
         Checkpoint.load(sharded)
     save_file({"a": torch.zeros(2)}, sharded / "two.safetensors")
     write_index(sharded, {"a": "one.safetensors", "b": "two.safetensors"})

@@ -48,7 +48,7 @@ def test_version(capsys):
     ("error", "status", "message"),
     [
         (CheckpointError("no such model:\n x/y"), 1, "seesay: error: no such model: x/y\n"),
-        (RuntimeError("oops"), 1, "seesay: error: RuntimeError: oops (--debug shows where)\n"),
+        (RuntimeError("oops"), 1, "seesay: error: RuntimeError: oops (--debug prints the traceback)\n"),
         (KeyboardInterrupt(), 130, "\nseesay: interrupted\n"),
     ],
 )

@@ -115,6 +115,6 @@ def test_a_clip_in_a_batch_without_the_extra():
     )
     done = run_without(("video",), code)
     assert done.stdout.strip() == (
-        "['error', 'stop'] reading a video needs the package 'av': pip install 'seesay[video]'"
+        "['error', 'stop'] reading a video requires the package 'av': pip install 'seesay[video]'"
     ), (done.stdout, done.stderr)
     assert done.stderr == ""

@@ -22,9 +22,12 @@ _MODEL_HELP = f"folder or hub id (default: {DEMO_MODEL}, the built-in checkpoint
 
 def number(text: str) -> float:
     """Parse a finite number (a `type` for argparse)."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not math.isfinite(value):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"must be a finite number, got {text!r}")
     return value
 
 

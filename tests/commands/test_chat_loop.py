@@ -171,7 +171,7 @@ def test_undo():
     chat = Chat("one", "two", "three", "/undo 2", "/undo x")
     assert chat.turns == [("one", "answer 1")]
     assert "took back: three" in chat.shown and "usage: /undo" in chat.shown
-    assert "nothing to take back" in Chat("/undo").shown
+    assert "there is no turn to take back" in Chat("/undo").shown
     assert Chat("one", "/undo 99").turns == []
 
 
@@ -213,11 +213,11 @@ def test_answers_do_not_steer_the_terminal():
 
 
 def test_cut_answers_are_told():
-    assert "cut off: the conversation fills the context" in Chat("long").shown  # 3 tokens of 512
+    assert "cut off: the context is full" in Chat("long").shown  # 3 tokens of 512
     chat = Chat("x")
     chat.loop._max_new_tokens = 3
     chat.loop.take("long")
-    assert "cut off at the longest answer; --max-new-tokens raises it" in chat.shown
+    assert "cut off at the length limit; raise it with --max-new-tokens" in chat.shown
     assert "cut off" in Chat("long", at_terminal=False).err.getvalue()
 
 

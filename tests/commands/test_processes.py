@@ -91,7 +91,7 @@ def test_one_question(server: str, picture: Path):
 
 def test_wrong_models_and_keys(server: str):
     done = run("serve", "api_client", server, "--model", "other")
-    assert (done.returncode, done.stderr) == (1, "seesay: error: --model 'other': the server has tiny\n")
+    assert (done.returncode, done.stderr) == (1, "seesay: error: --model must be one of tiny, got 'other'\n")
     done = run("serve", "api_client", server, "--api-key", "wrong")
     assert done.returncode == 1 and done.stderr == "seesay: error: the API key is not valid\n"
     done = run("serve", "api_client", server, "--api-key", "wrong", "--debug")

@@ -71,8 +71,8 @@ def test_plain_forms() -> None:
         ([[[[1, 2]]]], "must be a list of token ids"),
         ({"ids": [1, 2]}, "has no input_ids, only ids"),
         ({"input_ids": [1, 2], "pixel_values": np.zeros(3)}, "pixel_values is not supported"),
-        ({"input_ids": [1, 2], "attention_mask": [1]}, "must have one shape"),
-        ({"input_ids": [[1, 2]], "attention_mask": [[1, 1], [1, 1]]}, "must have one shape"),
+        ({"input_ids": [1, 2], "attention_mask": [1]}, "must have the same shape"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1, 1], [1, 1]]}, "must have the same shape"),
     ],
     ids=str,
 )
