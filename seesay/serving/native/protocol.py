@@ -90,10 +90,12 @@ class GenerateRequest(SamplingFields):
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (exactly_one("prompt", "input_ids"),)
 
-    prompt: str | None = Field(None, description="may contain special tokens; <IMAGE_TOKEN> marks the place of a
-    picture") input_ids: TokenIds | None = Field(None, json_schema_extra={"minItems": 1}) image_data: str | Texts | None
-    = Field(None, description="URLs of the pictures of `prompt`, in order") max_tokens: int = Field(128, ge=1)
-    return_logprob: bool = False spaces_between_special_tokens: bool | None = None
+    prompt: str | None = Field(None, description="may hold special tokens; <IMAGE_TOKEN> is the place of a picture")
+    input_ids: TokenIds | None = Field(None, json_schema_extra={"minItems": 1})
+    image_data: str | Texts | None = Field(None, description="URLs of the pictures of `prompt`, in order")
+    max_tokens: int = Field(128, ge=1)
+    return_logprob: bool = False
+    spaces_between_special_tokens: bool | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
