@@ -267,7 +267,7 @@ except CheckpointError as error:
         check=True,
     )
     assert "'some/model' at revision 'v9'" in result.stdout
-    assert "pass the folder's path" in result.stdout
+    assert "pass the path of its folder" in result.stdout
 
 
 def test_an_id_that_is_none_is_named():

@@ -147,7 +147,7 @@ def test_continue_final():
 @pytest.mark.parametrize(
     ("messages", "kwargs", "message"),
     [
-        ([], {}, "empty"),
+        ([], {}, "at least one message"),
         ([say("robot", "x")], {}, "'robot'"),
         ([say("tool", "x")], {}, "'tool'"),
         ([Message(role="assistant", parts=(), extra={"tool_calls": [{}]})], {}, "tool_calls"),
