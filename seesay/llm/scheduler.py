@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.arrival_queue import ArrivalQueue
-from seesay.llm.embedding_demand import EmbeddingDemand, EmbeddingRef
-from seesay.llm.fair_shares import count_by_owner, divide_tokens, find_next, find_yielding, order_victims
-from seesay.llm.plan_deltas import PlanDeltas
-from seesay.llm.prefix_cache import PrefixCache
-from seesay.llm.sequence import NO_LIMIT, Sequence, SequenceStatus
+from seesay.llm.admission import Admission, Shares, share_of, spend
+from seesay.llm.embedding_demand import EmbeddingRef
+from seesay.llm.fair_shares import divide_tokens
+from seesay.llm.live_sequences import LiveSequences
+from seesay.llm.preemption import Preemption
+from seesay.llm.sequence import Sequence, SequenceStatus
 from seesay.llm.step_plan import EncodeJob, Row, StepPlan
 from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.stopping import Stop, check_stop
@@ -58,20 +58,6 @@ class SchedulerConfig:
         for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
             assert getattr(self, name) >= 1, f"{name}={getattr(self, name)}"
         assert self.max_streamed_tokens is None or self.max_streamed_tokens >= 1, self.max_streamed_tokens
-
-
-Shares = dict[Hashable, int]
-"""Prompt tokens that each owner may still have in a step. None: there is one owner, who may have all."""
-
-
-def _share_of(seq: Sequence, shares: Shares | None) -> int:
-    return NO_LIMIT if shares is None else shares[seq.owner]
-
-
-def _spend(seq: Sequence, shares: Shares | None, num_tokens: int) -> int:
-    if shares is not None:
-        shares[seq.owner] -= num_tokens
-    return num_tokens
 
 
 class SequenceUpdate(NamedTuple):
@@ -124,11 +110,8 @@ class Scheduler:
 
     Between owners, places, blocks and the prompt tokens of a step are divided equally, as far as each wants them
     (`fair_shares`): where all places are taken, the owner with the most gives one up to an owner with fewer.
-    A sequence waits, runs, and may be preempted: it then waits again at its old place and is recomputed. It is
-    admitted when the embeddings of its first chunk are there and the pool has room for all its known tokens. One that
-    waits for embeddings lets others pass; one that waits for blocks or for a place does not, so nobody starves. One
-    whose next block a running sequence is just computing waits for it, and lets others pass: equal beginnings are
-    computed once.
+    A sequence waits, runs (`Admission`), and may be preempted (`Preemption`): it then waits again at its old place and
+    is recomputed. One that waits for blocks or for a place lets nobody pass, so nobody starves.
     """
 
     def __init__(
@@ -143,104 +126,60 @@ class Scheduler:
         seconds: the waiting times that the policy sees."""
         self.config = config
         self._pool = pool
+        self._live = LiveSequences(
+            pool, max_encode_ahead_tokens=config.max_encode_ahead_tokens, short_limit=config.short_limit
+        )
+        self._preemption = Preemption(self._live, max_batch_size=config.max_batch_size)
+        self._admission = Admission(
+            self._live, max_batch_size=config.max_batch_size, max_chunk=config.max_prefill_token_num
+        )
         self._policy = policy or FixedChunks(
             max_streamed_tokens=config.max_streamed_tokens, max_encoding_tokens=config.max_encoding_tokens
         )
         self._clock = clock
         self._capacity = pool.num_blocks * pool.block_size  # tokens of all blocks
-        self._sequences: dict[int, Sequence] = {}
-        self._running = ArrivalQueue()
-        self._waiting = ArrivalQueue()
-        self._blocked = ArrivalQueue()  # found to wait for an embedding; back in `_waiting` when one arrives
-        self._followers = ArrivalQueue()  # found to wait for a block that another computes; likewise
-        self._prefix = PrefixCache(pool)
-        self._needs = EmbeddingDemand(config.max_encode_ahead_tokens)
-        self._deltas = PlanDeltas()
-        self._num_arrivals = 0
-        self._owners: Counter[Hashable] = Counter()  # of live sequences
-        self._lacks_blocks = False  # the waiting sequence whose turn it was did not fit into the last plan
-        self._too_large: tuple[int, int] | None = None  # the waiting head that did not fit, and the blocks there were
-        self._total_prefix_queried_tokens = 0
-        self._total_prefix_hit_tokens = 0
-        self._total_preemptions = 0
-
-    @property
-    def _queues(self) -> tuple[ArrivalQueue, ...]:
-        """Each live sequence is in one of these."""
-        return self._running, self._waiting, self._blocked, self._followers
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
         """Whether any sequence is alive, waiting for an embedding included."""
-        return bool(self._sequences)
-
-    def get(self, seq_id: int) -> Sequence | None:
-        """The live sequence of this id."""
-        return self._sequences.get(seq_id)
+        return bool(self._live.by_id)
 
     @property
     def sequences(self) -> Mapping[int, Sequence]:
         """All live sequences by id; a view."""
-        return self._sequences
+        return self._live.by_id
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence. Raises `RequestError` for one that could never be answered."""
-        assert seq.seq_id not in self._sequences, f"sequence {seq.seq_id} is alive already"
+        assert seq.seq_id not in self._live.by_id, f"sequence {seq.seq_id} is alive already"
         assert seq.status is SequenceStatus.WAITING and seq.arrival < 0, seq
         check_prompt_length(seq.num_tokens, self.config.session_len, wants_answer=seq.wants_answer)
         if error := self._check_fits(seq):
             raise error
-        seq.arrival = self._num_arrivals
-        self._num_arrivals += 1
-        seq.added_at_s = self._clock()
-        seq.is_long = self._is_long(seq)
-        self._sequences[seq.seq_id] = seq
-        self._owners[seq.owner] += 1
-        self._waiting.add(seq)
-        self._needs.track(seq)
+        self._live.add(seq, self._clock())
 
     def finish(self, seq_id: int, reason: FinishReason, error: Exception | None = None) -> bool:
         """End a sequence and give back its blocks. Returns whether it was alive."""
-        seq = self._sequences.get(seq_id)
+        seq = self._live.by_id.get(seq_id)
         if seq is None:
             return False
-        self._end(seq, reason, error)
+        self._live.end(seq, reason, error)
         return True
 
     def forget_blocks(self, seq_id: int) -> None:
         """Let nobody find the blocks of a live sequence any more, those it shares included: something in them is wrong.
         Between steps, when no copies are planned."""
-        self._pool.forget(self._sequences[seq_id].block_ids)
+        self._pool.forget(self._live.by_id[seq_id].block_ids)
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
-        for seq in self._running:
-            self._readmit(self._followers, self._prefix.forget(seq))
-            seq.shares_blocks = False
-        self._pool.forget(range(self._pool.num_blocks))
-        self._pool.host.forget_slots(range(self._pool.host.num_slots))
+        self._live.forget_prefixes()
 
     def abort(self, seq_id: int) -> bool:
         """End a sequence that nobody waits for. Returns whether it was alive."""
         return self.finish(seq_id, "abort")
-
-    def _end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
-        del self._sequences[seq.seq_id]
-        self._owners[seq.owner] -= 1
-        if not self._owners[seq.owner]:
-            del self._owners[seq.owner]
-        for queue in self._queues:
-            queue.discard(seq)
-        self._readmit(self._followers, self._prefix.forget(seq))
-        self._needs.drop(seq)
-        self._deltas.end(seq)
-        self._pool.release(seq.block_ids)
-        seq.block_ids = ()
-        seq.status = SequenceStatus.FINISHED
-        seq.finish_reason = reason
-        seq.error = error
 
     def _check_fits(self, seq: Sequence) -> RequestError | None:
         """The error of a sequence that is larger than the whole pool."""
@@ -257,31 +196,19 @@ class Scheduler:
 
     def mark_ready(self, item_hash: bytes) -> None:
         """The embedding of this hash exists, and stays until `take_released` has named all its users."""
-        self._unblock(self._needs.mark_ready(item_hash))
+        self._live.unblock(self._live.needs.mark_ready(item_hash))
 
     def mark_failed(self, item_hash: bytes, error: Exception) -> tuple[SequenceUpdate, ...]:
         """The embedding of this hash cannot be made: ends the sequences that wait for it, and no others."""
-        failed = self._needs.find_waiting(item_hash)
+        failed = self._live.needs.find_waiting(item_hash)
         for seq in failed:
-            self._end(seq, "error", error)
+            self._live.end(seq, "error", error)
         return tuple(SequenceUpdate(seq=seq, finish_reason="error", error=error) for seq in failed)
 
     def take_released(self) -> tuple[EmbeddingRef, ...]:
         """The embeddings of planned jobs that their sequence needs no more, each once: computed, covered by the prefix
         cache in the meantime, or the sequence is over. Call it once per turn of the loop."""
-        return self._needs.take_released()
-
-    def _unblock(self, sequences: Iterable[Sequence]) -> bool:
-        """Let sequences that wait for embeddings be considered for admission again. Returns whether there were any."""
-        return self._readmit(self._blocked, sequences)
-
-    def _readmit(self, queue: ArrivalQueue, sequences: Iterable[Sequence]) -> bool:
-        """Move those of `sequences` that are in `queue` back to the waiting ones. Returns whether there were any."""
-        found = [seq for seq in sequences if seq in queue]
-        for seq in found:
-            queue.discard(seq)
-            self._waiting.add(seq)
-        return bool(found)
+        return self._live.needs.take_released()
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
@@ -293,26 +220,34 @@ class Scheduler:
         """
         rows: list[Row] = []
         preempted: list[int] = []
-        yielding = self._find_yielding()
+
+        def add_row(seq: Sequence, num_tokens: int) -> None:
+            rows.append(self._make_row(seq, num_tokens))
+
+        yielding = self._preemption.find_yielding(lacks_blocks=self._admission.lacks_blocks)
         yielded_ids: tuple[int, ...] = ()
         if yielding is not None and not yielding.is_in_flight:
-            self._preempt(yielding)
+            self._preemption.preempt(yielding)
             yielded_ids = (yielding.seq_id,)
         candidates = [
-            (seq, missing) for seq in self._running if seq is not yielding and (missing := self._count_missing(seq))
+            (seq, missing)
+            for seq in self._live.running
+            if seq is not yielding and (missing := self._count_missing(seq))
         ]
         singles = min(sum(missing == 1 for _, missing in candidates), self.config.max_prefill_token_num)
         spare = self._find_spare(candidates, singles)
         shares = self._divide(spare, candidates)
-        spare, promised = self._plan_running(candidates, singles, spare, shares, rows, preempted)
+        spare, promised = self._plan_running(candidates, singles, spare, shares, add_row, preempted)
         jobs: list[EncodeJob] = []
         while True:
-            spare, promised = self._plan_admissions(rows, spare, shares, promised, preempted)
-            more_jobs, admissible = self._needs.plan_jobs(self._prefix.count_tokens, self.config.max_prefill_token_num)
+            spare, promised = self._admission.plan(add_row, spare, shares, promised, preempted)
+            more_jobs, admissible = self._live.needs.plan_jobs(
+                self._live.prefix.count_tokens, self.config.max_prefill_token_num
+            )
             jobs += more_jobs
-            if not self._unblock(admissible) or preempted:
+            if not self._live.unblock(admissible) or preempted:
                 break
-        deltas = self._deltas.take()
+        deltas = self._live.deltas.take()
         saves, loads = self._pool.host.take_copies()
         assert rows or not (saves or loads), "blocks are taken for rows alone"
         return StepPlan(
@@ -324,38 +259,19 @@ class Scheduler:
             loads=loads,
             encode_jobs=tuple(jobs),
             preempted_ids=(*yielded_ids, *preempted),
-            is_streamed=any(row.num_tokens == 1 and self._sequences[row.seq_id].is_streamed for row in rows),
+            is_streamed=any(row.num_tokens == 1 and self._live.by_id[row.seq_id].is_streamed for row in rows),
         )
-
-    def _find_yielding(self) -> Sequence | None:
-        """The running sequence that gives up its place or its blocks for another owner's. One that is in flight pauses
-        in this plan, and is preempted in the next."""
-        if len(self._owners) < 2 or not self._waiting:
-            return None
-        lacks_places = len(self._running) >= self.config.max_batch_size
-        if not lacks_places and not self._lacks_blocks:
-            return None
-        counts = count_by_owner(self._running)
-        seq = find_next(self._waiting, counts, self._owners)
-        yielding = None if seq is None else find_yielding(self._running, counts, seq.owner)
-        if seq is None or yielding is None or lacks_places:
-            return yielding
-        held = Counter[Hashable]()
-        for other in self._running:
-            held[other.owner] += len(other.block_ids)
-        need = self._pool.blocks_for(seq.num_tokens)
-        return yielding if held[seq.owner] + need <= held[yielding.owner] else None
 
     def _divide(self, spare: int, candidates: list[tuple[Sequence, int]]) -> Shares | None:
         """Divide the prompt tokens of a step among owners: those whose prompts are running, and those whose wait. None
         when there is one owner, who gets all of them."""
-        if len(self._owners) < 2:
+        if len(self._live.owners) < 2:
             return None
         wanted = Counter[Hashable]()
         for seq, missing in candidates:
             if missing > 1:
                 wanted[seq.owner] += min(missing, spare)
-        for seq in self._waiting:
+        for seq in self._live.waiting:
             wanted[seq.owner] += min(seq.num_tokens, spare)
         return divide_tokens(spare, wanted)
 
@@ -365,7 +281,7 @@ class Scheduler:
         singles: int,
         spare: int,
         shares: Shares | None,
-        rows: list[Row],
+        add_row: Callable[[Sequence, int], None],
         preempted: list[int],
     ) -> tuple[int, int]:
         """Plan the running sequences that lack tokens, `singles` of them one. Returns the tokens left for others, and
@@ -374,18 +290,18 @@ class Scheduler:
         for seq, missing in candidates:
             if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
                 continue
-            allowed = min(singles, 1) if missing == 1 else min(missing, spare, _share_of(seq, shares))
+            allowed = min(singles, 1) if missing == 1 else min(missing, spare, share_of(seq, shares))
             wanted = min(allowed, seq.ready_until - seq.num_scheduled)
-            num_tokens = self._reserve(seq, wanted, preempted)
+            num_tokens = self._preemption.reserve(seq, wanted, preempted)
             if wanted > 0 and not num_tokens:
                 # Younger ones hold the blocks and are in flight: they pause, so that the next plan can preempt them.
                 return 0, promised
             if num_tokens:
-                rows.append(self._make_row(seq, num_tokens))
+                add_row(seq, num_tokens)
                 if missing == 1:
                     singles -= 1
                 else:
-                    spare -= _spend(seq, shares, num_tokens)
+                    spare -= spend(seq, shares, num_tokens)
             if seq.num_scheduled < seq.num_tokens:
                 promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
@@ -398,7 +314,7 @@ class Scheduler:
             num_decode_rows=singles,
             num_decode_context=sum(seq.num_scheduled + 1 for seq in going_on),
             is_streamed=any(seq.is_streamed for seq in going_on),
-            is_encoding=self._needs.is_waiting,
+            is_encoding=self._live.needs.is_waiting,
             prompts=self._iterate_prompts(candidates),
         )
         spare = self.config.max_prefill_token_num - singles
@@ -413,7 +329,7 @@ class Scheduler:
             num_tokens = min(missing, seq.ready_until - seq.num_scheduled)
             if missing > 1 and num_tokens > 0:
                 yield WaitingPrompt(seq.num_scheduled, num_tokens, now_s - seq.added_at_s)
-        for seq in self._waiting:
+        for seq in self._live.waiting:
             if seq.can_start(0, self.config.max_prefill_token_num):
                 yield WaitingPrompt(0, min(seq.num_tokens, seq.ready_until), now_s - seq.added_at_s)
 
@@ -430,151 +346,16 @@ class Scheduler:
             or num_expected - seq.num_prompt_tokens >= params.max_new_tokens
             or num_expected >= self.config.session_len
             or num_expected > self._capacity
-            or self._is_long(seq, seq.num_pending) != seq.is_long
+            or self._live.is_long(seq, seq.num_pending) != seq.is_long
         )
         return 0 if is_over else missing
-
-    def _is_long(self, seq: Sequence, num_pending: int = 0) -> bool:
-        """Whether the known tokens of a sequence, and so many more, have the keys of a long text."""
-        return self.config.short_limit is not None and seq.num_positions + num_pending > self.config.short_limit
-
-    def _reserve(self, seq: Sequence, num_tokens: int, preempted: list[int]) -> int:
-        """Give `seq` the blocks for up to `num_tokens` more tokens; returns for how many there are blocks.
-
-        Younger sequences that are not in flight are preempted only when there is no block at all.
-        """
-        if num_tokens <= 0:
-            return 0
-        pool = self._pool
-        held = len(seq.block_ids)
-        need = pool.blocks_for(seq.num_scheduled + num_tokens) - held
-        if need <= 0:
-            return num_tokens
-        if held * pool.block_size == seq.num_scheduled:
-            while not pool.can_allocate(1) and self._try_preempt(seq, preempted):
-                pass
-        need = min(need, pool.num_available)
-        seq.block_ids += pool.allocate(need)
-        return min(num_tokens, (held + need) * pool.block_size - seq.num_scheduled)
-
-    def _try_preempt(self, seq: Sequence, preempted: list[int]) -> bool:
-        """Preempt a sequence that may lose its blocks to `seq` and is not being computed: the youngest one that is
-        younger, where there is one owner."""
-        victims: Iterable[Sequence] = reversed(self._running)
-        if len(self._owners) > 1:
-            victims = order_victims(self._running, count_by_owner(self._running), seq)
-        for victim in victims:
-            if victim is seq:
-                return False
-            if not victim.is_in_flight:
-                self._preempt(victim)
-                preempted.append(victim.seq_id)
-                return True
-        return False
-
-    def _preempt(self, seq: Sequence) -> None:
-        seq.num_preemptions += 1
-        self._total_preemptions += 1
-        self._restart(seq)
-
-    def _restart(self, seq: Sequence) -> None:
-        """Let a running sequence wait at its old place, to be computed from its beginning."""
-        assert not seq.is_in_flight, seq
-        self._running.discard(seq)
-        self._deltas.end(seq)
-        self._pool.release(seq.block_ids)
-        seq.block_ids = ()
-        self._readmit(self._followers, self._prefix.forget(seq))
-        seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
-        seq.shares_blocks = True
-        if seq.is_long != self._is_long(seq):
-            seq.is_long = self._is_long(seq)
-            seq.block_keys.clear()
-        seq.status = SequenceStatus.PREEMPTED
-        self._needs.assume_computed(seq, 0)
-        self._waiting.add(seq)
-
-    def _plan_admissions(
-        self, rows: list[Row], spare: int, shares: Shares | None, promised: int, preempted: list[int]
-    ) -> tuple[int, int]:
-        """Start waiting sequences in their turn while there are places, tokens and blocks; none of an owner of which
-        some were just preempted. Takes and returns the tokens left, and the blocks that running sequences still need
-        for their known tokens."""
-        pool = self._pool
-        losers = {self._sequences[seq_id].owner for seq_id in preempted}
-        self._lacks_blocks = False
-        while spare > 0 and len(self._running) < self.config.max_batch_size and (seq := self._find_next(shares)):
-            if seq.owner in losers:
-                break
-            available = pool.num_available - promised
-            if self._running and (available < 1 or self._is_still_too_large(seq, available)):
-                self._lacks_blocks = True
-                break
-            cached = self._prefix.find(seq)
-            if self._prefix.try_follow(seq, len(cached)):
-                self._waiting.discard(seq)
-                self._followers.add(seq)
-                continue
-            start = len(cached) * pool.block_size
-            self._needs.assume_computed(seq, start)
-            if not seq.can_start(start, self.config.max_prefill_token_num):
-                self._waiting.discard(seq)
-                self._blocked.add(seq)
-                continue
-            need = pool.blocks_for(seq.num_tokens) - len(cached) + pool.count_cached(cached)
-            if need > available and self._running:
-                self._too_large = (seq.seq_id, available)
-                self._lacks_blocks = True
-                break
-            self._admit(seq, cached)
-            num_tokens = min(seq.num_tokens - start, spare, _share_of(seq, shares), seq.ready_until - start)
-            seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(cached))
-            rows.append(self._make_row(seq, num_tokens))
-            spare -= _spend(seq, shares, num_tokens)
-            promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
-        return spare, promised
-
-    def _find_next(self, shares: Shares | None) -> Sequence | None:
-        """The waiting sequence whose turn it is, of an owner with tokens left."""
-        if not self._waiting:
-            return None
-        if shares is None:
-            return self._waiting[0]
-        counts = count_by_owner(self._running)
-        seq = find_next(self._waiting, counts, shares)
-        if seq is None:  # whoever has tokens left cannot use them now: others may
-            shares.update(dict.fromkeys(self._owners, NO_LIMIT))
-            seq = find_next(self._waiting, counts, shares)
-        return seq
-
-    def _is_still_too_large(self, seq: Sequence, available: int) -> bool:
-        """Whether `seq` did not fit before, and no more blocks are available now: it is not worth another look-up."""
-        return self._too_large is not None and self._too_large[0] == seq.seq_id and self._too_large[1] >= available
-
-    def _admit(self, seq: Sequence, cached: tuple[int, ...]) -> None:
-        """Make a waiting sequence run, its first blocks taken from the prefix cache."""
-        start = len(cached) * self._pool.block_size
-        seq.block_ids = self._pool.acquire(cached)
-        seq.num_computed = seq.num_scheduled = start
-        seq.num_registered_blocks = len(cached)
-        self._prefix.announce(seq, len(cached))
-        if not seq.was_admitted:
-            seq.was_admitted = True
-            seq.num_cached_tokens = start
-            self._total_prefix_queried_tokens += seq.num_tokens
-            self._total_prefix_hit_tokens += start
-        seq.status = SequenceStatus.RUNNING
-        self._needs.settle_computed(seq, start)
-        self._waiting.discard(seq)
-        self._running.add(seq)
-        self._deltas.begin(seq)
 
     def _make_row(self, seq: Sequence, num_tokens: int) -> Row:
         start = seq.num_scheduled
         seq.num_scheduled = start + num_tokens
         samples = seq.num_scheduled == seq.num_expected and seq.wants_answer
         seq.num_pending += samples
-        self._deltas.add_blocks(seq)
+        self._live.deltas.add_blocks(seq)
         return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, samples=samples)
 
     def undo_copies(self, plan: StepPlan) -> StepPlan:
@@ -585,14 +366,14 @@ class Scheduler:
         self._pool.forget(loaded)
         kept = []
         for row in plan.rows:
-            seq = self._sequences[row.seq_id]
+            seq = self._live.by_id[row.seq_id]
             if loaded.isdisjoint(seq.block_ids):
                 kept.append(row)
                 continue
             # admitted by this plan: it has no other row in flight
             seq.num_pending -= row.samples
             seq.num_scheduled = seq.num_computed
-            self._restart(seq)
+            self._live.restart(seq)
         return replace(plan, rows=tuple(kept), saves=(), loads=())
 
     # --- committing ---------------------------------------------------------------------------------------------------
@@ -606,20 +387,20 @@ class Scheduler:
         """
         updates = []
         for row in plan.rows:
-            seq = self._sequences.get(row.seq_id)
+            seq = self._live.by_id.get(row.seq_id)
             if seq is None:
                 continue
             seq.num_pending -= row.samples
             assert seq.num_computed == row.start and seq.num_scheduled >= row.start + row.num_tokens, (seq, row)
             seq.num_computed = row.start + row.num_tokens
             if row.start < seq.media_end:
-                self._needs.settle_computed(seq, seq.num_computed)
-            if followers := self._prefix.register(seq):
-                self._readmit(self._followers, followers)
+                self._live.needs.settle_computed(seq, seq.num_computed)
+            if followers := self._live.prefix.register(seq):
+                self._live.readmit(self._live.followers, followers)
             if row.samples:
                 updates.append(self._append_tokens(seq, sampled[seq.seq_id]))
             elif not seq.wants_answer and seq.num_computed == seq.num_tokens:
-                self._end(seq, "length", None)
+                self._live.end(seq, "length", None)
                 updates.append(SequenceUpdate(seq=seq, finish_reason="length"))
         return tuple(updates)
 
@@ -639,13 +420,13 @@ class Scheduler:
                 break
         assert num_added, f"no token was sampled for {seq}"
         if not stop and seq.num_tokens <= self._capacity:
-            if seq.is_long != self._is_long(seq):
-                self._restart(seq)
+            if seq.is_long != self._live.is_long(seq):
+                self._live.restart(seq)
             return SequenceUpdate(seq=seq, token_ids=token_ids[:num_added])
         error = None if stop else self._check_fits(seq)
         if stop is None:
             stop = Stop("error")
-        self._end(seq, stop.reason, error)
+        self._live.end(seq, stop.reason, error)
         return SequenceUpdate(
             seq=seq,
             token_ids=token_ids[:num_added],
@@ -659,8 +440,8 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         pool = self._pool
         return SchedulerStats(
-            num_running=len(self._running),
-            num_waiting=len(self._waiting) + len(self._blocked) + len(self._followers),
+            num_running=len(self._live.running),
+            num_waiting=len(self._live.waiting) + len(self._live.blocked) + len(self._live.followers),
             num_blocks=pool.num_blocks,
             num_used_blocks=pool.num_used,
             num_cached_blocks=pool.num_cached,
@@ -668,20 +449,12 @@ class Scheduler:
             num_host_slots=pool.host.num_slots,
             num_used_host_slots=pool.host.num_used,
             total_host_loads=pool.host.total_loads,
-            num_embedding_rows=self._needs.num_rows,
-            total_prefix_queried_tokens=self._total_prefix_queried_tokens,
-            total_prefix_hit_tokens=self._total_prefix_hit_tokens,
-            total_preemptions=self._total_preemptions,
+            num_embedding_rows=self._live.needs.num_rows,
+            total_prefix_queried_tokens=self._admission.total_prefix_queried_tokens,
+            total_prefix_hit_tokens=self._admission.total_prefix_hit_tokens,
+            total_preemptions=self._preemption.total_preemptions,
         )
 
     def check_integrity(self) -> None:
         """Assert all invariants of the scheduler, its sequences and its pool."""
-        self._pool.check_integrity([seq.block_ids for seq in self._sequences.values()])
-        self._needs.check_integrity(self._sequences)
-        queued = [seq.seq_id for queue in self._queues for seq in queue]
-        self._prefix.check_integrity(running=self._running, followers=self._followers)
-        assert sorted(queued) == sorted(self._sequences), queued
-        assert len(self._running) <= self.config.max_batch_size
-        for seq in self._sequences.values():
-            assert (seq in self._running) == (seq.status is SequenceStatus.RUNNING), seq
-            seq.check_integrity(block_size=self._pool.block_size, session_len=self.config.session_len)
+        self._live.check_integrity(max_running=self.config.max_batch_size, session_len=self.config.session_len)

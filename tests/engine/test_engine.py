@@ -419,13 +419,13 @@ def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], m
     with AsyncEngine(str(tiny_checkpoint("qwen2")), backend_config=config) as engine:
         expected = [mean_states(engine, [prompt])[0] for prompt in prompts]
         interrupted = []
-        preempt = loop_of(engine)._scheduler._preempt
+        preempt = loop_of(engine)._scheduler._preemption.preempt
 
         def watch(seq: Any) -> None:
             interrupted.append((seq.params.pooling, seq.num_computed))
             preempt(seq)
 
-        monkeypatch.setattr(loop_of(engine)._scheduler, "_preempt", watch)
+        monkeypatch.setattr(loop_of(engine)._scheduler._preemption, "preempt", watch)
         arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
         finals: dict[int, OutputDelta] = {}
         with held(engine):

@@ -84,7 +84,7 @@ def test_a_light_client_waits_at_most_three_times_as_long(
         for _ in range(number):
             engine.step()
     assert any(seq.owner == "heavy" for seq in engine.alive.values()), "the heavy client had too little to do"
-    assert count_by_owner(engine.scheduler._running)["heavy"] >= min(batch, num_blocks // 20) - 2
+    assert count_by_owner(engine.scheduler._live.running)["heavy"] >= min(batch, num_blocks // 20) - 2
 
 
 def test_without_owners_it_waits_for_all_the_others() -> None:
@@ -104,7 +104,7 @@ def test_places_are_divided_equally() -> None:
         engine.add(make_sequence(seq_id, "abc"[seq_id >= 100] if seq_id < 200 else "c", answer=10 + seq_id % 7))
     for step in range(60):
         engine.step()
-        running = count_by_owner(engine.scheduler._running)
+        running = count_by_owner(engine.scheduler._live.running)
         if step > 10 and running.total() == 9:
             assert max(running.values()) - min(running[owner] for owner in "abc") <= 1, running
     finished = Counter({owner: 100 - sum(seq.owner == owner for seq in engine.alive.values()) for owner in "abc"})
@@ -139,7 +139,7 @@ def test_blocks_are_divided_equally() -> None:
         engine.add(make_sequence(seq_id, "second", prompt=8, answer=80))
     for _ in range(30):
         engine.step()
-    running = count_by_owner(engine.scheduler._running)
+    running = count_by_owner(engine.scheduler._live.running)
     assert running["second"] >= 1 and abs(running["first"] - running["second"]) <= 2, running
 
 
@@ -161,14 +161,14 @@ def test_nobody_starves(seed: int, batch: int, budget: int, num_blocks: int, is_
         engine.add(make_sequence(seq_id, "first", prompt=rng.randint(1, 20), answer=rng.randint(1, 15)))
     num_added = 4
     for _ in range(4000):
-        if all(engine.scheduler.get(seq_id) is None for seq_id in range(4)):
+        if all(engine.scheduler.sequences.get(seq_id) is None for seq_id in range(4)):
             break
         if len(engine.alive) < 12:  # there are always others, each with an owner of its own
             engine.add(make_sequence(num_added, f"owner {num_added}", prompt=rng.randint(1, 20), answer=5))
             num_added += 1
         engine.step()
     assert first.status is SequenceStatus.FINISHED
-    assert all(engine.scheduler.get(seq_id) is None for seq_id in range(4)), "newcomers pass for ever"
+    assert all(engine.scheduler.sequences.get(seq_id) is None for seq_id in range(4)), "newcomers pass for ever"
     engine.drain()
 
 

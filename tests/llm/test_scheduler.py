@@ -280,7 +280,7 @@ def test_tokens_after_the_stop_are_thrown_away() -> None:
     scheduler = make_scheduler([seq])
     (update,) = scheduler.commit_step(scheduler.plan_step(), {1: (5, 9, 6)})
     assert (update.token_ids, update.finish_reason, update.stop_token_id) == ((5, 9), "stop", 9)
-    assert scheduler.get(1) is None
+    assert scheduler.sequences.get(1) is None
 
 
 def test_several_sampled_tokens_are_caught_up_with() -> None:
@@ -479,7 +479,7 @@ def test_a_preempted_one_whose_blocks_are_all_found_computes_its_last_tokens() -
     again = make_sequence(2, 12, text=5)
     scheduler.add(again)
     assert rows(step(scheduler)) == [(2, 8, 2)]
-    scheduler._preempt(again)
+    scheduler._preemption.preempt(again)
     assert rows(step(scheduler)) == [(2, 8, 2)]
 
 
@@ -546,7 +546,7 @@ def test_who_waits_for_a_picture_lets_others_pass() -> None:
     assert rows(step(scheduler)) == [(2, 0, 5)]
     scheduler.mark_ready(picture_hash(1))
     scheduler.add(make_sequence(3, 5))
-    while scheduler.get(2):
+    while scheduler.sequences.get(2):
         step(scheduler)
     assert rows(step(scheduler)) == [(1, 0, 20)], "ready, it is the first again"
 

@@ -1,0 +1,141 @@
+"""The sequences that are alive, each in one queue, and how they pass from one to the other. Decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
+
+from seesay.llm.arrival_queue import ArrivalQueue
+from seesay.llm.embedding_demand import EmbeddingDemand
+from seesay.llm.plan_deltas import PlanDeltas
+from seesay.llm.prefix_cache import PrefixCache
+from seesay.llm.sequence import Sequence, SequenceStatus
+
+if TYPE_CHECKING:
+    from seesay.llm.block_pool import BlockPool
+    from seesay.values import FinishReason
+
+
+class LiveSequences:
+    """What the parts of a scheduler share.
+
+    by_id: all of them. running, waiting: see `Sequence.status`. blocked: found to wait for an embedding; back in
+    `waiting` when one arrives. followers: found to wait for a KV block that another computes; back in `waiting` when it
+    is computed, or will not be.
+    pool, prefix, needs: the blocks, prefixes and embeddings that they hold. deltas: what runners must learn of them.
+    owners: how many are of each owner. short_limit: see `SchedulerConfig`.
+    """
+
+    def __init__(self, pool: BlockPool, *, max_encode_ahead_tokens: int, short_limit: int | None) -> None:
+        self.pool = pool
+        self.by_id: dict[int, Sequence] = {}
+        self.running = ArrivalQueue()
+        self.waiting = ArrivalQueue()
+        self.blocked = ArrivalQueue()
+        self.followers = ArrivalQueue()
+        self.prefix = PrefixCache(pool)
+        self.needs = EmbeddingDemand(max_encode_ahead_tokens)
+        self.deltas = PlanDeltas()
+        self.owners: Counter[Hashable] = Counter()
+        self.short_limit = short_limit
+        self._num_arrivals = 0
+
+    @property
+    def _queues(self) -> tuple[ArrivalQueue, ...]:
+        """Each live sequence is in one of these."""
+        return self.running, self.waiting, self.blocked, self.followers
+
+    def add(self, seq: Sequence, now_s: float) -> None:
+        """Queue a new sequence."""
+        seq.arrival = self._num_arrivals
+        self._num_arrivals += 1
+        seq.added_at_s = now_s
+        seq.is_long = self.is_long(seq)
+        self.by_id[seq.seq_id] = seq
+        self.owners[seq.owner] += 1
+        self.waiting.add(seq)
+        self.needs.track(seq)
+
+    def admit(self, seq: Sequence, cached: tuple[int, ...]) -> None:
+        """Make a waiting sequence run, its first blocks taken from the prefix cache, at the places `cached`."""
+        start = len(cached) * self.pool.block_size
+        seq.block_ids = self.pool.acquire(cached)
+        seq.num_computed = seq.num_scheduled = start
+        seq.num_registered_blocks = len(cached)
+        self.prefix.announce(seq, len(cached))
+        seq.status = SequenceStatus.RUNNING
+        self.needs.settle_computed(seq, start)
+        self.waiting.discard(seq)
+        self.running.add(seq)
+        self.deltas.begin(seq)
+
+    def restart(self, seq: Sequence) -> None:
+        """Let a running sequence wait at its old place, to be computed from its beginning."""
+        assert not seq.is_in_flight, seq
+        self.running.discard(seq)
+        self.deltas.end(seq)
+        self.pool.release(seq.block_ids)
+        seq.block_ids = ()
+        self.readmit(self.followers, self.prefix.forget(seq))
+        seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
+        seq.shares_blocks = True
+        if seq.is_long != self.is_long(seq):
+            seq.is_long = self.is_long(seq)
+            seq.block_keys.clear()
+        seq.status = SequenceStatus.PREEMPTED
+        self.needs.assume_computed(seq, 0)
+        self.waiting.add(seq)
+
+    def end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
+        """A sequence is over: it gives back all that it holds."""
+        del self.by_id[seq.seq_id]
+        self.owners[seq.owner] -= 1
+        if not self.owners[seq.owner]:
+            del self.owners[seq.owner]
+        for queue in self._queues:
+            queue.discard(seq)
+        self.readmit(self.followers, self.prefix.forget(seq))
+        self.needs.drop(seq)
+        self.deltas.end(seq)
+        self.pool.release(seq.block_ids)
+        seq.block_ids = ()
+        seq.status = SequenceStatus.FINISHED
+        seq.finish_reason = reason
+        seq.error = error
+
+    def unblock(self, sequences: Iterable[Sequence]) -> bool:
+        """Let sequences that wait for embeddings be considered for admission again. Returns whether there were any."""
+        return self.readmit(self.blocked, sequences)
+
+    def readmit(self, queue: ArrivalQueue, sequences: Iterable[Sequence]) -> bool:
+        """Move those of `sequences` that are in `queue` back to the waiting ones. Returns whether there were any."""
+        found = [seq for seq in sequences if seq in queue]
+        for seq in found:
+            queue.discard(seq)
+            self.waiting.add(seq)
+        return bool(found)
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
+        for seq in self.running:
+            self.readmit(self.followers, self.prefix.forget(seq))
+            seq.shares_blocks = False
+        self.pool.forget(range(self.pool.num_blocks))
+        self.pool.host.forget_slots(range(self.pool.host.num_slots))
+
+    def is_long(self, seq: Sequence, num_pending: int = 0) -> bool:
+        """Whether the known tokens of a sequence, and so many more, have the keys of a long text."""
+        return self.short_limit is not None and seq.num_positions + num_pending > self.short_limit
+
+    def check_integrity(self, *, max_running: int, session_len: int) -> None:
+        """Assert all invariants of the sequences and of what they hold."""
+        self.pool.check_integrity([seq.block_ids for seq in self.by_id.values()])
+        self.needs.check_integrity(self.by_id)
+        queued = [seq.seq_id for queue in self._queues for seq in queue]
+        self.prefix.check_integrity(running=self.running, followers=self.followers)
+        assert sorted(queued) == sorted(self.by_id), queued
+        assert len(self.running) <= max_running
+        for seq in self.by_id.values():
+            assert (seq in self.running) == (seq.status is SequenceStatus.RUNNING), seq
+            seq.check_integrity(block_size=self.pool.block_size, session_len=session_len)
