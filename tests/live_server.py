@@ -90,7 +90,7 @@ class HeldEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def submit_batch(self, requests: Sequence[GenerationRequest], on_output: Any) -> list[int]:
+    def submit_batch(self, requests: Sequence[GenerationRequest], on_output: Any, prompts: Any) -> list[int]:
         ids = [next(self._ids) for _ in requests]
         for request_id, request in zip(ids, requests):
             self.submitted.put((request_id, request, on_output))

@@ -16,7 +16,7 @@ from typing import Any
 import spaces  # before anything that may import torch
 
 from seesay.config import EngineConfig, GenerationConfig, MediaLimits
-from seesay.engine.asking import Batch
+from seesay.engine.asking import Asking
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import SeesayError
 from seesay.serving.client import APIError
@@ -34,7 +34,7 @@ def _answer(model: str, messages: Sequence[Mapping[str, Any]], options: Mapping[
     try:
         engine = _open(model)
         request = GenerationRequest(prompt=parse_messages(messages), gen_config=GenerationConfig(**options))
-        with closing(Batch(engine, [request]).deltas()) as deltas:  # a visitor who leaves stops the answer
+        with closing(Asking(engine, [request]).deltas()) as deltas:  # a visitor who leaves stops the answer
             for _, delta in deltas:
                 if delta.error is not None:
                     raise delta.error

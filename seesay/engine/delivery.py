@@ -28,10 +28,10 @@ class Delivery:
         self._live: dict[int, LiveAnswer] = {}
         self._threads = ThreadPool(_FEATURE_THREADS, name="seesay-features")
 
-    def submit(self, request: TokenRequest, answer: LiveAnswer) -> None:
-        """Let the core compute `request`, and hand out what comes as `answer` says."""
-        self._live[request.request_id] = answer
-        self._core.submit([request])
+    def submit(self, requests: Sequence[tuple[TokenRequest, LiveAnswer]]) -> None:
+        """Let the core compute requests, and hand out what comes as each answer says."""
+        self._live.update((request.request_id, answer) for request, answer in requests)
+        self._core.submit([request for request, _ in requests])
 
     def close(self) -> None:
         """End the threads."""

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
@@ -31,21 +31,20 @@ from seesay.config import (
 from seesay.config.checks import check_instance
 from seesay.device.host_memory import MemoryReturn, return_memory
 from seesay.device.interpreter import quick_switches
-from seesay.engine.asking import Batch
+from seesay.engine.asking import AsyncAsking
 from seesay.engine.core import EngineCore
 from seesay.engine.delivery import Delivery
-from seesay.engine.failures import explain
 from seesay.engine.fair_threads import FairThreads
 from seesay.engine.live_answer import OutputSink
 from seesay.engine.loading import load_core
 from seesay.engine.opened_model import open_model
 from seesay.engine.preparer import RequestPreparer, has_media, has_media_at_hand
 from seesay.engine.response import AnswerBuilder, Response
+from seesay.engine.shared_prompts import SharedPrompts, group_by_prompt
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate, as_template, choose_template
-from seesay.values import EngineStats, FinishReason, GenerationRequest, OutputDelta
-from seesay.vl.media_batch import MediaBatch
+from seesay.values import EngineStats, GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class AsyncEngine:
         self._ids = itertools.count(1)
         self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
         self._lock = threading.Lock()
-        self._sessions: dict[int, Batch] = {}
+        self._sessions: dict[int, AsyncAsking] = {}
         self._is_closed = False
         self._process_id = os.getpid()
         core.start(self._delivery)
@@ -175,21 +174,21 @@ class AsyncEngine:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def submit(self, request: GenerationRequest, on_output: OutputSink) -> int:
-        """Answer one request; returns its id at once. See `submit_batch`."""
-        return self.submit_batch([request], on_output)[0]
+    def submit_batch(
+        self, requests: Sequence[GenerationRequest], on_output: OutputSink, prompts: SharedPrompts | None = None
+    ) -> list[int]:
+        """Answer several requests, whose media are then encoded together; returns their ids at once. Those for the same
+        prompt, the same object, are prepared once; so are those of an earlier call with the same `prompts`.
 
-    def submit_batch(self, requests: Sequence[GenerationRequest], on_output: OutputSink) -> list[int]:
-        """Answer several requests, whose media are then encoded together; returns their ids at once.
-
-        `on_output` gets every request's `OutputDelta`s, from threads of the engine: it must be quick. Whatever is wrong
-        with a request comes as its one final delta, with `finish_reason` 'error'. Raises `RequestError` only when the
-        engine is closed, `RuntimeError` when the system starts no thread; then none of the requests is answered.
+        `Asking` and `AsyncAsking` call this, and are easier to use. `on_output` gets every request's `OutputDelta`s,
+        from threads of the engine: it must be quick. Whatever is wrong with a request comes as its one final delta,
+        with `finish_reason` 'error'. Raises `RequestError` only when the engine is closed, `RuntimeError` when the
+        system starts no thread; then none of the requests is answered.
         """
         received_at = time.perf_counter()
         ids = [next(self._ids) for _ in requests]
         self._check_process()
-        batch = MediaBatch()
+        prompts = prompts or SharedPrompts()
         try:
             with self._lock:
                 if self._is_closed:
@@ -198,10 +197,10 @@ class AsyncEngine:
                 self.core.expect_media(
                     [request_id for request_id, request in zip(ids, requests) if has_media_at_hand(request)]
                 )
-                for request_id, request in zip(ids, requests):
-                    threads = self._media_threads if has_media(request) else self._threads
-                    prepare = self._prepare_and_submit
-                    threads.submit(request.owner, prepare, request_id, request, on_output, received_at, batch)
+                for group in group_by_prompt(zip(ids, requests)):
+                    first = next(iter(group.values()))
+                    threads = self._media_threads if has_media(first) else self._threads
+                    threads.submit(first.owner, self._prepare_and_submit, group, on_output, received_at, prompts)
         except BaseException:  # no thread could be started, or Ctrl-C
             self._withdraw(ids)
             raise
@@ -279,12 +278,12 @@ class AsyncEngine:
         requests, is_list = parse_prompts(messages, gen_config, do_preprocess=do_preprocess)
         if is_list:
             raise TypeError("generate answers one prompt; give several to Pipeline.async_batch_infer")
-        batch = Batch(self, requests, streams=stream_response)
+        asking = AsyncAsking(self, requests, streams=stream_response)
         answer = AnswerBuilder(0, session_id)
         if session_id is not None:
-            self._sessions[session_id] = batch
+            self._sessions[session_id] = asking
         try:
-            async with aclosing(batch.deltas_async()) as deltas:
+            async with aclosing(asking.deltas()) as deltas:
                 async for _, delta in deltas:
                     piece = answer.add(delta)
                     if stream_response:
@@ -292,41 +291,48 @@ class AsyncEngine:
             if not stream_response:
                 yield answer.complete()
         finally:
-            if session_id is not None and self._sessions.get(session_id) is batch:
+            if session_id is not None and self._sessions.get(session_id) is asking:
                 del self._sessions[session_id]
 
     def stop_session(self, session_id: int) -> None:
         """Abort what `generate` does under this `session_id`, if it does anything."""
-        if (batch := self._sessions.get(session_id)) is not None:
-            batch.abort()
+        if (asking := self._sessions.get(session_id)) is not None:
+            asking.abort()
 
     # --- preparing, in a thread -------------------------------------------------------------------------------------
 
     def _prepare_and_submit(
-        self, request_id: int, request: GenerationRequest, on_output: OutputSink, received_at: float, batch: MediaBatch
+        self, group: Mapping[int, GenerationRequest], on_output: OutputSink, received_at: float, prompts: SharedPrompts
     ) -> None:
-        """Turn a request into a sequence and hand it to the core. A request that cannot be, ends here."""
+        """Prepare the requests for one prompt, and hand them to the core. One that cannot be prepared ends here."""
         self.core.yield_to_launches()
-        try:
-            with quick_switches:
-                prepared = self._preparer.prepare(request_id, request, on_output, received_at, batch)
-            error: Exception | None = None
-        except BaseException as failure:
-            prepared, error = None, explain(failure)
+        with quick_switches:
+            found = self._preparer.prepare(group, on_output, received_at, prompts)
+        ended: list[OutputDelta] = []
         with self._lock:
-            is_aborted = self._preparing.pop(request_id, None)
-            if is_aborted is None:  # withdrawn: nobody knows of it
-                return
-            if self._is_closed or is_aborted:
-                prepared = None
-                error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
-            if prepared is not None:
-                self._delivery.submit(*prepared)
-        if prepared is None:
-            self.core.forget_media([request_id])
-            reason: FinishReason = "abort" if is_aborted else "error"
-            on_output(OutputDelta(request_id=request_id, finish_reason=reason, error=None if is_aborted else error))
-        if has_media(request):
+            ready = []
+            for request_id, prepared in found.items():
+                is_aborted = self._preparing.pop(request_id, None)
+                if is_aborted is None:  # withdrawn: nobody knows of it
+                    continue
+                if is_aborted:
+                    ended.append(OutputDelta(request_id=request_id, finish_reason="abort"))
+                elif isinstance(prepared, RequestError) or self._is_closed:
+                    error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
+                    if isinstance(prepared, RequestError):
+                        error = prepared
+                    ended.append(OutputDelta(request_id=request_id, finish_reason="error", error=error))
+                else:
+                    ready.append(prepared)
+            if ready:
+                self._delivery.submit(ready)
+        self.core.forget_media([delta.request_id for delta in ended])
+        for delta in ended:
+            try:
+                on_output(delta)
+            except BaseException:
+                logger.exception("the receiver of request %d failed", delta.request_id)
+        if any(map(has_media, group.values())):
             self._memory_return.return_if_due()
 
     def close(self) -> None:

@@ -14,8 +14,6 @@ from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.values import (
     FinishReason,
     MediaReport,
-    Modality,
-    MultimodalInput,
     OutputDelta,
     StageTimings,
     Usage,
@@ -33,6 +31,7 @@ OutputSink = Callable[[OutputDelta], None]
 class LiveAnswer:
     """The front's half of a request that the core computes.
 
+    prompt_usage: the counts that are known before anything is computed.
     streams: whether new output is handed out as it comes; otherwise all of it comes with the final delta, and nobody
         is woken in between.
     keeps_stop: whether the stop token of the request that ended the answer, or the stop word, remains in it.
@@ -41,7 +40,7 @@ class LiveAnswer:
     """
 
     request_id: int
-    prompt: MultimodalInput
+    prompt_usage: Usage
     params: SamplingParams
     detokenizer: IncrementalDetokenizer
     on_output: OutputSink
@@ -104,7 +103,7 @@ class LiveAnswer:
         """What is new since the last call, as a delta that is not final."""
         delta = OutputDelta(
             request_id=self.request_id,
-            prompt_tokens=len(self.prompt.token_ids),
+            prompt_tokens=self.prompt_usage.prompt_tokens,
             text="".join(self.new_text),
             token_ids=tuple(self.new_token_ids),
             logprobs=tuple(self.new_logprobs) or None,
@@ -125,7 +124,11 @@ class LiveAnswer:
             self._make_delta(),
             finish_reason=reason,
             stop_reason=stop,
-            usage=self._make_usage(report),
+            usage=replace(
+                self.prompt_usage,
+                completion_tokens=self.num_output_tokens,
+                cached_tokens=report.num_cached_tokens,
+            ),
             timings=self._make_timings(report),
             logits=self._cut(report.logits, self.params.output_logits),
             last_hidden_state=self._cut(report.hidden_states, self.params.output_last_hidden_state),
@@ -138,25 +141,13 @@ class LiveAnswer:
     def _cut(self, values: npt.NDArray[np.float32] | None, kind: str | None) -> Any:
         """Per-position outputs as a tensor, without those that were computed behind a stop word."""
         if values is not None and self.has_stopped:
-            values = values[: self.num_tokens + (len(self.prompt.token_ids) - 1 if kind == "all" else 0)]
+            values = values[: self.num_tokens + (self.prompt_usage.prompt_tokens - 1 if kind == "all" else 0)]
         return _as_tensor(values)
 
     def _make_media(self, report: TokenReport) -> tuple[MediaReport, ...]:
         """How each media item was seen, and whether a tower ran for it."""
         return tuple(
             replace(media, is_cached=index not in report.encoded_items) for index, media in enumerate(self.media)
-        )
-
-    def _make_usage(self, report: TokenReport) -> Usage:
-        items = self.prompt.items
-        num_images = sum(item.modality is Modality.IMAGE for item in items)
-        return Usage(
-            prompt_tokens=len(self.prompt.token_ids),
-            completion_tokens=self.num_output_tokens,
-            cached_tokens=report.num_cached_tokens,
-            media_tokens=sum(len(item.slots) for item in items),
-            num_images=num_images,
-            num_videos=len(items) - num_images,
         )
 
     def _make_timings(self, report: TokenReport) -> StageTimings:

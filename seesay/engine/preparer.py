@@ -6,9 +6,9 @@ Runs in worker threads. Everything that is wrong with a request is found here an
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,11 @@ import numpy.typing as npt
 from seesay.checkpoint import Checkpoint
 from seesay.config import MediaLimits, VisionConfig
 from seesay.device.interpreter import quick_switches
+from seesay.engine.failures import explain
 from seesay.engine.live_answer import LiveAnswer, OutputSink
 from seesay.engine.messages import TokenRequest
 from seesay.engine.opened_model import OpenedModel
+from seesay.engine.shared_prompts import SharedPrompts
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import check_prompt_length
@@ -31,9 +33,11 @@ from seesay.values import (
     MediaPart,
     MediaReport,
     Message,
+    Modality,
     MultimodalInput,
     RenderedPrompt,
     TextPart,
+    Usage,
 )
 from seesay.vl.feature_cache import FeatureCacheStats
 from seesay.vl.media import MediaFront, OpenRequest, PreparedMedia
@@ -44,6 +48,16 @@ _LEAST_CHARS, _CHARS_PER_TOKEN, _LEAST_PARTS = 1 << 20, 64, 4096
 """Most of a conversation before its template, which may leave out what earlier turns thought."""
 _COUNTED_LENGTHS = 4
 """A prompt that is only counted may be so many times as long as one that is answered."""
+
+
+PreparedRequest = tuple[TokenRequest, LiveAnswer]
+
+
+class _Options(NamedTuple):
+    """How one request for a prompt is to be answered."""
+
+    params: SamplingParams
+    detokenizer: IncrementalDetokenizer
 
 
 class RequestPreparer:
@@ -93,21 +107,42 @@ class RequestPreparer:
 
     def prepare(
         self,
-        request_id: int,
-        request: GenerationRequest,
+        asked: Mapping[int, GenerationRequest],
         on_output: OutputSink,
         received_at: float,
-        batch: MediaBatch | None = None,
-    ) -> tuple[TokenRequest, LiveAnswer]:
-        """What the core needs to compute `request`, and what makes text of its tokens. `received_at` is a
-        `time.perf_counter()` reading; `batch` is shared by the requests of one call."""
+        prompts: SharedPrompts,
+    ) -> dict[int, PreparedRequest | RequestError]:
+        """Prepare requests, by their id, that share one prompt. Returns for each what the core needs to compute it and
+        what makes text of its tokens, or what is wrong with it. `received_at` is a `time.perf_counter()` reading."""
+        found: dict[int, PreparedRequest | RequestError] = {}
+        options: dict[int, _Options] = {}
+        for request_id, request in asked.items():
+            try:
+                options[request_id] = self._read_options(request)
+            except BaseException as error:
+                found[request_id] = explain(error)
+        if not options:
+            return found
+        first = asked[next(iter(options))]
+        try:
+            prompt, media = prompts.get(first, lambda: self._build_prompt(first, prompts.media))
+        except BaseException as error:
+            return found | dict.fromkeys(options, explain(error))
+        for request_id, chosen in options.items():
+            request = asked[request_id]
+            try:
+                found[request_id] = self._make(request_id, request, chosen, prompt, media, on_output, received_at)
+            except BaseException as error:
+                found[request_id] = explain(error)
+        return found
+
+    def _read_options(self, request: GenerationRequest) -> _Options:
         config = request.gen_config
         template_words, template_ids = self._split_stop_words(
             self.chat_template.stop_words if _is_conversation(request) else ()
         )
         own_words, own_ids = self._split_stop_words(config.stop_words or ())
         params = self._make_params(request, stop_ids=own_ids, template_ids=template_ids)
-        prompt, media = self._build_prompt(request, batch)
         detokenizer = IncrementalDetokenizer(
             self.tokenizer,
             skip_special_tokens=config.skip_special_tokens,
@@ -116,18 +151,29 @@ class RequestPreparer:
             include_stop_str=config.include_stop_str_in_output,
             spaces_between_special_tokens=config.spaces_between_special_tokens,
         )
-        loaders = {i: item.load_features for i, item in enumerate(media) if item.load_features is not None}
+        return _Options(params, detokenizer)
+
+    def _make(
+        self,
+        request_id: int,
+        request: GenerationRequest,
+        options: _Options,
+        prompt: MultimodalInput,
+        media: Sequence[PreparedMedia],
+        on_output: OutputSink,
+        received_at: float,
+    ) -> PreparedRequest:
         answer = LiveAnswer(
             request_id=request_id,
-            prompt=prompt,
-            params=params,
-            detokenizer=detokenizer,
+            prompt_usage=_count(prompt),
+            params=options.params,
+            detokenizer=options.detokenizer,
             on_output=on_output,
             streams=request.streams,
-            keeps_stop=config.include_stop_str_in_output,
+            keeps_stop=request.gen_config.include_stop_str_in_output,
             received_at=received_at,
             media=tuple(map(_report, media, prompt.items)),
-            load_features=loaders,
+            load_features={i: item.load_features for i, item in enumerate(media) if item.load_features is not None},
             fetch_s=sum(item.fetch_s for item in media),
             decode_media_s=sum(item.decode_s for item in media),
             preprocess_s=sum(item.preprocess_s for item in media),
@@ -135,7 +181,7 @@ class RequestPreparer:
         token_request = TokenRequest(
             request_id=request_id,
             prompt=prompt,
-            params=params,
+            params=options.params,
             owner=request.owner,
             is_streamed=request.streams,
             defers_tokens=answer.defers_tokens,
@@ -300,6 +346,16 @@ def _find_eos(checkpoint: Checkpoint, tokenizer: Tokenizer, vocab_size: int) -> 
     found = checkpoint.generation_config.get("eos_token_id", checkpoint.config.get("eos_token_id"))
     ids = (*(found if isinstance(found, list) else [found]), tokenizer.eos_token_id)
     return tuple(dict.fromkeys(i for i in ids if type(i) is int and 0 <= i < vocab_size))
+
+
+def _count(prompt: MultimodalInput) -> Usage:
+    num_images = sum(item.modality is Modality.IMAGE for item in prompt.items)
+    return Usage(
+        prompt_tokens=len(prompt.token_ids),
+        media_tokens=sum(len(item.slots) for item in prompt.items),
+        num_images=num_images,
+        num_videos=len(prompt.items) - num_images,
+    )
 
 
 def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:

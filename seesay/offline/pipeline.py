@@ -21,7 +21,7 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.config.checks import check_instance
-from seesay.engine.asking import Batch
+from seesay.engine.asking import Asking, AsyncAsking
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.errors import ConfigError, RequestError
 from seesay.log import set_up_logging
@@ -352,7 +352,7 @@ class Pipeline:
             GenerationRequest(prompt=row, gen_config=config, prompt_logprobs=True, wants_answer=False) for row in rows
         ]
         losses = [math.nan] * len(requests)
-        with closing(Batch(self._engine, requests, streams=False).deltas()) as deltas:
+        with closing(Asking(self._engine, requests, streams=False).deltas()) as deltas:
             for index, delta in deltas:
                 if delta.error is not None:
                     raise delta.error
@@ -397,7 +397,7 @@ class Pipeline:
 
     def _stream(self, requests: Sequence[GenerationRequest | RequestError], *, pieces: bool) -> Answers:
         builders = [AnswerBuilder(index) for index in range(len(requests))]
-        with closing(Batch(self._engine, requests, streams=pieces).deltas()) as deltas:
+        with closing(Asking(self._engine, requests, streams=pieces).deltas()) as deltas:
             for index, delta in deltas:
                 piece = builders[index].add(delta)
                 if pieces:
@@ -409,7 +409,7 @@ class Pipeline:
         self, requests: Sequence[GenerationRequest | RequestError]
     ) -> AsyncGenerator[Response, None]:
         builders = [AnswerBuilder(index) for index in range(len(requests))]
-        async with aclosing(Batch(self._engine, requests, streams=False).deltas_async()) as deltas:
+        async with aclosing(AsyncAsking(self._engine, requests, streams=False).deltas()) as deltas:
             async for index, delta in deltas:
                 builders[index].add(delta)
                 if delta.finish_reason is not None:
@@ -425,15 +425,15 @@ class Pipeline:
     ) -> Answers:
         """Yield like `_stream`, for prompts that continue sessions."""
         turns = [turn_of(request) for request in requests]
-        batch = Batch(self._engine, [continue_session(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
+        asking = Asking(self._engine, [continue_session(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
         builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
         answered: dict[int, Response] = {}
         begun: list[int] = []
         try:
             for index, session in enumerate(sessions):
-                session.begin_turn(partial(batch.abort, index))
+                session.begin_turn(partial(asking.abort, index))
                 begun.append(index)
-            with closing(batch.deltas()) as deltas:
+            with closing(asking.deltas()) as deltas:
                 for index, delta in deltas:
                     piece = builders[index].add(delta)
                     if delta.finish_reason is not None:

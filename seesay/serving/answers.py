@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from seesay.engine.asking import AsyncAsking
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.caller import NOBODY, Caller
 from seesay.serving.errors import ApiError, name_prompt
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-_PLACES = None  # event in the queue of deltas: places were granted
 T = TypeVar("T")
 
 
@@ -90,50 +88,6 @@ class Tally:
             self.timings = last.timings
 
 
-class _Outbox:
-    """Carry deltas from the engine's threads to the event loop. One wake-up delivers all deltas that are waiting."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._waiting: deque[tuple[asyncio.Queue[Any], OutputDelta]] = deque()
-        self._is_scheduled = False
-
-    def put(self, queue: asyncio.Queue[Any], delta: OutputDelta) -> None:
-        self._waiting.append((queue, delta))
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            with contextlib.suppress(RuntimeError):  # the event loop is closed, so nobody waits for this delta
-                self.loop.call_soon_threadsafe(self._hand_out)
-
-    def _hand_out(self) -> None:
-        # Clear the flag first: a delta that is put from now on is either handed out below or schedules another call.
-        self._is_scheduled = False
-        while self._waiting:
-            queue, delta = self._waiting.popleft()
-            queue.put_nowait(delta)
-
-
-class _Running:
-    """Hold the engine requests of one HTTP request."""
-
-    def __init__(self, engine: AsyncEngine, owner: Hashable) -> None:
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self.owner = owner
-        self.queue: asyncio.Queue[OutputDelta | ApiError | None] = asyncio.Queue()
-        self.index_of: dict[int, int] = {}  # request id → index, while it runs
-
-    def put(self, event: ApiError | None) -> None:
-        """Queue an event. Thread-safe: a place may come from a request that ended in the event loop of another
-        thread."""
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, so nobody reads the queue
-            self._loop.call_soon_threadsafe(self.queue.put_nowait, event)
-
-    def abort(self) -> None:
-        for request_id in self.index_of:
-            self._engine.abort(request_id)
-
-
 class Answering:
     """Submit requests to the engine for HTTP routes. Event loops of several threads may share it.
 
@@ -146,8 +100,7 @@ class Answering:
         self._settings = settings
         self._metrics = metrics
         self._places = Places(settings.max_concurrent_requests, settings.max_sequences_per_key)
-        self._running: set[_Running] = set()
-        self._outbox: _Outbox | None = None
+        self._running: set[AsyncAsking] = set()
 
     @property
     def num_running(self) -> int:
@@ -162,7 +115,7 @@ class Answering:
     def end_all(self, error: ApiError) -> None:
         """End every request that is being answered with `error`."""
         for running in list(self._running):
-            running.put(error)
+            running.end(error)
 
     async def deltas(
         self,
@@ -178,39 +131,27 @@ class Answering:
         Closing the generator or cancelling it aborts the requests that still run. Raises `ApiError` when a request
         fails, `request_timeout_s` has passed, or the server shuts down, and aborts the other requests.
         """
-        running = _Running(self._engine, caller.turn)
+        asking = AsyncAsking(self._engine, [replace(request, owner=caller.turn) for request in requests])
         timeout_s = self._settings.request_timeout_s
-        timer = asyncio.get_running_loop().call_later(timeout_s, running.put, _timed_out(timeout_s))
-        ticket = self._places.enter(caller.turn, partial(running.put, _PLACES))
-        self._running.add(running)
-        followers = _find_followers(requests)
-        ready = deque(i for i in range(len(requests)) if not any(i in others for others in followers.values()))
+        timer = asyncio.get_running_loop().call_later(timeout_s, asking.end, _timed_out(timeout_s))
+        ticket = self._places.enter(caller.turn, lambda: asking.call_soon(lambda: asking.submit(ticket.take())))
+        self._running.add(asking)
         try:
-            self._places.ask(ticket, len(ready))
-            while ready or running.index_of:
-                event = await running.queue.get()
-                if isinstance(event, ApiError):
-                    raise event
-                if not isinstance(event, OutputDelta):
-                    indexes = [ready.popleft() for _ in range(ticket.take())]
-                    self._submit({i: _lead(requests[i]) if i in followers else requests[i] for i in indexes}, running)
-                    continue
-                index = running.index_of[event.request_id]
-                if index in followers and event.finish_reason not in ("error", "abort"):
-                    ready.extend(followers[index])
-                    self._places.ask(ticket, len(followers.pop(index)))
-                if event.finish_reason is not None:
-                    del running.index_of[event.request_id]
-                    self._places.give_back(ticket)
-                    self._metrics.observe_answer(requests[index], event)
-                    if event.finish_reason in ("error", "abort"):
-                        raise self._explain(event, caller.request_id, fields[index % len(fields)])
-                yield index, event
+            self._places.ask(ticket, len(requests))
+            async with aclosing(asking.submitted_deltas()) as deltas:
+                async for index, delta in deltas:
+                    if delta.finish_reason is not None:
+                        self._places.give_back(ticket)
+                        self._metrics.observe_answer(requests[index], delta)
+                        if delta.finish_reason in ("error", "abort"):
+                            raise self._explain(delta, caller.request_id, fields[index % len(fields)])
+                    yield index, delta
+        except RequestError as error:  # the engine is closed
+            raise ApiError.from_error(error) from error
         finally:
             timer.cancel()
-            self._running.discard(running)
-            running.abort()
-            self._metrics.observe_aborted(len(running.index_of))
+            self._running.discard(asking)
+            self._metrics.observe_aborted(asking.num_running)
             self._places.leave(ticket)
 
     async def collect(
@@ -237,20 +178,6 @@ class Answering:
                 parts[index].append(delta)
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
 
-    def _submit(self, requests: Mapping[int, GenerationRequest], running: _Running) -> None:
-        """Submit requests, given by their index, to the engine."""
-        loop = asyncio.get_running_loop()
-        if self._outbox is None or self._outbox.loop is not loop:  # a test client has one event loop per request
-            self._outbox = _Outbox(loop)
-        outbox, queue = self._outbox, running.queue
-        try:
-            # Deltas that arrive before submit_batch returns wait in the outbox until `index_of` has their ids.
-            owned = [replace(request, owner=running.owner) for request in requests.values()]
-            ids = self._engine.submit_batch(owned, lambda delta: outbox.put(queue, delta))
-        except RequestError as error:
-            raise ApiError.from_error(error) from error
-        running.index_of.update(zip(ids, requests, strict=True))
-
     def _explain(self, delta: OutputDelta, request_id: str | None, field: str) -> ApiError:
         if delta.error is None:
             return ApiError.from_error(RequestError(ErrorCode.ABORTED, "the request was aborted"))
@@ -258,31 +185,6 @@ class Answering:
         if error.status_code >= 500:
             logger.error("%s failed: %s", request_id, delta.error)
         return error
-
-
-def choices_of(request: GenerationRequest, num_choices: int) -> list[GenerationRequest]:
-    """Return `num_choices` requests for one prompt. A given seed becomes seed, seed + 1, and so on."""
-    seed = request.gen_config.random_seed
-    if num_choices == 1 or seed is None:
-        return [request] * num_choices
-    return [
-        replace(request, gen_config=replace(request.gen_config, random_seed=(seed + i) % (1 << 63)))
-        for i in range(num_choices)
-    ]
-
-
-def _find_followers(requests: Sequence[GenerationRequest]) -> dict[int, list[int]]:
-    """Map the first request of each prompt to the other requests of that prompt, by index. The others wait for the
-    first one's first token, and then find the prompt in the prefix cache instead of computing it again."""
-    by_prompt: dict[int, list[int]] = {}
-    for index, request in enumerate(requests):
-        by_prompt.setdefault(id(request.prompt), []).append(index)
-    return {indexes[0]: indexes[1:] for indexes in by_prompt.values() if len(indexes) > 1}
-
-
-def _lead(request: GenerationRequest) -> GenerationRequest:
-    """Return `request` with streaming on, so that its first token is reported at once."""
-    return replace(request, streams=True)
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:

@@ -431,7 +431,7 @@ def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], m
         with held(engine):
             engine.submit_batch(parse(list("wxyz"), max_new_tokens=40, ignore_eos=True), arrived.put)
             wait_until(lambda: not engine._preparing)
-            ids = [engine.submit(replace(request, pooling="mean"), arrived.put) for request in parse(prompts)]
+            ids = engine.submit_batch([replace(request, pooling="mean") for request in parse(prompts)], arrived.put)
         while len(finals) < 6:
             delta = arrived.get(timeout=30)
             if delta.finish_reason:
@@ -612,7 +612,7 @@ def test_an_answer_that_nobody_reads_meanwhile_is_the_same_text(text_engine: Asy
     assert stopped.text == streamed[: streamed.index(word)] and stopped.finish_reason == "stop"
     arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
     long = replace(request, streams=False, gen_config=replace(request.gen_config, max_new_tokens=1900))
-    request_id = text_engine.submit(long, arrived.put)
+    [request_id] = text_engine.submit_batch([long], arrived.put)
     wait_until(lambda: any(live.new_token_ids for live in list(loop_of(text_engine)._live.values())))
     text_engine.abort(request_id)
     aborted = arrived.get(timeout=30)
@@ -623,7 +623,7 @@ def test_receiver_that_fails_ends_its_request_only(text_engine: AsyncEngine) -> 
     def fail(delta: OutputDelta) -> None:
         raise ValueError("the receiver is gone")
 
-    text_engine.submit(parse(["a"], max_new_tokens=500, ignore_eos=True)[0], fail)
+    text_engine.submit_batch(parse(["a"], max_new_tokens=500, ignore_eos=True), fail)
     assert ask(text_engine, parse(["b"], max_new_tokens=3, ignore_eos=True))[0].finish_reason == "length"
     check_all_free(text_engine)
 

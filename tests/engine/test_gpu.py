@@ -99,7 +99,7 @@ def test_who_asks_for_a_picture_that_another_gave_up_gets_an_answer(
         while time.monotonic() < deadline or waiting:
             while len(waiting) < 6 and time.monotonic() < deadline:
                 number = rng.randrange(len(requests))
-                request_id = engine.submit(requests[number], arrived.put)
+                request_id = engine.submit_batch([requests[number]], arrived.put)[0]
                 waiting[request_id] = number, []
                 if rng.random() < 0.7:
                     time.sleep(rng.random() * 0.004)

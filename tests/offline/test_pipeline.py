@@ -49,7 +49,7 @@ class FakeEngine:
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
 
-    def submit_batch(self, requests, on_output):
+    def submit_batch(self, requests, on_output, prompts):
         if self.is_closed:
             raise RequestError(ErrorCode.CLOSED, "the engine is closed")
         ids = [next(self._ids) for _ in requests]

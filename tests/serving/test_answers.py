@@ -14,10 +14,11 @@ from live_server import HeldEngine, make_settings, wait_until
 from starlette.testclient import TestClient
 
 from seesay.config import GenerationConfig
+from seesay.engine.asking import choices_of
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.admission import shutting_down
-from seesay.serving.answers import Answering, ClientGoneError, Tally, choices_of
+from seesay.serving.answers import Answering, ClientGoneError, Tally
 from seesay.serving.app import create_app
 from seesay.serving.caller import Caller
 from seesay.serving.errors import ApiError
@@ -65,26 +66,24 @@ async def test_deltas_come_in_order_with_their_index(held: HeldEngine, make: Mak
     assert answering.num_running == 0 and held.aborted.empty()
 
 
-async def test_choices_wait_until_the_first_has_begun(held: HeldEngine, make: MakeAnswering) -> None:
-    requests = [*choices_of(replace(REQUEST, streams=False), 3), OTHER]
-    task = asyncio.create_task(make().collect(requests, receive=never))
+async def test_choices_are_asked_for_in_one_call(held: HeldEngine, make: MakeAnswering) -> None:
+    """With the same prompt, so that the engine prepares and computes it once."""
+    task = asyncio.create_task(make().collect([*choices_of(replace(REQUEST, streams=False), 3), OTHER], receive=never))
     await started(held, task)
-    assert held.submitted.qsize() == 2  # of each prompt one
-    held.answer({"text": "a"}, {"text": "b", "finish_reason": "stop"})
-    held.answer({"text": "y", "finish_reason": "stop"})
-    await asyncio.sleep(0.01)
-    for text in "cd":
-        held.answer({"text": text, "finish_reason": "stop"})
-    assert [answer.text for answer in await task] == ["ab", "c", "d", "y"]
+    asked = [held.submitted.get() for _ in range(4)]
+    assert held.submitted.empty() and len({id(request.prompt) for _, request, _ in asked[:3]}) == 1
+    for (request_id, _, sink), text in zip(asked, "abcd", strict=True):
+        sink(OutputDelta(request_id=request_id, text=text, finish_reason="stop"))
+    assert [answer.text for answer in await task] == list("abcd")
 
 
-async def test_choices_of_a_prompt_that_fails_are_not_asked_for(held: HeldEngine, make: MakeAnswering) -> None:
+async def test_choices_of_a_prompt_that_fails_end_together(held: HeldEngine, make: MakeAnswering) -> None:
     task = asyncio.create_task(make().collect(choices_of(REQUEST, 3), receive=never))
     await started(held, task)
     held.answer({"finish_reason": "error", "error": RequestError(ErrorCode.INVALID_MEDIA, "bad")})
     with pytest.raises(ApiError, match="bad"):
         await task
-    assert held.submitted.empty() and held.aborted.empty()
+    assert {held.aborted.get(timeout=1) for _ in range(2)} == {held.submitted.get()[0] for _ in range(2)}
 
 
 async def test_one_failure_ends_the_others(held: HeldEngine, make: MakeAnswering) -> None:

@@ -240,7 +240,7 @@ async def test_too_slow_an_answer_is_504(engine: AsyncEngine) -> None:
 
 async def test_closed_engine_is_503(engine: AsyncEngine) -> None:
     class Closed(HeldEngine):
-        def submit_batch(self, requests: Any, on_output: Any) -> list[int]:
+        def submit_batch(self, requests: Any, on_output: Any, prompts: Any) -> list[int]:
             raise RequestError(ErrorCode.CLOSED, "the engine is closed")
 
     response = await client_of(Closed(engine)).post(CHAT, json=BODY)
@@ -254,7 +254,7 @@ async def test_failure_of_ours_has_an_id_that_the_log_has(
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(HeldEngine):
-        def submit_batch(self, requests: Any, on_output: Any) -> list[int]:
+        def submit_batch(self, requests: Any, on_output: Any, prompts: Any) -> list[int]:
             raise ZeroDivisionError("a secret of the server")
 
     with caplog.at_level(logging.ERROR, logger="seesay"):
@@ -273,7 +273,8 @@ async def test_error_in_mid_stream_is_an_event_and_the_end(engine: AsyncEngine) 
         (ValueError("x"), "internal_error"),
     ):
         task = asyncio.create_task(http.post(CHAT, json={**BODY, "stream": True}))
-        await asyncio.sleep(0.02)
+        while held.submitted.empty():
+            await asyncio.sleep(0)
         held.answer({"text": "a"}, {"finish_reason": "error", "error": error})
         response = await task
         assert response.status_code == 200 and "[DONE]" not in response.text

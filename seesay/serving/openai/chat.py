@@ -10,7 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.serving.answers import Answer, Tally, choices_of
+from seesay.engine.asking import choices_of
+from seesay.serving.answers import Answer, Tally
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import caller_of
 from seesay.serving.content import read_messages
