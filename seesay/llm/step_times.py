@@ -20,6 +20,8 @@ DRIFT = 0.02
 """How far each term's correction may have moved from one timed step to the next, relative to itself."""
 MAX_SURPRISE = 0.15
 """An observation that is further from its prediction counts as so far: a step may have waited for a stalled host."""
+MAX_DOUBLINGS = 3
+"""How often that limit is doubled while steps go on to surprise."""
 LEAST_FACTOR = 0.02
 """No term falls below this share of its start value, so that more work is never predicted to take less time."""
 
@@ -97,8 +99,8 @@ class StepTimes:
     A duration is the sum of `NUM_TERMS` terms, each the start value of `StepCosts` times a factor. A Kalman filter
     corrects the factors by each timed step: they drift, and durations are noisy in proportion to their length. The
     uncertainty of a factor is limited, so that one about which no step tells anything keeps its value. The surprise of
-    an observation is limited, too; the limit doubles with each further surprise in a row to the same side. So one
-    stalled step changes little, and a machine that became slower is soon known.
+    an observation is limited, too; the limit doubles a few times while surprises to the same side go on. So one stalled
+    step changes little, and a machine that became slower is soon known.
 
     Predictions are positive, and grow with everything in `StepWork`. The same observations give the same predictions.
     """
@@ -141,7 +143,7 @@ class StepTimes:
             return surprise
         side = 1 if surprise > 0 else -1
         self._num_surprises = self._num_surprises + side if self._num_surprises * side > 0 else side
-        limit = MAX_SURPRISE * 2.0 ** min(abs(self._num_surprises) - 1, 16)
+        limit = MAX_SURPRISE * 2.0 ** min(abs(self._num_surprises) - 1, MAX_DOUBLINGS)
         return max(-limit, min(limit, surprise))
 
     def _list_terms(self, work: StepWork) -> tuple[float, float, float, float]:
