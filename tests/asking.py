@@ -174,7 +174,7 @@ def run_transformers(
     return found
 
 
-def run_clip_in_transformers(
+def run_video_in_transformers(
     path: Path,
     texts: tuple[str, str, str],
     frames: Sequence[Image.Image],
@@ -183,7 +183,7 @@ def run_clip_in_transformers(
     fps: float,
     new_tokens: int,
 ) -> Expected:
-    """One turn: a text, a clip of `frames`, a text, a picture, a text."""
+    """One turn: a text, a video of `frames`, a text, a picture, a text."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()

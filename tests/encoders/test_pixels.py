@@ -41,7 +41,7 @@ def preprocess_all(family: Family, media: list[DecodedMedia], *, on_device: bool
 def test_frames_give_the_vectors_of_pixels(
     tiny_checkpoint: Callable[[str], Path], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit: pictures that are enlarged, shrunk, stretched along one side, and as they are; clips in parts."""
+    """Bit for bit: pictures that are enlarged, shrunk, stretched along one side, and as they are; videos in parts."""
     monkeypatch.setattr(pixels, "PIXELS_AT_ONCE", 5000)
     family, _ = load_family(tiny_checkpoint("qwen2_5_vl"))
     media = [
@@ -64,7 +64,7 @@ def test_frames_give_the_vectors_of_pixels(
 
 @runs_here
 def test_frames_give_the_vectors_of_tiles(tiny_checkpoint: Callable[[str], Path]) -> None:
-    """Pictures that are cut, with their thumbnails, and one that is not; the frames of a clip."""
+    """Pictures that are cut, with their thumbnails, and one that is not; the frames of a video."""
     family, _ = load_family(tiny_checkpoint("internvl"))
     vision = family.checkpoint.hf_config().vision_config
     media = [draw_image(33, 90), draw_image(12, 14), draw_media(VIDEO, 3, 30, 50), draw_image(120, 50)]

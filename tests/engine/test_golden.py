@@ -23,8 +23,8 @@ from asking import (
     make_message,
     make_picture,
     parse,
-    run_clip_in_transformers,
     run_transformers,
+    run_video_in_transformers,
 )
 
 from seesay.config import EngineConfig
@@ -158,13 +158,13 @@ def test_typed_image_token_moves_nothing(name: str, tiny_checkpoint: Callable[[s
 
 
 @pytest.mark.parametrize("name", ("qwen2_vl", "qwen2_5_vl", "internvl"))
-def test_clips_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
-    """A clip between texts and beside a picture, given as frames with their rate."""
+def test_videos_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """A video between texts and beside a picture, given as frames with their rate."""
     path = tiny_checkpoint(name)
     frames = [make_picture(37, 52, seed) for seed in range(6)]
     picture = make_picture(25, 30, 9)
     texts = ("see ", " move, then ", " rest")
-    expected = run_clip_in_transformers(path, texts, frames, picture, fps=2.0, new_tokens=NEW_TOKENS)
+    expected = run_video_in_transformers(path, texts, frames, picture, fps=2.0, new_tokens=NEW_TOKENS)
     content = [
         {"type": "text", "text": texts[0]},
         {"type": "video", "video": frames, "fps": 2.0},

@@ -1,4 +1,4 @@
-"""Pictures, clips, tokenizers and a small web server to try the processors on."""
+"""Pictures, videos, tokenizers and a small web server to try the processors on."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def encode() -> Callable[..., bytes]:
     return encode_picture
 
 
-# --- clips -----------------------------------------------------------------------------------------------------------
+# --- videos ----------------------------------------------------------------------------------------------------------
 
 
-def write_clip(
+def write_video(
     file: io.BytesIO | str,
     frames: Frames,
     *,
@@ -86,7 +86,7 @@ def write_clip(
         container.mux(stream.encode(None))
 
 
-def make_clip(num_frames: int = 30, height: int = 48, width: int = 64) -> Frames:
+def make_video(num_frames: int = 30, height: int = 48, width: int = 64) -> Frames:
     """Frame i is of one grey that grows with i, with a white corner at the top left: uint8 [N, H, W, 3]."""
     greys = np.linspace(16, 200, num_frames).astype(np.uint8)
     frames = np.broadcast_to(greys[:, None, None, None], (num_frames, height, width, 3)).copy()
@@ -95,26 +95,26 @@ def make_clip(num_frames: int = 30, height: int = 48, width: int = 64) -> Frames
 
 
 @pytest.fixture(scope="session")
-def encode_clip() -> Callable[..., bytes]:
-    """`encode_clip(frames, fps=…, kind=…, codec=…, …)`: the bytes of a file that PyAV writes."""
+def encode_video() -> Callable[..., bytes]:
+    """`encode_video(frames, fps=…, kind=…, codec=…, …)`: the bytes of a file that PyAV writes."""
 
     def write(frames: Frames, **options: Any) -> bytes:
         buffer = io.BytesIO()
-        write_clip(buffer, frames, **options)
+        write_video(buffer, frames, **options)
         return buffer.getvalue()
 
     return write
 
 
 @pytest.fixture(scope="session")
-def clip_frames() -> Frames:
-    return make_clip()
+def video_frames() -> Frames:
+    return make_video()
 
 
 @pytest.fixture(scope="session")
-def clip_bytes(encode_clip: Callable[..., bytes], clip_frames: Frames) -> bytes:
-    """An H.264 MP4 of `clip_frames`, 10 frames per second, a key frame every 5."""
-    return encode_clip(clip_frames, g="5")
+def video_bytes(encode_video: Callable[..., bytes], video_frames: Frames) -> bytes:
+    """An H.264 MP4 of `video_frames`, 10 frames per second, a key frame every 5."""
+    return encode_video(video_frames, g="5")
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[st
 
 
 @pytest.mark.parametrize("name", MROPE_FAMILIES)
-def test_clip_positions_equal_the_processors_and_models(name: str, load: Callable[[str], Loaded]) -> None:
+def test_video_positions_equal_the_processors_and_models(name: str, load: Callable[[str], Loaded]) -> None:
     loaded = load(name)
     media = [draw_media(VIDEO, 7, 50, 40), draw_image(40, 60), draw_media(VIDEO, 4, 30, 80)]
     inputs = run_processor(loaded, media)
@@ -111,7 +111,7 @@ def test_clip_positions_equal_the_processors_and_models(name: str, load: Callabl
 
 
 @pytest.mark.parametrize("name", MROPE_FAMILIES)
-def test_positions_of_a_sampled_clip_equal_the_processors(name: str, load: Callable[[str], Loaded]) -> None:
+def test_positions_of_a_sampled_video_equal_the_processors(name: str, load: Callable[[str], Loaded]) -> None:
     """20 frames of 10.3 s: the time between them is duration / 20, as the reference has it."""
     loaded = load(name)
     if truncates_seconds(loaded):
@@ -119,7 +119,7 @@ def test_positions_of_a_sampled_clip_equal_the_processors(name: str, load: Calla
     total, rate, count = 309, 30.0, 20
     indices = np.linspace(0, total - 1, count).round().astype(int)
     frames = draw_media(VIDEO, count, 30, 40).frames
-    clip = DecodedMedia(
+    video = DecodedMedia(
         modality=VIDEO,
         frames=frames,
         timestamps_s=tuple(indices / rate),
@@ -135,4 +135,4 @@ def test_positions_of_a_sampled_clip_equal_the_processors(name: str, load: Calla
     for key in ("pixel_values_videos", "video_metadata"):
         inputs.pop(key, None)
     expected, _ = loaded.model.model.get_rope_index(**inputs)
-    np.testing.assert_array_equal(build(loaded, [clip]).positions, expected[:, 0].numpy())
+    np.testing.assert_array_equal(build(loaded, [video]).positions, expected[:, 0].numpy())

@@ -167,12 +167,12 @@ def test_a_header_that_tells_another_size_is_not_believed(make_front: Callable[.
 
 def test_counted_tokens_are_those_of_the_prompt(engine: AsyncEngine) -> None:
     frames = [make_picture(30, 44, seed) for seed in range(4)]
-    clip = [{"type": "video", "video": frames, "fps": 2.0}, {"type": "text", "text": "what moves?"}]
+    video = [{"type": "video", "video": frames, "fps": 2.0}, {"type": "text", "text": "what moves?"}]
     prompts = [
         "the frame in the game",
         ("what is it?", make_picture(50, 31, 1)),
         ("and these?", [encode(make_picture(20, 90, 2)), make_picture(40, 40, 3)]),
-        [{"role": "user", "content": clip}],
+        [{"role": "user", "content": video}],
     ]
     requests = parse(prompts, max_new_tokens=1)
     requests.append(GenerationRequest(prompt=(5, 6, 7), gen_config=GenerationConfig(max_new_tokens=1)))
@@ -181,8 +181,8 @@ def test_counted_tokens_are_those_of_the_prompt(engine: AsyncEngine) -> None:
         assert engine.count_tokens(request) == answer.input_token_len
 
 
-def test_counted_tokens_of_an_uneven_clip(engine: AsyncEngine) -> None:
-    """Most frames within one second, one after nine: a header tells 225 frames, and the clip has 26."""
+def test_counted_tokens_of_an_uneven_video(engine: AsyncEngine) -> None:
+    """Most frames within one second, one after nine: a header tells 225 frames, and the video has 26."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="matroska") as container:
         stream = container.add_stream("libx264", rate=25)
@@ -193,8 +193,8 @@ def test_counted_tokens_of_an_uneven_clip(engine: AsyncEngine) -> None:
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     for options in ({}, {"fps": 1}, {"num_frames": 20}, {"num_frames": 100}, {"fps": 4}):
-        clip = {"type": "video", "video": buffer.getvalue(), "max_pixels": 400, **options}
-        [request] = parse([[{"role": "user", "content": [clip, "what?"]}]], max_new_tokens=1)
+        video = {"type": "video", "video": buffer.getvalue(), "max_pixels": 400, **options}
+        [request] = parse([[{"role": "user", "content": [video, "what?"]}]], max_new_tokens=1)
         [answer] = ask(engine, [request])
         assert answer.error is None and engine.count_tokens(request) == answer.input_token_len, options
     [seen] = answer.media
@@ -224,8 +224,8 @@ def test_a_picture_that_was_loaded_is_the_one_of_its_file(
     assert len({item.key for item in prepared}) == 1
     expected = (90, 60) if orientation > 4 else (60, 90)
     assert {(item.size.height, item.size.width) for item in prepared} == {expected}
-    clips = [MediaPart(modality=VIDEO, source=[source] * 4) for source in (path, Image.open(path), loaded)]
-    assert len({item.key for item in front.prepare(front.open(clips))}) == 1
+    videos = [MediaPart(modality=VIDEO, source=[source] * 4) for source in (path, Image.open(path), loaded)]
+    assert len({item.key for item in front.prepare(front.open(videos))}) == 1
 
 
 def test_what_becomes_of_transparency(engine: AsyncEngine) -> None:
@@ -244,9 +244,9 @@ def test_what_becomes_of_transparency(engine: AsyncEngine) -> None:
             batch = MediaBatch()
             assert [item.key for item in front.prepare(front.open(parts), batch)] == keys
             for chosen, pixels in zip(options, expected):
-                clips = [MediaPart(modality=VIDEO, source=[source] * 4, options=chosen)]
-                clips += [MediaPart(modality=VIDEO, source=[pixels] * 4)]
-                given, flattened = front.prepare(front.open(clips))
+                videos = [MediaPart(modality=VIDEO, source=[source] * 4, options=chosen)]
+                videos += [MediaPart(modality=VIDEO, source=[pixels] * 4)]
+                given, flattened = front.prepare(front.open(videos))
                 assert given.key == flattened.key
         front.close()
 
@@ -315,7 +315,7 @@ def slow_site(body: bytes, wait: Callable[[], object]) -> Iterator[str]:
 
 
 def test_one_deadline_for_all_media(make_front: Callable[..., MediaFront]) -> None:
-    """Frames of a clip are fetched one after the other: each is in time, all together are not."""
+    """Frames of a video are fetched one after the other: each is in time, all together are not."""
     asked: list[float] = []
 
     def wait() -> None:

@@ -153,10 +153,10 @@ def test_image_token_in_messages():
 def test_images_and_a_video_placed_apart():
     video = {"type": "video", "video": ["f1", "f2"], "fps": 2.0}
     image = {"type": "image", "image": PICTURE}
-    text = {"type": "text", "text": f"clip {VIDEO_TOKEN} end {IMAGE_TOKEN}"}
+    text = {"type": "text", "text": f"video {VIDEO_TOKEN} end {IMAGE_TOKEN}"}
     parts = only(in_messages(image, video, text)).prompt[0].parts
     assert [p.text if isinstance(p, TextPart) else p.modality.value for p in parts] == [
-        "clip ",
+        "video ",
         "video",
         " end ",
         "image",
@@ -238,7 +238,7 @@ def test_tool_messages_and_empty_fields():
 
 
 def test_video_by_name():
-    for source in ("clip.mp4", "https://x/clip.webm?sig=1.png", "data:video/mp4;base64,AA"):
+    for source in ("video.mp4", "https://x/video.webm?sig=1.png", "data:video/mp4;base64,AA"):
         assert only(("what?", source)).prompt[0].parts[0].modality is Modality.VIDEO
 
 

@@ -18,15 +18,15 @@ def test_spread_equals_torch():
 
 
 @pytest.mark.parametrize("total", [2, 3, 4, 5, 31, 390, 20_000])
-@pytest.mark.parametrize("clip_fps", [1.0, 24.0, 29.97, 60.0])
+@pytest.mark.parametrize("video_fps", [1.0, 24.0, 29.97, 60.0])
 @pytest.mark.parametrize(
     "options", [{}, {"fps": 1}, {"fps": 0.3}, {"fps": 25.0}, {"min_frames": 9}, {"fps": 4, "max_frames": 11}]
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_number_of_frames_equals_qwen_vl_utils(total, clip_fps, options):
+def test_number_of_frames_equals_qwen_vl_utils(total, video_fps, options):
     qwen = pytest.importorskip("qwen_vl_utils.vision_process")
-    assert len(FrameSampling.checked(**options).indices(total, clip_fps)) == qwen.smart_nframes(
-        options, total, clip_fps
+    assert len(FrameSampling.checked(**options).indices(total, video_fps)) == qwen.smart_nframes(
+        options, total, video_fps
     )
 
 

@@ -37,18 +37,18 @@ def test_equal_pixels_have_an_equal_digest(encode, picture, png_file):
     assert decode_image(picture.reshape(60, 40, 3), LIMITS).digest != media[0].digest
 
 
-def test_digest_of_a_video_covers_frames_and_times(clip_bytes, clip_frames):
-    first = decode_video(clip_bytes, {"num_frames": 4}, LIMITS)
+def test_digest_of_a_video_covers_frames_and_times(video_bytes, video_frames):
+    first = decode_video(video_bytes, {"num_frames": 4}, LIMITS)
     assert first.modality is Modality.VIDEO and len(first.timestamps_s) == 4
-    assert decode_video(clip_bytes, {"num_frames": 4}, LIMITS).digest == first.digest
-    assert decode_video(clip_bytes, {"num_frames": 5}, LIMITS).digest != first.digest
+    assert decode_video(video_bytes, {"num_frames": 4}, LIMITS).digest == first.digest
+    assert decode_video(video_bytes, {"num_frames": 5}, LIMITS).digest != first.digest
     assert decode_video(first.frames, {}, LIMITS).digest != first.digest
-    assert decode_video(clip_frames[:1], {}, LIMITS).digest != decode_image(clip_frames[0], LIMITS).digest
+    assert decode_video(video_frames[:1], {}, LIMITS).digest != decode_image(video_frames[0], LIMITS).digest
 
 
-def test_decoded_pixels_share_no_memory_with_what_was_given(picture, clip_frames):
+def test_decoded_pixels_share_no_memory_with_what_was_given(picture, video_frames):
     """What the caller does to it later changes no picture that is on its way to the tower."""
-    frames = np.stack(clip_frames)
+    frames = np.stack(video_frames)
     video = VideoFrames(frames=frames, timestamps_s=tuple(map(float, range(len(frames)))), frame_interval_s=1.0)
     for given, media in (
         (picture, decode_image(picture, LIMITS)),
@@ -79,19 +79,19 @@ def test_a_header_is_read_once(encode, picture, kind, orientation, monkeypatch):
     np.testing.assert_array_equal(media.decode().frames[0], expected)
 
 
-def test_packets_are_listed_once(clip_bytes, monkeypatch):
+def test_packets_are_listed_once(video_bytes, monkeypatch):
     """Also for a reader that seeks by them."""
     monkeypatch.setitem(sys.modules, "decord", None)
     opened = []
     real = av.open
     monkeypatch.setattr(av, "open", lambda *args, **options: opened.append(1) or real(*args, **options))
-    media = open_media(Modality.VIDEO, clip_bytes, {"num_frames": 4}, Allowance(LIMITS))
+    media = open_media(Modality.VIDEO, video_bytes, {"num_frames": 4}, Allowance(LIMITS))
     assert media.size().num_frames == 4 and media.size().num_frames == 4 and len(opened) == 1
     assert media.decode().size == media.size()
     assert len(opened) == 3, "once more for the orientation of the first frame, and once to decode"
 
 
-def test_content_keys_cover_content_and_how_it_is_decoded(encode, picture, clip_bytes, png_file):
+def test_content_keys_cover_content_and_how_it_is_decoded(encode, picture, video_bytes, png_file):
     def key(modality, source, **options):
         return open_media(modality, source, options, Allowance(LIMITS)).content_key
 
@@ -100,8 +100,8 @@ def test_content_keys_cover_content_and_how_it_is_decoded(encode, picture, clip_
         key(Modality.IMAGE, data),
         key(Modality.IMAGE, data, transparency="drop"),
         key(Modality.IMAGE, encode(picture, "BMP")),
-        key(Modality.VIDEO, clip_bytes, num_frames=4),
-        key(Modality.VIDEO, clip_bytes, num_frames=5),
+        key(Modality.VIDEO, video_bytes, num_frames=4),
+        key(Modality.VIDEO, video_bytes, num_frames=5),
     ]
     assert len(set(keys)) == 5 and None not in keys and key(Modality.IMAGE, data) == keys[0]
     assert key(Modality.IMAGE, picture) is None and key(Modality.IMAGE, Image.fromarray(picture)) is None
@@ -114,12 +114,12 @@ def test_unknown_option_is_named():
     assert raised.value.code is ErrorCode.INVALID_REQUEST and raised.value.param == "speed"
 
 
-def test_many_threads(encode, picture, clip_bytes):
+def test_many_threads(encode, picture, video_bytes):
     data = encode(picture, "JPEG")
-    image, video = decode_image(data, LIMITS), decode_video(clip_bytes, {}, LIMITS)
+    image, video = decode_image(data, LIMITS), decode_video(video_bytes, {}, LIMITS)
     with ThreadPoolExecutor(8) as threads:
         images = [threads.submit(decode_image, data, LIMITS) for _ in range(16)]
-        videos = [threads.submit(decode_video, clip_bytes, {}, LIMITS) for _ in range(16)]
+        videos = [threads.submit(decode_video, video_bytes, {}, LIMITS) for _ in range(16)]
         assert {future.result().digest for future in images} == {image.digest}
         assert {future.result().digest for future in videos} == {video.digest}
     np.testing.assert_array_equal(images[0].result().frames, image.frames)

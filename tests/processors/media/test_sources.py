@@ -120,13 +120,13 @@ def test_a_link_swapped_in_after_the_check_is_not_followed(confined, png_file, m
     assert refusal(folder / "deep" / "in.png", limits).code is ErrorCode.INVALID_MEDIA
 
 
-def test_clips_in_the_folder_are_read(confined, clip_bytes, tmp_path):
+def test_videos_in_the_folder_are_read(confined, video_bytes, tmp_path):
     folder, limits = confined
-    (folder / "clip.mp4").write_bytes(clip_bytes)
-    (tmp_path / "clip.mp4").write_bytes(clip_bytes)
-    assert len(load_video(folder / "clip.mp4", num_frames=2, limits=limits).frames) == 2
+    (folder / "video.mp4").write_bytes(video_bytes)
+    (tmp_path / "video.mp4").write_bytes(video_bytes)
+    assert len(load_video(folder / "video.mp4", num_frames=2, limits=limits).frames) == 2
     with pytest.raises(RequestError) as raised:
-        load_video(str(tmp_path / "clip.mp4"), limits=limits)
+        load_video(str(tmp_path / "video.mp4"), limits=limits)
     assert raised.value.code is ErrorCode.MEDIA_FORBIDDEN
 
 
@@ -198,12 +198,12 @@ def test_empty_texts_are_no_source():
         assert "a picture or video must be a path, URL" in refusal(source).message
 
 
-def test_open_files(png_file, clip_bytes):
+def test_open_files(png_file, video_bytes):
     file = io.BytesIO(png_file.read_bytes())
     assert load_image(file).size == load_image(file).size == (60, 40)  # it may be read again
     with png_file.open("rb") as opened:
         assert load_image(opened, limits=SERVER).size == (60, 40)
-    assert len(load_video(io.BytesIO(clip_bytes), num_frames=2).frames) == 2
+    assert len(load_video(io.BytesIO(video_bytes), num_frames=2).frames) == 2
     small = MediaLimits(max_bytes=50)
     assert refusal(io.BytesIO(bytes(51)), small).code is ErrorCode.MEDIA_TOO_LARGE
     assert "open the file with mode 'rb'" in refusal(io.StringIO("text")).message

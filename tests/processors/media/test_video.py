@@ -1,4 +1,4 @@
-"""Clips written with PyAV, read by both backends."""
+"""Videos written with PyAV, read by both backends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTAINERS = [
 
 @pytest.fixture(params=BACKENDS)
 def backend(request, monkeypatch):
-    """Only this backend reads clips."""
+    """Only this backend reads videos."""
     monkeypatch.setattr(video_file, "_reader_factories", lambda: (BACKENDS[request.param],))
     return request.param
 
@@ -51,41 +51,41 @@ def check(video, expected: np.ndarray, indices: list[int], fps: float, tolerance
     assert video.frames[:, :8, :8].min() > 235  # upright: the white corner is at the top left
 
 
-def test_samples_by_fps(backend, clip_bytes, clip_frames):
+def test_samples_by_fps(backend, video_bytes, video_frames):
     # 30 frames in 3 s: 2 per second are 6.
-    check(load_video(clip_bytes), clip_frames, [0, 6, 12, 17, 23, 29], 10)
-    check(load_video(clip_bytes, fps=1), clip_frames, [0, 10, 19, 29], 10)
-    assert len(load_video(clip_bytes, fps=100).frames) == 30
-    assert len(load_video(clip_bytes, fps=100, max_frames=9).frames) == 8
+    check(load_video(video_bytes), video_frames, [0, 6, 12, 17, 23, 29], 10)
+    check(load_video(video_bytes, fps=1), video_frames, [0, 10, 19, 29], 10)
+    assert len(load_video(video_bytes, fps=100).frames) == 30
+    assert len(load_video(video_bytes, fps=100, max_frames=9).frames) == 8
 
 
-def test_samples_by_number(backend, clip_bytes, clip_frames):
+def test_samples_by_number(backend, video_bytes, video_frames):
     for count in (1, 2, 3, 7, 30):
         indices = np.rint(np.linspace(0, 29, count)).astype(int).tolist()
-        check(load_video(clip_bytes, num_frames=count), clip_frames, indices, 10)
-    assert len(load_video(clip_bytes, num_frames=100).frames) == 30
+        check(load_video(video_bytes, num_frames=count), video_frames, indices, 10)
+    assert len(load_video(video_bytes, num_frames=100).frames) == 30
 
 
-def test_long_clips_are_jumped_through(backend, encode_clip, clip_frames):
-    frames = np.repeat(clip_frames[:, :32, :32], 8, axis=0)
+def test_long_videos_are_jumped_through(backend, encode_video, video_frames):
+    frames = np.repeat(video_frames[:, :32, :32], 8, axis=0)
     for options in ({"g": "12"}, {"g": "48", "bf": "3"}, {"g": "300"}):
-        video = load_video(encode_clip(frames, **options), num_frames=5)
+        video = load_video(encode_video(frames, **options), num_frames=5)
         np.testing.assert_allclose(greys(video.frames), greys(frames[[0, 60, 120, 179, 239]]), atol=3)
 
 
 @pytest.mark.parametrize(("kind", "codec", "by_decord"), CONTAINERS)
-def test_containers(backend, encode_clip, clip_frames, kind, codec, by_decord):
-    data = encode_clip(clip_frames, kind=kind, codec=codec)
+def test_containers(backend, encode_video, video_frames, kind, codec, by_decord):
+    data = encode_video(video_frames, kind=kind, codec=codec)
     if backend == "decord" and not by_decord:
         assert "PyAV can" in refusal(data).message
         return
     video = load_video(data, num_frames=4)
-    np.testing.assert_allclose(greys(video.frames), greys(clip_frames[[0, 10, 19, 29]]), atol=8)
+    np.testing.assert_allclose(greys(video.frames), greys(video_frames[[0, 10, 19, 29]]), atol=8)
     np.testing.assert_allclose(video.timestamps_s, [0, 1, 1.9, 2.9], atol=0.11)
 
 
-def test_backends_agree(clip_bytes):
-    readers = [opener(clip_bytes, "mov", None) for opener in BACKENDS.values()]
+def test_backends_agree(video_bytes):
+    readers = [opener(video_bytes, "mov", None) for opener in BACKENDS.values()]
     assert readers[0].info == readers[1].info
     (frames, times), (others, other_times) = (r.read(np.arange(0, 30, 4), (48, 64)) for r in readers)
     np.testing.assert_array_equal(frames, others)
@@ -99,32 +99,32 @@ def turn_track(data: bytes, matrix: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_turned_clips_are_upright(backend, encode_clip, clip_frames, turns):
+def test_turned_videos_are_upright(backend, encode_video, video_frames, turns):
     matrices = {1: [0, 1, 0, -1, 0, 0, 48, 0], 2: [-1, 0, 0, 0, -1, 0, 64, 48], 3: [0, -1, 0, 1, 0, 0, 0, 64]}
-    # The matrix turns clockwise, so what was stored is the upright clip turned the other way.
-    stored = np.ascontiguousarray(np.rot90(clip_frames, turns, axes=(1, 2)))
-    data = turn_track(encode_clip(stored), [*matrices[turns], 16384])
-    check(load_video(data, num_frames=3), clip_frames, [0, 14, 29], 10)
+    # The matrix turns clockwise, so what was stored is the upright video turned the other way.
+    stored = np.ascontiguousarray(np.rot90(video_frames, turns, axes=(1, 2)))
+    data = turn_track(encode_video(stored), [*matrices[turns], 16384])
+    check(load_video(data, num_frames=3), video_frames, [0, 14, 29], 10)
 
 
-def test_sources(backend, clip_bytes, clip_frames, tmp_path, site):
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(clip_bytes)
+def test_sources(backend, video_bytes, video_frames, tmp_path, site):
+    path = tmp_path / "video.mp4"
+    path.write_bytes(video_bytes)
     limits = MediaLimits(allow_private_hosts=True)
-    text = base64.b64encode(clip_bytes).decode()
+    text = base64.b64encode(video_bytes).decode()
     for source in (
         path,
         str(path),
-        clip_bytes,
+        video_bytes,
         text,
         f"data:video/mp4;base64,{text}",
-        site.serve("/c.mp4", clip_bytes),
+        site.serve("/c.mp4", video_bytes),
     ):
-        check(load_video(source, num_frames=2, limits=limits), clip_frames, [0, 29], 10)
+        check(load_video(source, num_frames=2, limits=limits), video_frames, [0, 29], 10)
 
 
-def test_large_clips_are_scaled_down(backend, clip_bytes):
-    video = load_video(clip_bytes, num_frames=10, limits=MediaLimits(max_clip_pixels=10 * 24 * 32))
+def test_large_videos_are_scaled_down(backend, video_bytes):
+    video = load_video(video_bytes, num_frames=10, limits=MediaLimits(max_clip_pixels=10 * 24 * 32))
     assert video.frames.shape == (10, 24, 32, 3)
 
 
@@ -134,30 +134,30 @@ def refusal(source: object, **limits: object) -> RequestError:
     return raised.value
 
 
-def test_limits(backend, clip_bytes):
+def test_limits(backend, video_bytes):
     for limits, name in (({"max_pixels": 48 * 64 - 1}, "max_pixels"), ({"max_duration_s": 2.5}, "max_duration_s")):
-        error = refusal(clip_bytes, **limits)
+        error = refusal(video_bytes, **limits)
         assert error.code is ErrorCode.MEDIA_TOO_LARGE and name in error.message
-    assert len(load_video(clip_bytes, fps=30, limits=MediaLimits(max_frames=7)).frames) == 6
+    assert len(load_video(video_bytes, fps=30, limits=MediaLimits(max_frames=7)).frames) == 6
 
 
-def test_limits_hold_before_decoding(monkeypatch, clip_bytes):
+def test_limits_hold_before_decoding(monkeypatch, video_bytes):
     import decord
 
     for module, reader in ((decord, "VideoReader"), (video_av, "AvReader")):
         monkeypatch.setattr(module, reader, lambda *_, **__: pytest.fail("was decoded"))
     for limits in ({"max_pixels": 100}, {"max_duration_s": 1}):
-        assert refusal(clip_bytes, **limits).code is ErrorCode.MEDIA_TOO_LARGE
+        assert refusal(video_bytes, **limits).code is ErrorCode.MEDIA_TOO_LARGE
 
 
-def test_broken_clips(backend, clip_bytes):
-    for data in (clip_bytes[: len(clip_bytes) // 2], clip_bytes[:40], b"\x1a\x45\xdf\xa3" + bytes(100)):
+def test_broken_videos(backend, video_bytes):
+    for data in (video_bytes[: len(video_bytes) // 2], video_bytes[:40], b"\x1a\x45\xdf\xa3" + bytes(100)):
         assert refusal(data).code is ErrorCode.INVALID_MEDIA
 
 
-def test_a_clip_that_is_cut_off_in_its_middle(backend, encode_clip, clip_frames):
+def test_a_video_that_is_cut_off_in_its_middle(backend, encode_video, video_frames):
     """The header promises more frames than there are: as many come as can be read, or the reason why not."""
-    data = encode_clip(clip_frames, kind="matroska", g="5")
+    data = encode_video(video_frames, kind="matroska", g="5")
     for share in (0.3, 0.6, 0.9):
         try:
             frames = load_video(data[: int(len(data) * share)], num_frames=3).frames
@@ -174,56 +174,56 @@ def test_playlists_and_other_files_are_refused(encode, picture):
         assert error.code is ErrorCode.INVALID_MEDIA and "known kind" in error.message
 
 
-def test_the_other_backend_is_tried(monkeypatch, clip_bytes, clip_frames):
+def test_the_other_backend_is_tried(monkeypatch, video_bytes, video_frames):
     import decord
 
     monkeypatch.setattr(decord, "VideoReader", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("cannot")))
-    check(load_video(clip_bytes, num_frames=2), clip_frames, [0, 29], 10)
+    check(load_video(video_bytes, num_frames=2), video_frames, [0, 29], 10)
     monkeypatch.setitem(sys.modules, "decord", None)
-    check(load_video(clip_bytes, num_frames=2), clip_frames, [0, 29], 10)
+    check(load_video(video_bytes, num_frames=2), video_frames, [0, 29], 10)
 
 
-def test_decord_alone(monkeypatch, clip_bytes, clip_frames):
+def test_decord_alone(monkeypatch, video_bytes, video_frames):
     monkeypatch.setitem(sys.modules, "av", None)
-    check(load_video(clip_bytes, num_frames=2), clip_frames, [0, 29], 10)
-    assert refusal(clip_bytes, max_pixels=100).code is ErrorCode.MEDIA_TOO_LARGE
+    check(load_video(video_bytes, num_frames=2), video_frames, [0, 29], 10)
+    assert refusal(video_bytes, max_pixels=100).code is ErrorCode.MEDIA_TOO_LARGE
 
 
-def test_neither_backend(monkeypatch, clip_bytes):
+def test_neither_backend(monkeypatch, video_bytes):
     monkeypatch.setitem(sys.modules, "decord", None)
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match=r"seesay\[video\]"):
-        load_video(clip_bytes)
+        load_video(video_bytes)
 
 
-def test_given_frames(clip_frames, encode, tmp_path):
+def test_given_frames(video_frames, encode, tmp_path):
     path = tmp_path / "frame.png"
-    path.write_bytes(encode(clip_frames[4]))
-    mixed = [clip_frames[0], Image.fromarray(clip_frames[1]), encode(clip_frames[2]), clip_frames[3], str(path)]
-    for source in (mixed, tuple(mixed), clip_frames[:5]):
+    path.write_bytes(encode(video_frames[4]))
+    mixed = [video_frames[0], Image.fromarray(video_frames[1]), encode(video_frames[2]), video_frames[3], str(path)]
+    for source in (mixed, tuple(mixed), video_frames[:5]):
         video = load_video(source)
-        np.testing.assert_array_equal(video.frames, clip_frames[:5])
+        np.testing.assert_array_equal(video.frames, video_frames[:5])
         assert video.timestamps_s == (0.0, 0.5, 1.0, 1.5, 2.0)
-    video = load_video(clip_frames, num_frames=3, limits=MediaLimits(max_frames=3))
-    np.testing.assert_array_equal(video.frames, clip_frames[[0, 14, 29]])
-    assert load_video(clip_frames[:3], fps=10).timestamps_s == (0.0, 0.1, 0.2)
-    assert load_video(load_video(clip_frames[:3], fps=10)).timestamps_s == (0.0, 0.1, 0.2)
+    video = load_video(video_frames, num_frames=3, limits=MediaLimits(max_frames=3))
+    np.testing.assert_array_equal(video.frames, video_frames[[0, 14, 29]])
+    assert load_video(video_frames[:3], fps=10).timestamps_s == (0.0, 0.1, 0.2)
+    assert load_video(load_video(video_frames[:3], fps=10)).timestamps_s == (0.0, 0.1, 0.2)
 
 
-def test_given_frames_that_are_refused(clip_frames):
+def test_given_frames_that_are_refused(video_frames):
     assert "empty" in refusal([]).message
-    assert refusal(list(clip_frames), max_frames=20).code is ErrorCode.MEDIA_TOO_LARGE
-    assert refusal(list(clip_frames), max_clip_pixels=100).code is ErrorCode.MEDIA_TOO_LARGE
-    assert "frame 1 is 32x48" in refusal([clip_frames[0], clip_frames[1][:, :32]]).message
-    assert refusal(clip_frames[:2, :0]).code is ErrorCode.INVALID_MEDIA
-    assert refusal([clip_frames[0].astype(float)]).code is ErrorCode.INVALID_MEDIA
+    assert refusal(list(video_frames), max_frames=20).code is ErrorCode.MEDIA_TOO_LARGE
+    assert refusal(list(video_frames), max_clip_pixels=100).code is ErrorCode.MEDIA_TOO_LARGE
+    assert "frame 1 is 32x48" in refusal([video_frames[0], video_frames[1][:, :32]]).message
+    assert refusal(video_frames[:2, :0]).code is ErrorCode.INVALID_MEDIA
+    assert refusal([video_frames[0].astype(float)]).code is ErrorCode.INVALID_MEDIA
 
 
-def test_gif(encode, clip_frames):
-    images = [Image.fromarray(frame) for frame in clip_frames[:10]]
+def test_gif(encode, video_frames):
+    images = [Image.fromarray(frame) for frame in video_frames[:10]]
     data = encode(images[0], "GIF", save_all=True, append_images=images[1:], duration=100)
     video = load_video(data, num_frames=3)
-    np.testing.assert_allclose(greys(video.frames), greys(clip_frames[[0, 4, 9]]), atol=4)
+    np.testing.assert_allclose(greys(video.frames), greys(video_frames[[0, 4, 9]]), atol=4)
     assert load_image(data).size == (64, 48)
 
 
@@ -247,20 +247,20 @@ UNEVEN = {
 
 
 @pytest.mark.parametrize(("kind", "codec", "_"), CONTAINERS, ids=str)
-def test_sizes_are_read_without_decoding(encode_clip, clip_frames, kind, codec, _):
-    data = encode_clip(clip_frames, kind=kind, codec=codec)
+def test_sizes_are_read_without_decoding(encode_video, video_frames, kind, codec, _):
+    data = encode_video(video_frames, kind=kind, codec=codec)
     for options in SAMPLINGS:
         assert size_of(data, **options) == load_video(data, **options).frames.shape[:3], options
 
 
 @pytest.mark.parametrize(("kind", "codec", "_"), CONTAINERS, ids=str)
 @pytest.mark.parametrize("pattern", UNEVEN)
-def test_frames_of_uneven_rates_are_counted(backend, encode_clip, clip_frames, kind, codec, _, pattern):
+def test_frames_of_uneven_rates_are_counted(backend, encode_video, video_frames, kind, codec, _, pattern):
     """Headers tell the rate that most frames have, or the shortest step. What is counted before decoding is what
-    comes, and seconds are those of the clip."""
+    comes, and seconds are those of the video."""
     times_ms = UNEVEN[pattern]
-    frames = np.resize(clip_frames[:, :32, :32], (len(times_ms), 32, 32, 3))
-    data = encode_clip(frames, kind=kind, codec=codec, times_ms=times_ms)
+    frames = np.resize(video_frames[:, :32, :32], (len(times_ms), 32, 32, 3))
+    data = encode_video(frames, kind=kind, codec=codec, times_ms=times_ms)
     if backend == "decord" and kind == "mpegts":
         return
     for options in SAMPLINGS:
@@ -271,16 +271,16 @@ def test_frames_of_uneven_rates_are_counted(backend, encode_clip, clip_frames, k
     assert len(load_video(data).frames) == min(len(times_ms), times_ms[-1] // 1000 * 2) // 2 * 2
 
 
-def test_sizes_follow_the_limits(clip_bytes):
+def test_sizes_follow_the_limits(video_bytes):
     limits = MediaLimits(max_clip_pixels=10 * 24 * 32)
-    assert size_of(clip_bytes, limits=limits, num_frames=10)[1:] == (24, 32)
+    assert size_of(video_bytes, limits=limits, num_frames=10)[1:] == (24, 32)
     for tight in (MediaLimits(max_duration_s=2), MediaLimits(max_pixels=1000)):
         with pytest.raises(RequestError) as raised:
-            size_of(clip_bytes, limits=tight)
+            size_of(video_bytes, limits=tight)
         assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE
 
 
-def test_without_a_header_reader_decoding_tells(clip_bytes, monkeypatch):
+def test_without_a_header_reader_decoding_tells(video_bytes, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    assert VideoFile(clip_bytes, FrameSampling.checked(), limits=MediaLimits(), name="it").size() is None
-    assert len(load_video(clip_bytes, num_frames=3).frames) == 3
+    assert VideoFile(video_bytes, FrameSampling.checked(), limits=MediaLimits(), name="it").size() is None
+    assert len(load_video(video_bytes, num_frames=3).frames) == 3
