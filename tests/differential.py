@@ -332,7 +332,7 @@ class World:
                 problems.append(error)
 
         deadline = time.monotonic() + TIMEOUT_S
-        while self.loop._in_flight is not None and time.monotonic() < deadline:
+        while not self.loop._flight.is_empty and time.monotonic() < deadline:
             time.sleep(0.001)
         self.loop._inbox.put(check)
         self.settle()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
 from seesay.device.interpreter import quick_switches
-from seesay.device.query import is_out_of_memory, release_cached_memory
+from seesay.device.query import release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
 from seesay.encoders.store import Lookup
 from seesay.encoders.worker import EncodeTiming
@@ -28,6 +28,7 @@ from seesay.engine.embedding_supply import EmbeddingSupply
 from seesay.engine.failures import explain
 from seesay.engine.live_request import LiveRequest
 from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenReport, TokenRequest
+from seesay.engine.step_flight import StepFlight
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.scheduler import Scheduler, SequenceUpdate
 from seesay.llm.step_plan import StepPlan
@@ -35,7 +36,7 @@ from seesay.values import EngineStats, FinishReason
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
-    from seesay.llm.launched_step import LaunchedStep, StepResult
+    from seesay.llm.launched_step import StepResult
     from seesay.llm.runner import ModelRunner
     from seesay.llm.sampler import LogitsProcessor
 
@@ -58,7 +59,6 @@ class EngineLoop:
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
-        self._in_flight: tuple[StepPlan, LaunchedStep] | None = None
         self._pacer = TowerPacer()
         self._live: dict[int, LiveRequest] = {}
         self._processors: dict[int, tuple[LogitsProcessor, ...]] = {}  # of the live requests that have any
@@ -75,6 +75,15 @@ class EngineLoop:
             self._live,
             embedding_size=runner.decoder.config.hidden_size,
             pacer=self._pacer,
+        )
+        self._flight = StepFlight(
+            runner,
+            self.embeddings.store,
+            self._pacer,
+            live=self._live,
+            processors=self._processors,
+            commit=self._commit,
+            fail=self._fail,
         )
         self.facts = CoreFacts(
             device=str(runner.device),
@@ -195,7 +204,7 @@ class EngineLoop:
             self._answer_until_closed()
         self.embeddings.close()
         device = self._runner.device
-        del self._runner  # with the weights and the KV cache
+        del self._runner, self._flight  # with the weights and the KV cache
         release_cached_memory(device)
 
     def _answer_until_closed(self) -> None:
@@ -208,11 +217,11 @@ class EngineLoop:
                 self._send_outputs()
             except BaseException:  # no signal reaches this thread: a user's callback may raise anything
                 logger.exception("the engine loop failed; its requests end")
-                self._in_flight = None
+                self._flight.forget()
                 self._end_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
                 has_more = False
         self._drain_inbox(wait=False)
-        self._collect_in_flight()
+        self._flight.collect()
         self._end_all(RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete"))
         self._send_outputs()
 
@@ -230,14 +239,15 @@ class EngineLoop:
         plan = self._scheduler.plan_step()
         self._runner.apply(plan)
         self.embeddings.start_encoding(plan.encode_jobs)
-        has_more = bool(plan.rows) or self._in_flight is not None
+        has_more = bool(plan.rows) or not self._flight.is_empty
         if plan.saves or plan.loads:
             plan = self._copy_blocks(plan)
         plan = self._end_impossible(plan)
         if plan.rows:
-            self._launch(plan)
+            self._note_launch(plan)
+            self._flight.launch(plan)
         if not plan.rows or not self._is_ahead:
-            self._collect_in_flight()
+            self._flight.collect()
         self.embeddings.release(self._scheduler.take_released())
         if not has_more:
             self._pacer.rest()
@@ -259,75 +269,12 @@ class EngineLoop:
             self._fail(seq_id, error)
         return replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors)) if errors else plan
 
-    def _launch(self, plan: StepPlan) -> None:
-        """Launch a plan, which then is in flight, and commit the one that was. A plan that cannot be launched is
-        computed row by row."""
+    def _note_launch(self, plan: StepPlan) -> None:
         now = time.perf_counter()
         for row in plan.rows:
             request = self._live[row.seq_id]
             if request.computing_at is None:
                 request.computing_at = now
-        try:
-            with self._pacer.step(self._runner.stream, is_paced=plan.is_streamed):
-                launched = self._launch_and_sample(plan)
-        except BaseException as error:
-            failure = error
-        else:
-            before, self._in_flight = self._in_flight, (plan, launched)
-            if before is not None:
-                self._collect(*before)
-            return
-        self._collect_in_flight()
-        self._recover(plan, failure)
-
-    def _launch_and_sample(self, plan: StepPlan) -> LaunchedStep:
-        launched = self._runner.launch(plan, self.embeddings.store)
-        self._runner.sample(launched, processors=self._processors)
-        return launched
-
-    def _collect_in_flight(self) -> None:
-        if self._in_flight is not None:
-            before, self._in_flight = self._in_flight, None
-            self._collect(*before)
-
-    def _collect(self, plan: StepPlan, launched: LaunchedStep) -> None:
-        """Wait for a step and commit it."""
-        try:
-            result = launched.collect()
-        except BaseException as error:
-            failure = error
-        else:
-            self._commit(plan, result)
-            return
-        # The step in flight began with tokens and blocks of the failed one: its results mean nothing.
-        behind, self._in_flight = self._in_flight, None
-        self._recover(plan, failure)
-        if behind is not None:
-            self._compute_row_by_row(behind[0])
-
-    def _recover(self, plan: StepPlan, error: BaseException) -> None:
-        """Go on after a plan failed. One row's fault must not end the others: each is computed alone, and only those
-        that fail again end."""
-        if is_out_of_memory(error):
-            error.__traceback__ = None
-            release_cached_memory(self._runner.device)
-        if len(plan.rows) == 1:
-            self._fail(plan.rows[0].seq_id, error)
-        else:
-            self._compute_row_by_row(plan)
-
-    def _compute_row_by_row(self, plan: StepPlan) -> None:
-        """Compute and commit each row of a plan alone, with nothing in flight."""
-        for row in plan.rows:
-            if row.seq_id not in self._live:  # it ended meanwhile
-                continue
-            alone = StepPlan(rows=(row,))
-            try:
-                launched = self._launch_and_sample(alone)
-            except BaseException as error:
-                self._recover(alone, error)
-            else:
-                self._collect(alone, launched)
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
         with self._stats_lock:
