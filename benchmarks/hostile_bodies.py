@@ -34,7 +34,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -55,12 +55,20 @@ SHORT_S = 0.01
 # --- clients ---------------------------------------------------------------------------------------------------------
 
 
-class Neighbour:
-    """A client that reads one long stream after another, and notes when each token came."""
+class Gap(NamedTuple):
+    """A time between two tokens. `computed_s` is the CPU time that the server used meanwhile, at most `seconds`."""
 
-    def __init__(self, url: str) -> None:
+    seconds: float
+    computed_s: float
+
+
+class Neighbour:
+    """A client that reads one long stream after another, and notes when each token came, and the server's CPU time."""
+
+    def __init__(self, url: str, pid: int) -> None:
         self._url = url
-        self._times: list[float] = []
+        self._clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) names the CPU time of a process
+        self._times: list[tuple[float, float]] = []
         self._is_over = threading.Event()
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -78,21 +86,23 @@ class Neighbour:
                         response.raise_for_status()
                         for line in response.iter_lines():
                             if line:
-                                self._times.append(time.perf_counter())
+                                self._times.append((time.perf_counter(), time.clock_gettime(self._clock)))
                             if self._is_over.is_set():
                                 return
         except Exception as error:
             self.failure = error
 
-    def longest_gap_s(self, since: float, until: float) -> float:
-        """The longest time between two tokens of which the later came after `since`, and the earlier before `until`."""
+    def longest_gap(self, since: float, until: float) -> Gap:
+        """The longest times between two tokens of which the later came after `since`, the earlier before `until`."""
         if self.failure is not None:
             raise self.failure
-        while len(self._times) < 2 or self._times[-1] <= until:  # whatever holds it up now began before
+        while len(self._times) < 2 or self._times[-1][0] <= until:  # whatever holds it up now began before
             time.sleep(0.001)
         times = list(self._times)
-        gaps = [b - a for a, b in itertools.pairwise(times) if b > since and a < until]
-        return max(gaps)
+        gaps = [
+            (b - a, cpu_b - cpu_a) for (a, cpu_a), (b, cpu_b) in itertools.pairwise(times) if b > since and a < until
+        ]
+        return Gap(max(seconds for seconds, _ in gaps), max(map(min, gaps)))
 
     def close(self) -> None:
         self._is_over.set()
@@ -131,19 +141,22 @@ def measure(case: Case, size: int, *, url: str, pid: int, neighbour: Neighbour, 
     """Send the body of a case until it delays nobody, up to `repeats` times, and take the figures."""
     body = case.make(size)
     stalls_s: list[float] = []
+    computed_s: list[float] = []
     seconds: list[float] = []
     growths: list[int] = []
     statuses, answer = set(), b""
     while len(stalls_s) < repeats and (not stalls_s or min(stalls_s) > SHORT_S):
         begun = time.perf_counter()
         time.sleep(QUIET_S)
-        quiet_s = neighbour.longest_gap_s(begun, time.perf_counter())
+        quiet = neighbour.longest_gap(begun, time.perf_counter())
         reset_peak(pid)
         before = resident_bytes(pid)
         started = time.perf_counter()
         status, answer = post(url, case.path, body)
         ended = time.perf_counter()
-        stalls_s.append(neighbour.longest_gap_s(started, ended) - quiet_s)
+        gap = neighbour.longest_gap(started, ended)
+        stalls_s.append(gap.seconds - quiet.seconds)
+        computed_s.append(gap.computed_s - quiet.computed_s)
         seconds.append(ended - started)
         growths.append(max(0, read_peak_bytes(pid) - before))
         statuses.add(status)
@@ -156,6 +169,7 @@ def measure(case: Case, size: int, *, url: str, pid: int, neighbour: Neighbour, 
         "code": _code_of(answer),
         "seconds": round(min(seconds), 3),
         "stall_ms": round(1e3 * max(0.0, min(stalls_s)), 1),
+        "computed_ms": round(1e3 * max(0.0, min(computed_s)), 1),
         "memory_mb": round(max(growths) / 1e6, 1),
         "memory": round(max(growths) / len(body), 2),
     }
@@ -188,7 +202,7 @@ def collect_cases(url: str, args: argparse.Namespace) -> list[Case]:
 def run_cases(url: str, pid: int, args: argparse.Namespace) -> bool:
     """Measure all cases, and print their figures. Returns whether all are good."""
     chosen = collect_cases(url, args)
-    neighbour = Neighbour(url)
+    neighbour = Neighbour(url, pid)
     figures = []
     try:
         for case, size_mb in itertools.product(chosen, args.size_mb):
@@ -208,6 +222,7 @@ def run_cases(url: str, pid: int, args: argparse.Namespace) -> bool:
         "what": "hostile_bodies",
         "bodies": len(figures),
         "longest_stall_ms": max(figure["stall_ms"] for figure in figures),
+        "most_computed_ms": max(figure["computed_ms"] for figure in figures),
         "median_stall_ms": statistics.median(figure["stall_ms"] for figure in figures),
         "most_memory_mb": max(figure["memory_mb"] for figure in figures),
         "most_memory": max(large, default=0.0),

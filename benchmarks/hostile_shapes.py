@@ -34,6 +34,8 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "one word": _repeat(b'"', b"a", b'"'),
     "wide text": _repeat(b'"', b"how many red circles? ", '😀"'.encode()),
     "escapes": _repeat(b'"', b'\\"', b'"'),
+    "base64 URL": _repeat(b'"data:image/png;base64,', b"aaaa", b'"'),
+    "percent URL": _repeat(b'"data:image/png,', b"%41", b'"'),
     "numbers": _repeat(b"[", b"3,", b"3]"),
     "large numbers": _repeat(b"[", b"1" * 4000 + b",", b"3]"),
     "texts": _repeat(b"[", b'"a",', b'"a"]'),
@@ -43,6 +45,7 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "nesting": _nest,
 }
 _TEXT_SHAPES = ("text", "one word", "wide text", "escapes", "numbers", "lists")
+_URL_SHAPES = ("base64 URL", "percent URL")
 _LIST_SHAPES = ("text", "numbers", "large numbers", "texts", "lists", "objects", "nesting")
 _OBJECT_SHAPES = ("members", "lists", "nesting", "text")
 
@@ -66,7 +69,7 @@ def find_cases(openapi: Mapping[str, Any]) -> Iterator[Case]:
             schema = Schema(content["application/json"]["schema"], schemas)
             minimal = {**schema.example(), **schema.shortest_answer()}
             for field in schema.fields():
-                body = field.fill(minimal)
+                body = _answer_call(field.fill(minimal))
                 for shape in dict.fromkeys(itertools.chain.from_iterable(field.kinds)):
                     yield Case(path, field.name, shape, _filling(body, SHAPES[shape]))
                 if field.item is not None:
@@ -119,7 +122,8 @@ class Schema:
                 properties = schema.get("properties", {})
                 example = {name: self.inner(properties[name]).example() for name in schema.get("required", ())}
                 if "role" in properties and "content" in properties:
-                    example |= {"role": "user", "content": "hi"}
+                    roles = self.inner(properties["role"]).values()
+                    example |= {"role": "user" if "user" in roles else roles[0], "content": "hi"}
                 return example
             case "array":
                 return [self.inner(schema.get("items", {})).example()]
@@ -129,6 +133,11 @@ class Schema:
                 return False
             case _:
                 return "hi"
+
+    def values(self) -> list[Any]:
+        """The values that it allows, where it lists them."""
+        listed = [option.schema.get("enum", [option.schema.get("const")]) for option in self.options()]
+        return [value for values in listed for value in values if value is not None]
 
     def shortest_answer(self) -> dict[str, int]:
         """The field that limits the answer, if there is one: what is refused is of interest, not what is answered."""
@@ -143,7 +152,7 @@ class Schema:
         for option in self.options():
             match option.schema.get("type"):
                 case "string" if "const" not in option.schema and "enum" not in option.schema:
-                    kinds.append(_TEXT_SHAPES)
+                    kinds.append(_TEXT_SHAPES + (_URL_SHAPES if "url" in name.rpartition(".")[2] else ()))
                 case "array":
                     kinds.append(_LIST_SHAPES)
                     item = self.inner(option.schema.get("items", {})).example()
@@ -158,24 +167,37 @@ class Schema:
         if self.schema.get("type") == "array":
             items = self.inner(self.schema.get("items", {}))
             for field in items.fields(f"{name}[]"):
-                yield field._replace(fill=partial(_fill_list, field.fill, items.example()))
+                yield field._replace(fill=partial(_fill_list, field.fill))
         elif self.schema.get("type") == "object":
             for key, schema in self.schema.get("properties", {}).items():
                 value = self.inner(schema)
                 for field in value.fields(f"{name}.{key}" if name else key):
-                    yield field._replace(fill=partial(_fill_object, field.fill, key, value.example(), self.example()))
+                    yield field._replace(fill=partial(_fill_object, field.fill, key, self.example()))
+
+
+def _answer_call(body: dict[str, Any]) -> dict[str, Any]:
+    """The body, with the call to its result of a tool, or the result of its call."""
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "hi", "name": "hi", "input": {}}]}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "hi"}]}
+    match body.get("messages"):
+        case [{"content": [{"type": "tool_result"}]}] as messages:
+            return {**body, "messages": [{"role": "user", "content": "hi"}, call, *messages]}
+        case [{"content": [{"type": "tool_use"}]}] as messages:
+            return {**body, "messages": [{"role": "user", "content": "hi"}, *messages, result]}
+    return body
 
 
 def _dig_hole(_: Any) -> Any:
     return json.loads(_HOLE)
 
 
-def _fill_list(fill: Callable[[Any], Any], item: Any, _: Any) -> Any:
-    return [fill(item)]
+def _fill_list(fill: Callable[[Any], Any], _: Any) -> Any:
+    return [fill(None)]
 
 
-def _fill_object(fill: Callable[[Any], Any], key: str, value: Any, base: Any, outer: Any) -> Any:
-    return {**(outer if isinstance(outer, dict) else base), key: fill(value)}
+def _fill_object(fill: Callable[[Any], Any], key: str, example: Any, outer: Any) -> Any:
+    """`outer`, or else `example`, which is of the very alternative that has the field, with the field filled."""
+    return {**(example if outer is None else outer), key: fill(None)}
 
 
 def picture_cases() -> Iterator[Case]:
