@@ -38,16 +38,21 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "percent URL": _repeat(b'"data:image/png,', b"%41", b'"'),
     "numbers": _repeat(b"[", b"3,", b"3]"),
     "large numbers": _repeat(b"[", b"1" * 4000 + b",", b"3]"),
+    "floats": _repeat(b"[", b"1.5e-300,", b"3.5]"),
     "texts": _repeat(b"[", b'"a",', b'"a"]'),
     "lists": _repeat(b"[", b"[],", b"[]]"),
     "objects": _repeat(b"[", b"{},", b"{}]"),
     "members": _members,
     "nesting": _nest,
+    "long key": _repeat(b'{"', b"a", b'":0}'),
+    "long text within": _repeat(b'{"x":"', b"how many red circles? ", b'"}'),
+    "floats within": _repeat(b'{"x":[', b"1.5e-300,", b"3.5]}"),
 }
 _TEXT_SHAPES = ("text", "one word", "wide text", "escapes", "numbers", "lists")
 _URL_SHAPES = ("base64 URL", "percent URL")
-_LIST_SHAPES = ("text", "numbers", "large numbers", "texts", "lists", "objects", "nesting")
-_OBJECT_SHAPES = ("members", "lists", "nesting", "text")
+_LIST_SHAPES = ("text", "numbers", "large numbers", "floats", "texts", "lists", "objects", "nesting")
+_OBJECT_SHAPES = ("members", "long key", "long text within", "floats within", "lists", "nesting", "text")
+_NAME_SHAPES = ("one word", "floats", "members")
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,8 @@ class Schema:
             match option.schema.get("type"):
                 case "string" if "const" not in option.schema and "enum" not in option.schema:
                     kinds.append(_TEXT_SHAPES + (_URL_SHAPES if "url" in name.rpartition(".")[2] else ()))
+                case "string":
+                    kinds.append(_NAME_SHAPES)
                 case "array":
                     kinds.append(_LIST_SHAPES)
                     item = self.inner(option.schema.get("items", {})).example()

@@ -72,6 +72,18 @@ class MissingExtraError(SeesayError, ImportError):
         return partial(type(self), package=self.package, extra=self.extra), (self.feature,)
 
 
+_SHOWN_CHARS = 60
+
+
+def show(value: object) -> str:
+    """Return a value that a request has, for a message: short, and at once, whatever a client has put there."""
+    if isinstance(value, str):
+        return repr(value[:_SHOWN_CHARS])
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() <= 128):
+        return repr(value)
+    return f"of type {type(value).__name__}"
+
+
 def describe(error: BaseException) -> str:
     """Return `Type: message`, cut to 500 characters, or only the type if `str(error)` fails."""
     try:

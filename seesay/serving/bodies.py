@@ -21,6 +21,7 @@ from seesay.thread_pool import ThreadPool
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_MAX_NAME_CHARS = 80
 _INLINE_BYTES = 16 << 10  # parsed and validated within a millisecond or two: handing it to a thread gains nothing
 
 # One thread: parsing and validation hold the GIL, so a second thread would only slow down the others.
@@ -138,6 +139,13 @@ def _name_field(location: tuple[int | str, ...]) -> str | None:
     for step in location:
         if isinstance(step, int):
             name += f"[{step}]"
-        elif step.isidentifier() and step not in ("str", "int", "float", "bool", "dict", "list"):
+        elif (step := step[:_MAX_NAME_CHARS]).isidentifier() and step not in (
+            "str",
+            "int",
+            "float",
+            "bool",
+            "dict",
+            "list",
+        ):
             name += f".{step}" if name else step
     return name or None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seesay.config import MediaLimits
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError, show
 from seesay.serving.errors import ApiError, bad_request
 from seesay.values import MediaPart, Message
 from seesay.vl.messages import parse_messages
@@ -87,7 +87,7 @@ def _clean(message: object, where: str) -> Mapping[str, Any]:
         raise bad_request(f"{where} must be an object with role and content", where)
     role = message.get("role")
     if role not in _ROLES:
-        raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}, got {str(role)[:40]!r}", f"{where}.role")
+        raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}, got {show(role)}", f"{where}.role")
     content = message.get("content")
     for index, part in enumerate(content if isinstance(content, list) else ()):
         kind = part.get("type") if isinstance(part, dict) else None

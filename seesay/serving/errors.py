@@ -27,6 +27,7 @@ _TABLE: Mapping[ErrorCode, tuple[int, str]] = {
     ErrorCode.INTERNAL: (500, "server_error"),
 }
 _RETRY_AFTER_S = 5.0
+_MAX_MESSAGE_CHARS, _MAX_PARAM_CHARS = 4000, 400  # what a client sent may be named, and not all sent back
 # Names that the engine's errors use for the prompt.
 _PROMPTS = ("messages", "prompts", "input_ids")
 
@@ -48,10 +49,11 @@ class ApiError(HTTPException):
         retry_after_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = message[:_MAX_MESSAGE_CHARS]
         self.message = message
         self.kind = kind
         self.code = code
-        self.param = param
+        self.param = None if param is None else param[:_MAX_PARAM_CHARS]
         all_headers = dict(headers or {})
         if retry_after_s is not None:
             all_headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))

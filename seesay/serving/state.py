@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seesay.errors import ConfigError
+from seesay.errors import ConfigError, show
 from seesay.serving.admission import Gate
 from seesay.serving.answers import Answering
 from seesay.serving.errors import ApiError, Envelopes, bad_request
@@ -82,8 +82,8 @@ class ServerState:
         vocab_size = self.engine.vocab_size
         for index, token_id in enumerate(token_ids):
             if type(token_id) is not int or not 0 <= token_id < vocab_size:
-                shown = str(token_id)[:40]
-                message = f"{param}[{index}] must be a token id of the vocabulary (0 to {vocab_size - 1}), got {shown}"
+                allowed = f"a token id of the vocabulary (0 to {vocab_size - 1})"
+                message = f"{param}[{index}] must be {allowed}, got {show(token_id)}"
                 raise bad_request(message, f"{param}[{index}]")
 
     def check_num_choices(self, num_prompts: int, n: int) -> None:

@@ -27,7 +27,7 @@ def drop_unknown(body: Any, model: type[BaseModel]) -> list[str]:
 
 def make_warning(names: Sequence[str]) -> str:
     """Return a `Warning` header that names the ignored fields. Names may hold any characters."""
-    shown = [_PLAIN.sub("?", name)[:80] for name in names[:_MAX_NAMED]]
+    shown = [_PLAIN.sub("?", name[:80]) for name in names[:_MAX_NAMED]]
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return f'299 seesay "unknown fields were ignored: {", ".join(shown)}{more}"'
 

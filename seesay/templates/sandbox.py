@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from seesay.templates.json_pieces import dump_in_pieces
 from seesay.templates.render_worker import FAILED, IS_LAST, LIMIT, RAISED, SYNTAX, TEXT, UNSAFE
 
 MAX_CHARS = 32 << 20
@@ -85,7 +86,7 @@ class BoundedTemplate:
         try:
             if self._key not in worker.known:
                 message["source"] = self._source
-            data = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            data = b"".join(piece.encode("utf-8", "surrogatepass") for piece in dump_in_pieces(message))
             answer = worker.ask(data)
             kind, is_fine = answer[0] & ~IS_LAST, not answer[0] & IS_LAST
             if kind != SYNTAX:

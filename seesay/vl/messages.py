@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from seesay.config import GenerationConfig
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError, show
 from seesay.processors.media.sources import is_base64_media
 from seesay.values import (
     IMAGE_SUFFIXES,
@@ -207,15 +207,15 @@ def _parse_message(message: Mapping[str, Any], index: int) -> Message:
     if not isinstance(role, str) or not role:
         _fail(f"{where} has no role ({', '.join(_ROLES)})", f"{where}.role")
     if role not in _ROLES:
-        _fail(f"{where} has the unknown role {role!r}; known are {', '.join(_ROLES)}", f"{where}.role")
+        _fail(f"{where} has the unknown role {show(role)}; known are {', '.join(_ROLES)}", f"{where}.role")
     extra: dict[str, Any] = {}
     for key, value in message.items():
         if key in ("role", "content") or value is None:
             continue  # clients send back the empty fields of the answers they got
         if key not in _MESSAGE_EXTRAS:
             _fail(
-                f"{where} has the unknown key {key!r}; known are role, content, {', '.join(_MESSAGE_EXTRAS)}",
-                f"{where}.{key}",
+                f"{where} has the unknown key {show(key)}; known are role, content, {', '.join(_MESSAGE_EXTRAS)}",
+                f"{where}.{str(key)[:60]}",
             )
         extra[key] = value
     content = message.get("content")
@@ -253,7 +253,7 @@ def _parse_part(part: Any, where: str) -> Part:
     if kind in ("image", "video"):
         return _parse_inline_media(part, Modality(kind), where)
     known = "text, image_url, image, image_data, video_url, video"
-    _fail(f"{where} has the unknown type {kind!r}; known are {known}", f"{where}.type")
+    _fail(f"{where} has the unknown type {show(kind)}; known are {known}", f"{where}.type")
 
 
 def _parse_media_object(value: Any, modality: Modality, source_key: str, where: str) -> MediaPart:
@@ -284,14 +284,14 @@ def _media_options(options: dict[str, Any], where: str) -> dict[str, Any]:
         options["num_frames"] = num_frames
     detail = options.pop("detail", "auto")
     if detail not in DETAILS:
-        _fail(f"{where}.detail must be {', '.join(DETAILS)}, got {str(detail)[:40]!r}", f"{where}.detail")
+        _fail(f"{where}.detail must be {', '.join(DETAILS)}, got {show(detail)}", f"{where}.detail")
     return {**options, "detail": detail} if detail == "low" else options
 
 
 def _refuse_unknown(part: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    unknown = sorted(str(key) for key, value in part.items() if key not in known and value is not None)
-    if unknown:
-        _fail(f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(known)}", f"{where}.{unknown[0]}")
+    unknown = (str(key) for key, value in part.items() if key not in known and value is not None)
+    if (first := min(unknown, default=None)) is not None:
+        _fail(f"{where} has the unknown key {show(first)}; known are {', '.join(known)}", f"{where}.{first[:60]}")
 
 
 def _describe(value: Any) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from seesay.config import MediaLimits
+from seesay.errors import show
 from seesay.serving.anthropic.checks import check_media_type, check_tools
 from seesay.serving.content import check_source
 from seesay.serving.errors import bad_request
+from seesay.templates.json_pieces import dump_in_pieces
 from seesay.values import MediaPart, Message, Modality, TextPart
 
 Part = TextPart | MediaPart
@@ -107,7 +108,7 @@ def _read_tool_use(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     _refuse_unknown(block, ("type", "id", "name", "input", "cache_control"), where)
     if not isinstance(block.get("name"), str) or not isinstance(block.get("input"), Mapping):
         raise bad_request(f"{where} must have a name and an input object", where)
-    function = {"name": block["name"], "arguments": json.dumps(block["input"], ensure_ascii=False)}
+    function = {"name": block["name"], "arguments": "".join(dump_in_pieces(block["input"]))}
     return {"id": str(block.get("id") or ""), "type": "function", "function": function}
 
 
@@ -160,7 +161,7 @@ def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Me
         _refuse_unknown(source, ("type", "url"), path)
         check_source(source.get("url"), limits, f"{path}.url")
         return MediaPart(modality=Modality.IMAGE, source=source["url"])
-    raise bad_request(f"{path}.type must be base64 or url, got {_shorten(source.get('type'))}", f"{path}.type")
+    raise bad_request(f"{path}.type must be base64 or url, got {show(source.get('type'))}", f"{path}.type")
 
 
 def _kind_of(block: object, where: str) -> str:
@@ -171,17 +172,12 @@ def _kind_of(block: object, where: str) -> str:
 
 def _fail_kind(kind: str, where: str) -> NoReturn:
     known = kind in _UNSUPPORTED
-    why = f"{kind} blocks are not supported" if known else f"unknown block type {_shorten(kind)}"
+    why = f"{kind} blocks are not supported" if known else f"unknown block type {show(kind)}"
     raise bad_request(f"{where}: {why}; send text, image or tool_result", f"{where}.type")
 
 
 def _refuse_unknown(value: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key, item in value.items():
         if key not in known and item is not None:
-            raise bad_request(
-                f"unknown field: {where}.{_shorten(key)}", f"{where}.{_shorten(key)}", code="unknown_parameter"
-            )
-
-
-def _shorten(value: object) -> str:
-    return str(value)[:40]
+            name = f"{where}.{key[:40]}"
+            raise bad_request(f"unknown field: {name}", name, code="unknown_parameter")

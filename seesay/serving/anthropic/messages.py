@@ -96,7 +96,7 @@ def _template_options(prompt: tuple[Message, ...]) -> dict[str, Any]:
     if last.role != "assistant" or last.extra:
         return {}
     text = last.parts[-1].text if last.parts and isinstance(last.parts[-1], TextPart) else ""
-    if text != text.rstrip():
+    if text[-1:].isspace():
         raise bad_request("messages: the final assistant content must not end with whitespace", "messages")
     return {"continue_final": True}
 

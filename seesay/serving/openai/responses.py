@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from seesay.errors import show
 from seesay.serving.answers import Answer, Tally
 from seesay.serving.auth import owner_of
 from seesay.serving.bodies import make_api_router, off_loop
@@ -93,7 +94,7 @@ def _to_chat_message(item: object, where: str) -> dict[str, Any]:
         raise bad_request(f"{where} must be an object with role and content", where)
     kind = item.get("type", "message")
     if kind != "message":
-        raise bad_request(f"{where}.type must be 'message', got {str(kind)[:40]!r}", f"{where}.type")
+        raise bad_request(f"{where}.type must be 'message', got {show(kind)}", f"{where}.type")
     if unknown := sorted(set(item) - _ITEM_KEYS):
         raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
     content = item.get("content")
@@ -117,7 +118,7 @@ def _to_chat_part(part: object, where: str) -> dict[str, Any]:
         shaped = {"type": "image_url", "image_url": url}
     else:
         known = "input_text, input_image, output_text"
-        raise bad_request(f"{where}.type must be one of {known}; got {str(kind)[:40]!r}", f"{where}.type")
+        raise bad_request(f"{where}.type must be one of {known}; got {show(kind)}", f"{where}.type")
     if unknown := sorted(set(part) - allowed):
         raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
     return shaped
