@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _MAX_FIELDS = 256
+_MAX_KEY_CHARS = 1024
 _NOT_NULL = {"not": {"type": "null"}}
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -17,10 +18,18 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 
 
+def _check_keys(value: Mapping[str, Any], most: int, what: str) -> None:
+    """Raise ValueError for too many keys, and for a long one, which a report of the fault would copy."""
+    if len(value) > most:
+        raise ValueError(f"at most {most} {what} are allowed, got {len(value)}")
+    if (num_chars := max(map(len, value), default=0)) > _MAX_KEY_CHARS:
+        raise ValueError(f"keys must have at most {_MAX_KEY_CHARS} characters, got one of {num_chars}")
+
+
 def _at_most(number: int) -> BeforeValidator:
     def check(value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > number:
-            raise ValueError(f"at most {number} entries are allowed, got {len(value)}")
+        if isinstance(value, dict):
+            _check_keys(value, number, "entries")
         return value
 
     return BeforeValidator(check)
@@ -91,6 +100,6 @@ class StrictModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_many_fields(cls, data: Any) -> Any:
-        if isinstance(data, dict) and len(data) > _MAX_FIELDS:
-            raise ValueError(f"at most {_MAX_FIELDS} fields are allowed, got {len(data)}")
+        if isinstance(data, dict):
+            _check_keys(data, _MAX_FIELDS, "fields")
         return data

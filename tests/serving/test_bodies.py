@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from live_server import make_data_url, make_settings, wait_until
+from pydantic import ValidationError
 
 from seesay.config import MediaLimits
 from seesay.engine.engine import AsyncEngine
@@ -24,6 +25,7 @@ from seesay.serving.anthropic.content import read_conversation
 from seesay.serving.app import create_app
 from seesay.serving.body_shape import BodyShape
 from seesay.serving.errors import ApiError
+from seesay.serving.openai.protocol import ChatCompletionRequest
 
 CHAT = "/v1/chat/completions"
 SIZE = 2_000_000
@@ -39,6 +41,17 @@ def code_of(body: bytes, *, piece_bytes: int = 1 << 30, **options: Any) -> str |
         assert error.status_code == 400
         return error.message.partition(":")[0]
     return None
+
+
+@pytest.mark.parametrize("field", ["metadata", "logit_bias", "stream_options", "unknown", ""])
+def test_the_report_of_a_fault_does_not_copy_a_long_key(field: str) -> None:
+    """Pydantic copies a key into the place of each fault, several times."""
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+    key = "a" * 100_000
+    body |= {field: {key: 1}} if field else {key: 1}
+    with pytest.raises(ValidationError) as caught:
+        ChatCompletionRequest.model_validate(body)
+    assert all(key not in place for error in caught.value.errors() for place in error["loc"] if isinstance(place, str))
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
