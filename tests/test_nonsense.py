@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import pytest
 from seesay.config import EngineConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
+
+pytestmark = pytest.mark.timeout(60)
 
 CPU = EngineConfig(device_type="cpu", block_size=16)
 NUMBERS: list[Any] = [0, -1, 10**9, 10**12, 10**30, 1.5, float("nan"), float("inf"), "x", True, [], [0], {"a": 1}]
@@ -54,13 +55,6 @@ PROCESSOR_FIELDS = {
     "qwen2_5_vl": ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels", "size", "image_std"),
     "internvl": ("size", "min_patches", "max_patches", "image_mean"),
 }
-
-
-@pytest.fixture(autouse=True)
-def within_seconds() -> Iterator[None]:
-    started = time.monotonic()
-    yield
-    assert time.monotonic() - started < 60
 
 
 def put(data: dict[str, Any], field: str, value: Any) -> None:

@@ -81,6 +81,14 @@ def test_others_give_way_until_all_launches_are_made(monkeypatch: pytest.MonkeyP
 
 
 def test_nobody_gives_way_for_ever() -> None:
-    precedence = Precedence()
-    with precedence:
+    precedence, went_on = Precedence(), threading.Event()
+
+    def prepare() -> None:
         precedence.yield_to_launches()
+        went_on.set()
+
+    thread = threading.Thread(target=prepare)
+    with precedence:
+        thread.start()
+        assert went_on.wait(10), "it waits as long as somebody launches"
+    thread.join()

@@ -10,11 +10,11 @@ import random
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from cpu_time import measure_cpu_s
 from live_server import make_data_url, make_settings, wait_until
 from pydantic import ValidationError
 
@@ -303,22 +303,14 @@ async def test_faults_are_found_one_at_a_time(engine: AsyncEngine) -> None:
 # --- linear ----------------------------------------------------------------------------------------------------------
 
 
-def seconds_of(work: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(3):
-        began = time.thread_time()
-        work()
-        times.append(time.thread_time() - began)
-    return min(times)
-
-
 def test_turns_of_one_role_are_merged_in_linear_time() -> None:
     def read(num: int) -> Any:
         return read_conversation(None, [{"role": "user", "content": "a"}] * num, MediaLimits.for_server())
 
     (turn,) = read(1000)
     assert len(turn.parts) == 1000
-    assert seconds_of(lambda: read(16_000)) < 12 * seconds_of(lambda: read(4000))
+    # Eight times as many turns. Copying the turns so far for each of them would take about thirty times as long.
+    assert measure_cpu_s(lambda: read(40_000)) < 16 * measure_cpu_s(lambda: read(5000))
 
 
 def test_a_text_is_refused_without_tokenizing_all_of_it(engine: AsyncEngine) -> None:
@@ -326,7 +318,10 @@ def test_a_text_is_refused_without_tokenizing_all_of_it(engine: AsyncEngine) -> 
     short, long = "how many? " * 2000, "how many? " * 200_000
     limit = engine.session_len
     assert tokenizer.has_more_tokens(long, limit) and not tokenizer.has_more_tokens("how many? ", limit)
-    assert seconds_of(lambda: tokenizer.has_more_tokens(long, limit)) < 5 * seconds_of(lambda: tokenizer.encode(short))
+    short_s = measure_cpu_s(lambda: tokenizer.encode(short))
+    assert measure_cpu_s(lambda: tokenizer.has_more_tokens(long, limit)) < 5 * short_s
+        lambda: tokenizer.encode(short)
+    )
 
 
 def test_limits_of_shapes_leave_room_for_prompts_of_token_ids(engine: AsyncEngine) -> None:

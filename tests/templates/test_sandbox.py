@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -117,13 +118,17 @@ def wait_until_gone(pids: list[int], seconds: float = 20.0) -> None:
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name: str) -> None:
     """Each ends as an error of the template, soon, and takes no memory here; the next template is rendered as ever."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with pytest.raises(RenderError) as raised:
-        BoundedTemplate(BOMBS[name]).render({"x": "x", "n": 9})
+    tracemalloc.start()
+    try:
+        with pytest.raises(RenderError) as raised:
+            BoundedTemplate(BOMBS[name]).render({"x": "x", "n": 9})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert raised.value.kind in ("limit", "syntax", "failed", "raised"), raised.value
     assert raised.value.kind == "limit" or not any(word in str(raised.value) for word in ("process", "jinja2")), raised
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+    assert peak < 1 << 20, "the output came into this process"
     assert BoundedTemplate("{{ x }}!").render({"x": "ok"}) == "ok!"
     sandbox._pool.close()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -194,9 +199,7 @@ def test_one_that_hangs_does_not_stop_others(pool: sandbox._Pool) -> None:
         slow = threads.submit(bomb.render, {"x": 1})
         while not any(worker not in pool._idle for worker in pool._workers):
             time.sleep(0.001)
-        started = time.monotonic()
         assert quick.render({"x": "now"}) == "now" and not slow.done()
-        assert time.monotonic() - started < 10
         with pytest.raises(RenderError, match=r"longer than 0\.5 s"):
             slow.result()
 

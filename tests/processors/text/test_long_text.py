@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,16 +25,13 @@ def tokenizer() -> Tokenizer:
 
 
 @contextmanager
-def measuring_gaps(gaps_s: list[float]) -> Iterator[None]:
-    """Note how long another thread waits for the GIL, again and again."""
+def counting_turns(turns: list[None]) -> Iterator[None]:
+    """Append an entry each time that another thread gets the GIL."""
     is_over = threading.Event()
 
     def run() -> None:
-        last = time.perf_counter()
         while not is_over.wait(0.0005):
-            now = time.perf_counter()
-            gaps_s.append(now - last)
-            last = now
+            turns.append(None)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -63,16 +59,12 @@ def test_what_is_just_short_enough_always_passes(tokenizer: Tokenizer, text: str
 
 
 def test_the_gil_is_free_while_a_long_text_is_tokenized(tokenizer: Tokenizer) -> None:
+    """In one call that holds the GIL another thread gets two turns, at its beginning and at its end."""
     text = "how many red circles are there? " * 30_000
-    shortest_s = []
-    for _ in range(3):  # other processes may take the cores meanwhile
-        gaps_s: list[float] = []
-        with measuring_gaps(gaps_s):
-            began = time.perf_counter()
-            tokenizer.has_more_tokens(text, 10 * len(text) // 32)
-            took_s = time.perf_counter() - began
-        shortest_s.append(max(gaps_s) / took_s)
-    assert min(shortest_s) < 0.3, shortest_s
+    turns: list[None] = []
+    with counting_turns(turns):
+        tokenizer.has_more_tokens(text, 10 * len(text) // 32)
+    assert len(turns) >= 8
 
 
 def test_a_text_that_is_too_long_takes_little_memory(tokenizer: Tokenizer) -> None:
