@@ -320,8 +320,6 @@ def test_a_text_is_refused_without_tokenizing_all_of_it(engine: AsyncEngine) -> 
     assert tokenizer.has_more_tokens(long, limit) and not tokenizer.has_more_tokens("how many? ", limit)
     short_s = measure_cpu_s(lambda: tokenizer.encode(short))
     assert measure_cpu_s(lambda: tokenizer.has_more_tokens(long, limit)) < 5 * short_s
-        lambda: tokenizer.encode(short)
-    )
 
 
 def test_limits_of_shapes_leave_room_for_prompts_of_token_ids(engine: AsyncEngine) -> None:

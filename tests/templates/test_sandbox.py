@@ -32,6 +32,7 @@ BOMBS = {
     "power": "{{ 9 ** (9 ** 9) }}",
     "power, not constant": "{{ n ** (n ** n) }}",
     "squares": "{% set ns = namespace(i=9) %}{% for i in range(60) %}{% set ns.i = ns.i * ns.i %}{% endfor %}",
+    "output of one text": "{{ x * 150000000 }}",
     "output": "{% for i in range(100000) %}{{ x * 100000 }}{% endfor %}",
     "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "loops of text": "{% for i in range(99999) %}{% for j in range(99999) %}{{ '' }}{% endfor %}{% endfor %}",
@@ -132,7 +133,7 @@ def test_bombs(name: str) -> None:
     assert BoundedTemplate("{{ x }}!").render({"x": "ok"}) == "ok!"
     sandbox._pool.close()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime < 8
+    assert after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime < 4
 
 
 def test_what_it_may_see(tmp_path: Path) -> None:
