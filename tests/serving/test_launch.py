@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -245,10 +244,8 @@ def test_it_ends_with_whoever_started_it():
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     process.stdout.readline()
-    started = time.monotonic()
     process.stdin.close()
     assert process.wait(10) == -signal.SIGTERM
-    assert time.monotonic() - started < 5
     process.stdout.close()
 
 
