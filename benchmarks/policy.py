@@ -193,8 +193,11 @@ def parse_policy(text: str) -> Callable[[LinearTimes], StepPolicy]:
         return lambda _: policy
     if name != "timed":
         raise ValueError(f"--policy {text}: must be chunk or timed, got {name!r}")
-    known = ["max_step_ms", *(field.name for field in fields(TimedSteps) if field.name not in ("times", "max_step_s"))]
-    timed_fields = {key: float(value) for key, value in pick_fields(text, values, known).items()}
+    known = [
+        "max_step_ms",
+        *(field.name for field in fields(TimedSteps) if field.name not in ("times", "max_step_s", "least_tokens")),
+    ]
+    timed_fields: dict[str, Any] = {key: float(value) for key, value in pick_fields(text, values, known).items()}
     max_step_s = timed_fields.pop("max_step_ms", MAX_STEP_MS) / 1e3
     return lambda times: TimedSteps(times=make_step_times(times), max_step_s=max_step_s, **timed_fields)
 

@@ -31,6 +31,8 @@ from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.step_plan import StepPlan
+from seesay.llm.step_policy import StepPolicy, TimedSteps
+from seesay.llm.step_times import StepTimes
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 HIDDEN = 60
@@ -145,7 +147,8 @@ def make_embedding(number: int, rows: int) -> torch.Tensor:
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """How a loop is configured. max_live: requests in it at the same time. share_left: of the requests, those for whose
-    answer nobody waits to the end. few_pictures: all have pictures, of which there are two. rates: of faults."""
+    answer nobody waits to the end. few_pictures: all have pictures, of which there are two. rates: of faults.
+    max_step_s: size steps by time, at least 2 prompt tokens; None does not."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -159,6 +162,7 @@ class Setup:
     share_left: float = 0.25
     few_pictures: bool = False
     rates: Mapping[str, float] = field(default_factory=lambda: RATES)
+    max_step_s: float | None = None
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -208,7 +212,11 @@ class World:
             self.runner.record_graphs(session_len=SESSION_LEN, **sizes)
         pool = BlockPool(setup.num_blocks, setup.block_size, setup.caching, setup.num_host_slots)
         limits = SchedulerConfig(max_prefill_token_num=setup.chunk, session_len=SESSION_LEN, **sizes)
-        self.scheduler = Scheduler(limits, pool)
+        policy: StepPolicy | None = None
+        if setup.max_step_s is not None:
+            times = StepTimes(self.runner.measure_step_costs(session_len=SESSION_LEN))
+            policy = TimedSteps(times=times, max_step_s=setup.max_step_s, least_tokens=2)
+        self.scheduler = Scheduler(limits, pool, policy=policy)
         self.loop = EngineLoop(
             scheduler=self.scheduler,
             runner=self.runner,

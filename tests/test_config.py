@@ -29,6 +29,7 @@ from seesay.serving.settings import ServerSettings
     ("config", "option", "values"),
     [
         (EngineConfig, "session_len", [1.5, True, "8", math.inf, 0]),
+        (EngineConfig, "max_step_ms", [0, -1, 1.5, True, "40", math.inf, 1 << 30]),
         (EngineConfig, "tp", [None, "1", 2]),
         (EngineConfig, "block_size", [None, 64.0, False]),
         (EngineConfig, "cache_max_entry_count", ["0.5", None, math.nan, math.inf, True, 0]),

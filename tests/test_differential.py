@@ -21,6 +21,8 @@ SETUPS = {
     "ahead, host, tiny": Setup(is_ahead=True, num_blocks=2, num_host_slots=8, chunk=4, max_live=1),
     "ahead": Setup(is_ahead=True, num_blocks=30, chunk=24, embedding_bytes=0),
     "ahead, host": Setup(is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000),
+    "timed": Setup(num_blocks=30, max_step_s=0.001),
+    "ahead, host, timed": Setup(is_ahead=True, num_blocks=24, num_host_slots=40, max_step_s=0.004),
     "ahead, pictures": Setup(
         is_ahead=True,
         caching=False,

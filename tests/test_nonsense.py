@@ -201,8 +201,11 @@ def test_files_that_are_none(name: str, kind: str, tiny_checkpoint: Callable[[st
 @pytest.mark.parametrize("value", (10**12, 10**30, -1, 1 << 40))
 @pytest.mark.parametrize(
     "option",
-    ("num_gpu_blocks", "num_cpu_blocks", "session_len", "max_batch_size", "max_prefill_token_num", "block_size"),
-)
+    (
+        "num_gpu_blocks", "num_cpu_blocks", "session_len", "max_batch_size", "max_prefill_token_num", "max_step_ms",
+        "block_size",
+    ),
+)  # fmt: skip
 def test_options_that_are_nonsense(option: str, value: int, tiny_checkpoint: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match=option):
         AsyncEngine(str(tiny_checkpoint("llama")), backend_config=EngineConfig(device_type="cpu", **{option: value}))

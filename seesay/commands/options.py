@@ -121,6 +121,13 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="token budget of a step (default: 8192)",
     )
     group.add_argument(
+        "--max-step-ms",
+        type=whole(1),
+        metavar="MS",
+        help="longest step beside streamed answers, sized by its predicted duration (default: a fixed number of prompt "
+        "tokens)",
+    )
+    group.add_argument(
         "--enable-prefix-caching",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -191,6 +198,7 @@ def make_engine_config(arguments: argparse.Namespace) -> EngineConfig:
         hf_overrides=_json_object("--hf-overrides", arguments.hf_overrides),
         disable_vision_encoder=arguments.disable_vision_encoder,
         trust_remote_code=arguments.trust_remote_code,
+        **({} if arguments.max_step_ms is None else {"max_step_ms": arguments.max_step_ms}),
     )
 
 

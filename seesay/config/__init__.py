@@ -23,6 +23,9 @@ from seesay.errors import ConfigError
 _MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
 """Upper limit of token and row counts. Larger values are typing errors."""
 
+_LONGEST_STEP_MS = 1 << 20
+"""No stream waits longer than some minutes for its next token."""
+
 DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
 Transparency = Literal["white", "drop"]
 
@@ -55,6 +58,8 @@ class EngineConfig:
         turns this off.
     num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks.
+    max_step_ms: longest step, in milliseconds, beside answers that are streamed: steps have as many prompt tokens as
+        their predicted duration allows, fewer while no prompt has waited long. None: a fixed number of prompt tokens.
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
     device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
     eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
@@ -76,6 +81,7 @@ class EngineConfig:
     num_gpu_blocks: int = 0
     adapters: Mapping[str, str] | None = None
     max_prefill_token_num: int = 8192
+    max_step_ms: int | None = None
     thread_safe: bool = True
     enable_prefix_caching: bool = True
     device_type: str = "auto"
@@ -110,6 +116,13 @@ class EngineConfig:
         )
         budget = self.max_prefill_token_num
         _require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
+        step_ms = self.max_step_ms
+        _require(
+            step_ms is None or 1 <= step_ms <= _LONGEST_STEP_MS,
+            "max_step_ms",
+            step_ms,
+            f"must be in [1, {_LONGEST_STEP_MS}], or None",
+        )
         _refuse_unsupported(
             self,
             {

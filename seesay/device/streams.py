@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -64,6 +65,39 @@ def record_done(stream: torch.cuda.Stream | None) -> Callable[[], None]:
     event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     event.record(stream)
     return event.synchronize
+
+
+class Stopwatch:
+    """Measures how long the work takes that is queued on a stream from its making until `stop`; on the CPU, where
+    `stream` is None, the time between the two calls."""
+
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+        self._stream = stream
+        self._events = [] if stream is None else [_record_timed_event(stream)]
+        self._started_s = time.perf_counter()
+        self._stopped_s = self._started_s
+
+    def stop(self) -> None:
+        if self._stream is None:
+            self._stopped_s = time.perf_counter()
+        else:
+            self._events.append(_record_timed_event(self._stream))
+
+    def seconds(self) -> float:
+        """Return the seconds until `stop`. Waits for the work."""
+        if self._stream is None:
+            return self._stopped_s - self._started_s
+        began, ended = self._events
+        ended.synchronize()
+        return float(began.elapsed_time(ended)) / 1e3
+
+
+def _record_timed_event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
 
 
 class StreamPoint:

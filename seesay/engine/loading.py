@@ -10,6 +10,8 @@ from seesay.device.query import measure_peak, pick_device
 from seesay.engine.loop import EngineLoop
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.step_policy import TimedSteps
+from seesay.llm.step_times import StepTimes
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
     from seesay.engine.opened_model import OpenedModel
     from seesay.llm.runner import ModelRunner
+    from seesay.llm.step_policy import StepPolicy
 
 logger = logging.getLogger("seesay")
 
@@ -153,4 +156,12 @@ def _build_runner(
         session_len=resolved.session_len,
         short_limit=runner.decoder.config.rotary.short_limit,
     )
-    return runner, Scheduler(scheduler_config, pool)
+    return runner, Scheduler(scheduler_config, pool, policy=_build_policy(runner, config, resolved.session_len))
+
+
+def _build_policy(runner: ModelRunner, config: EngineConfig, session_len: int) -> StepPolicy | None:
+    """Return the policy for the length of steps that is asked for; None for the scheduler's own."""
+    if config.max_step_ms is None:
+        return None
+    times = StepTimes(runner.measure_step_costs(session_len=session_len))
+    return TimedSteps(times=times, max_step_s=config.max_step_ms / 1e3)

@@ -280,6 +280,8 @@ class EngineLoop:
         with self._stats_lock:
             self._step_sizes[len(plan.rows)] = self._step_sizes.get(len(plan.rows), 0) + 1
             self._total_step_tokens += plan.num_tokens
+        if result.seconds is not None:
+            self._scheduler.observe_step(plan, result.seconds)
         for seq_id, error in result.errors.items():
             if seq_id in result.not_finite and seq_id in self._live:
                 self._total_not_finite += 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from seesay.device.streams import Stopwatch
 from seesay.device.transfers import HostCopy
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampler import Draws, make_not_finite_error
@@ -46,12 +47,13 @@ class RowResult:
 class StepResult:
     """token_ids: by sequence id, the tokens that were sampled: what `Scheduler.commit_step` takes. rows: what some rows
     gave beside that. errors: by sequence id, of the rows that failed. not_finite: those among them that computed
-    something that is not finite."""
+    something that is not finite. seconds: how long the device computed the step; None when nothing was computed."""
 
     token_ids: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     rows: tuple[RowResult, ...] = ()
     errors: Mapping[int, RequestError] = field(default_factory=dict)
     not_finite: frozenset[int] = frozenset()
+    seconds: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +63,8 @@ class LaunchedStep:
     logits: [n, vocab], of the rows that sample, in their order; None when no row does. greedy: their greatest logits
     and the ids of these, where a graph found them: `logits`, `greedy` and `faults` then are good until the next launch.
     outputs: by sequence id, what rows gave beside tokens. faults: those of the step's tokens, in the rows' order (see
-    `ModelInput`). faults_copy: the same on their way to the host; None where the draws tell of them.
+    `ModelInput`). faults_copy: the same on their way to the host; None where the draws tell of them. stopwatch: stopped
+    when the step was sampled.
     """
 
     step: StepRows
@@ -72,6 +75,7 @@ class LaunchedStep:
     faults: torch.Tensor | None = None
     faults_copy: HostCopy | None = None
     draws: Draws | None = None
+    stopwatch: Stopwatch | None = None
     is_sampled: bool = False
 
     def collect(self) -> StepResult:
@@ -104,7 +108,11 @@ class LaunchedStep:
                 result = outputs.get(row.seq_id) or RowResult(seq_id=row.seq_id, start=row.start)
                 outputs[row.seq_id] = replace(result, logprobs=(logprobs,))
         return StepResult(
-            token_ids=token_ids, rows=tuple(outputs.values()), errors=errors, not_finite=frozenset(not_finite)
+            token_ids=token_ids,
+            rows=tuple(outputs.values()),
+            errors=errors,
+            not_finite=frozenset(not_finite),
+            seconds=None if self.stopwatch is None else self.stopwatch.seconds(),
         )
 
     def _find_faulty(self) -> set[int]:

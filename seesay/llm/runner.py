@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from seesay.device.query import cpu_threads, measure_memory, synchronize
-from seesay.device.streams import make_stream, on_stream, traced
+from seesay.device.streams import Stopwatch, make_stream, on_stream, traced
 from seesay.device.transfers import HostCopy
 from seesay.errors import ConfigError, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
@@ -38,6 +38,8 @@ from seesay.llm.step_input import (
 )
 from seesay.llm.step_plan import StepPlan, TokenMasks
 from seesay.llm.step_sizes import row_sizes, token_sizes
+from seesay.llm.step_times import StepCosts
+from seesay.llm.step_timing import measure_step_costs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -187,6 +189,21 @@ class ModelRunner:
         synchronize(device)
         self._padding = padding
 
+    def measure_step_costs(self, *, session_len: int) -> StepCosts:
+        """Return how long steps take: on a GPU by trying some, after `warm_up`; on the CPU a guess."""
+        if self.device.type == "cpu":
+            return StepCosts.guess(self.decoder.config.flops_per_token)
+        assert self._cache is not None and self._padding is not None, "warm_up comes before measure_step_costs"
+        with torch.inference_mode(), on_stream(self.stream):
+            return measure_step_costs(
+                self.decoder,
+                self._cache,
+                sizes=self._padding.token_sizes,
+                num_blocks=self._num_blocks,
+                session_len=session_len,
+                stream=self.stream,
+            )
+
     def _make_cache(self, num_blocks: int) -> KVCache:
         decoder = self.decoder
         return KVCache(
@@ -227,7 +244,9 @@ class ModelRunner:
             on_stream(self.stream),
             traced("step", device),
         ):
+            stopwatch = Stopwatch(self.stream)
             launched = self._launch(plan, embeddings)
+        launched.stopwatch = stopwatch if launched.step.rows else None
         self._unsampled = launched
         return launched
 
@@ -249,6 +268,8 @@ class ModelRunner:
             traced("sample", self.device),
         ):
             self._sample(launched, masks, processors or {})
+            if launched.stopwatch is not None:
+                launched.stopwatch.stop()
         launched.is_sampled = True
 
     def run(self, plan: StepPlan, embeddings: Embeddings) -> StepResult:

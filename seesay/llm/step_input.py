@@ -287,7 +287,7 @@ def build_profile_inputs(
         ([max_tokens // many] * many, [max_tokens // many] * many),
         ([1] * max_batch_size, [session_len] * max_batch_size),
     ):
-        yield _make_blank_input(num_new, kv_lens, block=0, block_size=block_size, device=device), len(num_new)
+        yield make_blank_input(num_new, kv_lens, scratch_block=0, block_size=block_size, device=device), len(num_new)
 
 
 def build_warm_up_inputs(
@@ -300,28 +300,39 @@ def build_warm_up_inputs(
     num_new += [[1] * 8 + [max(1, least - 8)], *[[least]] * len(padding.row_sizes)]
     num_wanted += [1, *padding.row_sizes]
     for num_tokens, count in zip(num_new, num_wanted, strict=True):
-        inputs = _make_blank_input(
-            num_tokens, num_tokens, block=padding.scratch_block, block_size=block_size, device=device
+        inputs = make_blank_input(
+            num_tokens, num_tokens, scratch_block=padding.scratch_block, block_size=block_size, device=device
         )
         yield inputs, torch.arange(count, device=device)
 
 
-def _make_blank_input(
-    num_new: list[int], kv_lens: list[int], *, block: int, block_size: int, device: torch.device
+def make_blank_input(
+    num_new: list[int],
+    kv_lens: list[int],
+    *,
+    scratch_block: int,
+    block_size: int,
+    device: torch.device,
+    num_blocks: int = 0,
 ) -> ModelInput:
-    """Rows of so many new tokens in sequences of so many, which all read and write one block."""
+    """Return rows of so many new tokens in sequences of so many, all of which write into the scratch block. They read
+    it, too, or with `num_blocks` the blocks before that number in turn."""
     zeros = torch.zeros(sum(num_new), dtype=torch.int64, device=device)
+    shape = len(num_new), -(-max(kv_lens) // block_size)
+    block_table = np.full(shape, scratch_block, dtype=np.int64)
+    if num_blocks:
+        block_table = np.arange(block_table.size, dtype=np.int64).reshape(shape) % num_blocks
     layout = RowLayout(
         cu_seqlens_q=np.concatenate(([0], np.cumsum(num_new))).astype(np.int64),
         kv_lens=np.array(kv_lens, dtype=np.int64),
-        block_table=np.full((len(num_new), -(-max(kv_lens) // block_size)), block, dtype=np.int64),
+        block_table=block_table,
         block_size=block_size,
         num_decode=sum(count == 1 for count in num_new),
     )
     return ModelInput(
         input_ids=zeros,
         positions=zeros,
-        slot_mapping=zeros + block * block_size,
+        slot_mapping=zeros + scratch_block * block_size,
         layout=layout,
         faults=zeros.float(),
     )

@@ -12,7 +12,7 @@ from seesay.llm.step_plan import Row
 from seesay.llm.step_times import StepTimes, StepWork, count_pairs, measure_work
 
 LEAST_TOKENS = 64
-"""`TimedSteps` gives every step so many prompt tokens, however long that takes: no prompt waits for ever."""
+"""With fewer prompt tokens, a step on a GPU is hardly shorter: it reads all weights."""
 MAX_PROMPTS = 512
 """Most waiting prompts that `TimedSteps` looks at before a step."""
 ENOUGH_TOKENS = 1 << 14
@@ -92,7 +92,7 @@ class TimedSteps:
     prompt waits for another `patience_s`. While embeddings are made, calls of the tower come between steps: these then
     take at most `usual_share`, also when no answer is streamed. Otherwise steps without streamed answers have no limit.
 
-    A step that takes longer has no more than `LEAST_TOKENS` prompt tokens.
+    Each step may have `least_tokens` prompt tokens, however long they take, so that no prompt waits for ever.
     """
 
     times: StepTimes
@@ -101,16 +101,17 @@ class TimedSteps:
     patience_s: float = 20.0
     short_share: float = 0.3
     usual_share: float = 0.625
+    least_tokens: int = LEAST_TOKENS
 
     def __post_init__(self) -> None:
         assert min(self.max_step_s, self.target_s, self.patience_s) > 0, self
-        assert 0 < self.short_share <= self.usual_share <= 1, self
+        assert 0 < self.short_share <= self.usual_share <= 1 <= self.least_tokens, self
 
     def limit_prompt_tokens(self, load: StepLoad) -> int | None:
         if not (load.is_streamed or load.is_encoding):
             return None
         queue = _PromptQueue.look_at(load, target_s=self.target_s)
-        return max(LEAST_TOKENS, self._fit(load, queue, self._find_duration(load, queue)))
+        return max(self.least_tokens, self._fit(load, queue, self._find_duration(load, queue)))
 
     def observe(self, rows: Sequence[Row], seconds: float) -> None:
         """Correct the predictions, by a step that has prompt tokens: others are not sized."""

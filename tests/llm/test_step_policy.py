@@ -356,7 +356,7 @@ def test_no_prompt_starves_beside_streamed_answers(max_step_s: float, seed: int)
         assert seconds <= max_step_s or measure_work(plan.rows).num_prompt_tokens <= LEAST_TOKENS
         clock.now_s += seconds
         num_steps += 1
-        assert all(scheduler.get(seq_id) is None for seq_id, last in due.items() if last <= num_steps)
+        assert all(seq_id not in scheduler.sequences for seq_id, last in due.items() if last <= num_steps)
     assert len(due) == 60 and max(due.values()) <= num_steps
 
 

@@ -1,0 +1,74 @@
+"""Times some steps at start, so that the first ones that are sized by time are of a good size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from seesay.device.streams import Stopwatch
+from seesay.llm.kv_cache import KVCache
+from seesay.llm.models.decoder import Decoder
+from seesay.llm.step_input import make_blank_input
+from seesay.llm.step_times import StepCosts, count_pairs
+
+TIMED_SIZES = (1, 16, 64, 128, 256, 384, 512, 640, 768, 896, 1024, 1152, 1280, 1536, 1792, 2048, 4096)
+"""Tokens of the steps that are timed: about 0.3 s of a 7B model on a large GPU."""
+NUM_ROWS, NUM_CHUNK_TOKENS = 64, 512
+"""Decode rows, and tokens of a prompt's chunk, with which contexts are timed."""
+MAX_CONTEXT = 4096
+SPREAD = 0.2
+"""How far what is measured here may be from the truth: each step is timed once, and the clock of a busy GPU falls."""
+LEAST_S = 1e-12
+"""Of what is too short to be measured."""
+
+
+def measure_step_costs(
+    decoder: Decoder,
+    cache: KVCache,
+    *,
+    sizes: Sequence[int],
+    num_blocks: int,
+    session_len: int,
+    stream: torch.cuda.Stream | None,
+) -> StepCosts:
+    """Return the costs of steps that are padded to `sizes`, by computing some: whole forward passes of blank tokens.
+
+    Reads the first `num_blocks` blocks of `cache`, whatever they contain, and writes into the one after them. Nothing
+    waits for the device before all is launched; the longest step is the first, so that the host is ahead of the device.
+    """
+
+    def start(num_new: list[int], kv_lens: list[int]) -> Callable[[], float]:
+        inputs = make_blank_input(
+            num_new,
+            kv_lens,
+            scratch_block=num_blocks,
+            block_size=cache.block_size,
+            device=decoder.device,
+            num_blocks=num_blocks,
+        )
+        wanted = torch.arange(len(num_new), device=decoder.device)
+        stopwatch = Stopwatch(stream)
+        decoder.logits(decoder.forward(inputs, cache.layers, wanted))
+        stopwatch.stop()
+        return stopwatch.seconds
+
+    timed = sorted({min(size, sizes[-1]) for size in TIMED_SIZES})
+    num_rows, num_tokens = min(NUM_ROWS, sizes[-1]), min(NUM_CHUNK_TOKENS, sizes[-1])
+    context = max(1, min(MAX_CONTEXT, session_len - num_tokens, num_blocks * cache.block_size - num_tokens))
+    steps = {size: start([size], [size]) for size in reversed(timed)}
+    chunks = [start([num_tokens], [length + num_tokens]) for length in (context, 0)]
+    rows = [start([1] * num_rows, [length + 1] * num_rows) for length in (context, 0)]
+    pair_s = max(LEAST_S, (chunks[0]() - chunks[1]()) / (num_tokens * context))
+    context_s = max(LEAST_S, (rows[0]() - rows[1]()) / (num_rows * context))
+    seconds = [max(LEAST_S, steps[size]() - pair_s * count_pairs(0, size)) for size in timed]
+    padded = [size for size in sizes if size <= timed[-1]]
+    return StepCosts(
+        sizes=padded,
+        seconds=np.interp(padded, timed, np.maximum.accumulate(seconds)).tolist(),
+        context_s=context_s,
+        pair_s=pair_s,
+        is_padded=True,
+        spread=SPREAD,
+    )

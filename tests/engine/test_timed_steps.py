@@ -1,0 +1,101 @@
+"""Steps sized by time, through the whole engine: the same answers, and as short as was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import ask, loop_of, make_conversations, make_message, parse
+
+from seesay.config import EngineConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.llm.launched_step import LaunchedStep, StepResult
+from seesay.llm.runner import ModelRunner
+from seesay.llm.step_plan import StepPlan
+from seesay.llm.step_policy import LEAST_TOKENS, FixedChunks, TimedSteps
+from seesay.llm.step_times import StepWork, count_pairs, measure_work
+from seesay.values import GenerationRequest
+
+NEW_TOKENS = 24
+SAMPLING: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"do_sample": True, "temperature": 2.0, "top_p": 0.95, "random_seed": 5},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
+)
+
+
+def make_requests(name: str) -> list[GenerationRequest]:
+    """Short ones first, whose answers are streamed when the long prompts are computed."""
+    conversations = [*make_conversations(name), [make_message("the frame in the game, " * 60)]]
+    conversations.append([make_message("a game in the frame, " * 90)])
+    return [
+        request
+        for index, conversation in enumerate(conversations)
+        for request in parse([conversation], max_new_tokens=NEW_TOKENS, **SAMPLING[index % len(SAMPLING)])
+    ]
+
+
+def build(path: Path, **options: Any) -> AsyncEngine:
+    return AsyncEngine(str(path), backend_config=EngineConfig(device_type="cpu", block_size=16, **options))
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2_5_vl"])
+def test_answers_do_not_depend_on_it(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    requests, answers = make_requests(name), []
+    for max_step_ms in (None, 1, 40):
+        for is_ahead in (False, True):
+            with build(tiny_checkpoint(name), max_step_ms=max_step_ms, async_scheduling=is_ahead) as engine:
+                outputs = ask(engine, requests)
+                assert all(output.error is None for output in outputs), outputs
+                answers.append([list(output.token_ids) for output in outputs])
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_the_option_chooses_the_policy(tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint("llama")
+    with build(path, max_step_ms=25) as engine:
+        policy = loop_of(engine)._scheduler._policy
+        assert isinstance(policy, TimedSteps) and policy.max_step_s == 0.025
+    with build(path) as engine:
+        assert isinstance(loop_of(engine)._scheduler._policy, FixedChunks)
+
+
+def test_steps_beside_streamed_answers_are_small_and_correct_their_predictions(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit that every step exceeds, each has a minimal chunk; what a step took is observed as long as that."""
+    sizes: list[int] = []
+    seconds: list[float | None] = []
+    launch, collect = ModelRunner.launch, LaunchedStep.collect
+
+    def watch_launch(runner: ModelRunner, plan: StepPlan, embeddings: Any) -> LaunchedStep:
+        if plan.is_streamed:
+            sizes.append(measure_work(plan.rows).num_prompt_tokens)
+        return launch(runner, plan, embeddings)
+
+    def watch_collect(launched: LaunchedStep) -> StepResult:
+        result = collect(launched)
+        seconds.append(result.seconds)
+        return result
+
+    monkeypatch.setattr(ModelRunner, "launch", watch_launch)
+    monkeypatch.setattr(LaunchedStep, "collect", watch_collect)
+    short = parse([[make_message("Frame")]], max_new_tokens=60, min_new_tokens=60)
+    long = parse([[make_message("the frame in the game, " * 60)] for _ in range(3)], max_new_tokens=4)
+    long += parse([[make_message("a game in the frame, " * 60)]], max_new_tokens=4)
+    largest = {}
+    for max_step_ms in (None, 1):
+        sizes.clear()
+        with build(
+            tiny_checkpoint("llama"), max_step_ms=max_step_ms, max_prefill_token_num=200, enable_prefix_caching=False
+        ) as engine:
+            policy = loop_of(engine)._scheduler._policy
+            if isinstance(policy, TimedSteps):
+                for _ in range(50):  # a machine that is far too slow for the limit
+                    policy.times.observe(StepWork(1, 100, 64, count_pairs(0, 64)), 60.0)
+            assert all(output.error is None for output in ask(engine, short + long))
+        largest[max_step_ms] = max(sizes)
+    assert largest[1] <= LEAST_TOKENS < largest[None]
+    assert all(each is not None and each > 0 for each in seconds)

@@ -1,0 +1,87 @@
+"""What is measured of steps at start."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from llm import backbones
+
+from seesay.device.streams import Stopwatch
+from seesay.llm.runner import ModelRunner
+from seesay.llm.step_input import make_blank_input
+from seesay.llm.step_sizes import token_sizes
+from seesay.llm.step_times import StepCosts, StepTimes, StepWork, count_pairs
+from seesay.llm.step_timing import LEAST_S, measure_step_costs
+
+SESSION_LEN = 128
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> backbones.Backbone:
+    return backbones.make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
+
+
+def measure(runner: ModelRunner, max_tokens: int) -> StepCosts:
+    assert runner._cache is not None
+    with torch.inference_mode():
+        return measure_step_costs(
+            runner.decoder,
+            runner._cache,
+            sizes=token_sizes(max_tokens),
+            num_blocks=runner.num_blocks,
+            session_len=SESSION_LEN,
+            stream=runner.stream,
+        )
+
+
+@pytest.mark.parametrize("max_tokens", [2, 5, 200, 1500])
+def test_costs_of_all_sizes_are_measured(backbone: backbones.Backbone, max_tokens: int) -> None:
+    costs = measure(backbones.load_runner(backbone), max_tokens)
+    assert list(costs.sizes) == token_sizes(max_tokens) and costs.is_padded
+    assert list(costs.seconds) == sorted(costs.seconds) and costs.context_s >= LEAST_S <= costs.pair_s
+    times = StepTimes(costs)
+    works = [StepWork(1, 50, count, count_pairs(0, count)) for count in (1, max_tokens, 2 * max_tokens)]
+    durations = [times.predict(work) for work in works]
+    assert 0 < durations[0] <= durations[1] < durations[2] < 60
+
+
+def test_the_blocks_of_sequences_are_left_alone(backbone: backbones.Backbone) -> None:
+    runner = backbones.load_runner(backbone)
+    assert runner._cache is not None
+    before = [layer[: runner.num_blocks].clone() for layer in runner._cache.layers]
+    measure(runner, 300)
+    for layer, old in zip(runner._cache.layers, before, strict=True):
+        assert torch.equal(layer[: runner.num_blocks], old)
+        assert layer[runner.num_blocks].any()
+
+
+def test_on_the_cpu_nothing_is_measured(backbone: backbones.Backbone) -> None:
+    runner = backbones.load_runner(backbone)
+    assert runner.measure_step_costs(session_len=SESSION_LEN) == StepCosts.guess(runner.decoder.config.flops_per_token)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_predictions_are_near_what_steps_take(backbone: backbones.Backbone) -> None:
+    runner = backbones.load_runner(backbone, device="cuda")
+    runner.warm_up(max_tokens=4096, max_batch_size=64)
+    times = StepTimes(runner.measure_step_costs(session_len=SESSION_LEN))
+    assert runner._cache is not None
+    found, predicted = [], []
+    for size in (64, 512, 1024, 2048, 4096):
+        inputs = make_blank_input(
+            [size],
+            [size],
+            scratch_block=runner.num_blocks,
+            block_size=runner.block_size,
+            device=runner.device,
+            num_blocks=runner.num_blocks,
+        )
+        wanted = torch.arange(1, device=runner.device)
+        with torch.inference_mode(), torch.cuda.stream(runner.stream):
+            stopwatch = Stopwatch(runner.stream)
+            runner.decoder.logits(runner.decoder.forward(inputs, runner._cache.layers, wanted))
+            stopwatch.stop()
+        found.append(stopwatch.seconds())
+        predicted.append(times.predict(StepWork(0, 0, size, count_pairs(0, size))))
+    assert sum(predicted) == pytest.approx(sum(found), rel=1.0)
+    assert predicted == sorted(predicted)
