@@ -98,7 +98,7 @@ def main() -> None:
             logits = make_logits(count, options.vocabulary, is_steep=is_steep)
             previous = torch.arange(count, device="cuda")
             for name, params in CASES.items():
-                rows = make_rows(count, params, options.vocabulary)
+                rows = dict(enumerate(make_rows(count, params, options.vocabulary)))
                 gpu_us, host_us = measure(lambda: choose_tokens(logits, rows, previous=previous))  # noqa: B023
                 line: dict[str, Any] = {"logits": "steep" if is_steep else "flat", "rows": count, "options": name}
                 line |= {"us": round(gpu_us), "host_us": round(host_us)}

@@ -136,7 +136,7 @@ class DecodeGraphs:
         numbers = self._make_scratch_numbers()
         lines = dict(enumerate(numbers[:, :count], start=1))
         ids, slots, lens, first_positions, in_prompt = [], [], [], [], []
-        for index, (row, member, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
+        for index, (row, member, source) in enumerate(step.parts()):
             start = row.start
             ids.append(0 if source >= 0 else member.token_ids[start])
             slots.append(member.block_ids[start // block_size] * block_size + start % block_size)

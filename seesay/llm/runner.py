@@ -26,7 +26,7 @@ from seesay.llm.models.decoder import Decoder
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.profiling import measure_peaks
 from seesay.llm.row_outputs import collect_outputs
-from seesay.llm.row_table import RowTable
+from seesay.llm.row_table import RowState, RowTable
 from seesay.llm.sampler import LogitsProcessor, SamplingRow, choose_tokens, start_counts
 from seesay.llm.step_input import (
     Embeddings,
@@ -36,7 +36,7 @@ from seesay.llm.step_input import (
     find_impossible,
     make_model_input,
 )
-from seesay.llm.step_plan import StepPlan, TokenMasks
+from seesay.llm.step_plan import Row, StepPlan, TokenMasks
 from seesay.llm.step_sizes import row_sizes, token_sizes
 from seesay.llm.step_times import StepCosts
 from seesay.llm.step_timing import measure_step_costs
@@ -325,45 +325,47 @@ class ModelRunner:
     ) -> None:
         """Choose tokens, and remember where they are for the step after this one."""
         if launched.logits is not None:
-            rows = self._make_sampling_rows(launched, masks, processors)
+            sampling = [part for part in launched.step.parts() if part[0].samples]
+            rows = self._make_sampling_rows(sampling, masks, processors)
             draws = choose_tokens(launched.logits, rows, previous=self._previous, greedy_ids=launched.greedy)
             launched.draws = draws
-            sampled_ids = [row.seq_id for row in launched.step.rows if row.samples]
-            self._previous, self._sampled_at = draws.token_ids, {seq_id: i for i, seq_id in enumerate(sampled_ids)}
+            self._previous = draws.token_ids
+            self._sampled_at = {row.seq_id: index for index, (row, _, _) in enumerate(sampling)}
             # A graph's `best` tells of faults; where logits are changed, it is found anew.
-            if launched.greedy is not None and all(row.is_plain for row in rows):
+            if launched.greedy is not None and not rows:
                 return
         if launched.faults is not None:
             launched.faults_copy = HostCopy(launched.faults)
 
     def _make_sampling_rows(
         self,
-        launched: LaunchedStep,
+        sampling: list[tuple[Row, RowState, int]],
         masks: TokenMasks | None,
         processors: Mapping[int, tuple[LogitsProcessor, ...]],
-    ) -> list[SamplingRow]:
-        step, size = launched.step, self.decoder.config.vocab_size
+    ) -> dict[int, SamplingRow]:
+        """By index in `sampling` (rows, their sequences and sources), those that ask for more than the most likely
+        token."""
+        size = self.decoder.config.vocab_size
         allowed: dict[int, npt.NDArray[np.int32]] = {}
         if masks is not None:
             assert masks.bits.shape == (len(masks.seq_ids), -(-size // 32)), masks.bits.shape
             allowed = dict(zip(masks.seq_ids, masks.bits, strict=True))
-        rows: list[SamplingRow] = []
-        for row, member, source in zip(step.rows, step.members, step.sources, strict=True):
-            if not row.samples:
+        rows: dict[int, SamplingRow] = {}
+        for index, (row, member, source) in enumerate(sampling):
+            params = member.params
+            if params.is_plain and row.seq_id not in allowed and row.seq_id not in processors:
                 continue
-            params, stop = member.params, row.start + row.num_tokens
+            stop = row.start + row.num_tokens
             if member.counts is None and params.has_penalties:
                 member.counts = start_counts(member.token_ids[: member.num_prompt_tokens], params, size)
-            rows.append(
-                SamplingRow(
-                    seed=member.seed,
-                    params=params,
-                    token_ids=member.token_ids[:stop],
-                    num_generated=stop - member.num_prompt_tokens,
-                    pending=source,
-                    counts=member.counts,
-                    mask=allowed.get(row.seq_id),
-                    processors=processors.get(row.seq_id, ()),
-                )
+            rows[index] = SamplingRow(
+                seed=member.seed,
+                params=params,
+                token_ids=member.token_ids[:stop],
+                num_generated=stop - member.num_prompt_tokens,
+                pending=source,
+                counts=member.counts,
+                mask=allowed.get(row.seq_id),
+                processors=processors.get(row.seq_id, ()),
             )
         return rows

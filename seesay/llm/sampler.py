@@ -45,7 +45,7 @@ LogitsProcessor = Callable[[Any, Any], Any]
 
 
 class SamplingRow(NamedTuple):
-    """What the sampler must know of a row.
+    """What the sampler must know of a row of which more is asked than the most likely token.
 
     seed: of its draws, 64 bits. token_ids: int64 [T], prompt and generated. num_generated: generated tokens, the
         pending one too.
@@ -87,11 +87,6 @@ class SamplingRow(NamedTuple):
         """Whether the host says, for this token alone, what may come."""
         return self.mask is not None or bool(self.processors)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the most likely token is all that is asked for."""
-        return self.params.is_plain and not self.is_restricted
-
 
 class Sampled(NamedTuple):
     """The choice of one row: a token id, or the error that ends the request. `logprobs` has the chosen token and the
@@ -107,7 +102,7 @@ class Draws:
 
     def __init__(
         self,
-        rows: Sequence[SamplingRow],
+        rows: Mapping[int, SamplingRow],
         token_ids: torch.Tensor,
         best: torch.Tensor,
         *,
@@ -129,7 +124,7 @@ class Draws:
         errors = dict(self._errors)
         for index, value in enumerate(best):
             if not math.isfinite(value) and index not in errors:
-                errors[index] = _explain_best(self._rows[index], value, self._dtype)
+                errors[index] = _explain_best(self._rows.get(index), value, self._dtype)
         report = _report_logprobs(self._rows, token_ids, *logprobs) if logprobs else {}
         return [
             Sampled(token_id=None, error=errors[i]) if i in errors else Sampled(token_id=t, logprobs=report.get(i))
@@ -139,21 +134,23 @@ class Draws:
 
 def choose_tokens(
     logits: torch.Tensor,
-    rows: Sequence[SamplingRow],
+    rows: Mapping[int, SamplingRow],
     *,
     previous: torch.Tensor | None = None,
     greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> Draws:
     """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
 
+    rows: by index, in ascending order, those of which more is asked than the most likely token.
     previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
     where they are known already. Waits for the device only when a row has logits processors.
     """
-    special = [i for i, row in enumerate(rows) if not row.is_plain]
-    adjusted, avoiding, drawn = _sort_out(rows, special, has_kernels=_has_kernels(logits.device))
+    num_rows = logits.shape[0]
+    adjusted, avoiding, drawn = _sort_out(rows, has_kernels=_has_kernels(logits.device))
     errors: dict[int, RequestError] = {}
-    if rows and len(adjusted) == len(rows):
-        best, token_ids = _choose_adjusted(logits.to(torch.float32, copy=True), rows, previous, errors)
+    if adjusted and len(adjusted) == num_rows:
+        scores = logits.to(torch.float32, copy=True)
+        best, token_ids = _choose_adjusted(scores, list(rows.values()), previous, errors)
     elif greedy_ids is None:
         best, token_ids = logits.max(dim=-1)
     else:
@@ -163,7 +160,7 @@ def choose_tokens(
     if avoiding:
         best = best.clone()
         _avoid(logits, best, token_ids, rows, avoiding)
-    if 0 < len(adjusted) < len(rows):
+    if 0 < len(adjusted) < num_rows:
         own_errors: dict[int, RequestError] = {}
         [at] = upload([np.array(adjusted)], logits.device)
         own_best, own_ids = _choose_adjusted(
@@ -172,7 +169,7 @@ def choose_tokens(
         best = best.float().index_copy(0, at, own_best)
         token_ids.index_copy_(0, at, own_ids)
         errors = {adjusted[i]: error for i, error in own_errors.items()}
-    logprobs = _compute_logprobs(logits, rows, special, token_ids)
+    logprobs = _compute_logprobs(logits, rows, token_ids)
     return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
 
 
@@ -187,14 +184,14 @@ def _choose_adjusted(
     best, token_ids = scores.max(dim=-1)
     drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
     if drawn:
-        _draw_some(scores, best, rows, drawn, token_ids)
+        _draw_some(scores, best, dict(enumerate(rows)), drawn, token_ids)
     return best, token_ids
 
 
 def _draw_some(
     scores: torch.Tensor,
     best: torch.Tensor,
-    rows: Sequence[SamplingRow],
+    rows: Mapping[int, SamplingRow],
     drawn: list[int],
     token_ids: torch.Tensor,
 ) -> None:
@@ -296,15 +293,12 @@ def _has_kernels(device: torch.device) -> bool:
     return device.type == "cuda" and find_spec("triton") is not None
 
 
-def _sort_out(
-    rows: Sequence[SamplingRow], special: list[int], *, has_kernels: bool
-) -> tuple[list[int], list[int], list[int]]:
-    """Of the rows `special`, (those whose logits change, those that avoid banned ids, the rest that are drawn)."""
+def _sort_out(rows: Mapping[int, SamplingRow], *, has_kernels: bool) -> tuple[list[int], list[int], list[int]]:
+    """(The rows whose logits change, those that avoid banned ids, the rest that are drawn.)"""
     adjusted: list[int] = []
     avoiding: list[int] = []
     drawn: list[int] = []
-    for index in special:
-        row = rows[index]
+    for index, row in rows.items():
         if not row.is_adjusted:
             if row.params.is_drawn:
                 drawn.append(index)
@@ -456,7 +450,11 @@ def mask_tokens(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor, po
 
 
 def _avoid(
-    logits: torch.Tensor, best: torch.Tensor, token_ids: torch.Tensor, rows: Sequence[SamplingRow], avoiding: list[int]
+    logits: torch.Tensor,
+    best: torch.Tensor,
+    token_ids: torch.Tensor,
+    rows: Mapping[int, SamplingRow],
+    avoiding: list[int],
 ) -> None:
     """Turn the choices of greedy rows from the tokens that they may not have."""
     from seesay.kernels import sampling
@@ -478,10 +476,13 @@ def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
     return scores
 
 
-def _explain_best(row: SamplingRow, best: float, dtype: torch.dtype) -> RequestError:
+def _explain_best(row: SamplingRow | None, best: float, dtype: torch.dtype) -> RequestError:
     """The error of a row whose greatest logit is not finite."""
-    params = row.params
-    if best == -math.inf and (row.is_restricted or params.bad_token_ids or params.min_new_tokens):
+    if (
+        row is not None
+        and best == -math.inf
+        and (row.is_restricted or row.params.bad_token_ids or row.params.min_new_tokens)
+    ):
         return RequestError(
             ErrorCode.INVALID_REQUEST,
             "no token is left to choose: bad_token_ids, min_new_tokens, a mask or logits_processors forbid all of them",
@@ -501,10 +502,10 @@ def make_not_finite_error(what: str, dtype: torch.dtype) -> RequestError:
 
 
 def _compute_logprobs(
-    logits: torch.Tensor, rows: Sequence[SamplingRow], asking: list[int], token_ids: torch.Tensor
+    logits: torch.Tensor, rows: Mapping[int, SamplingRow], token_ids: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """Of the rows that ask, in order: the chosen token's logprob [R], the greatest ones [R, most] and their ids."""
-    asking = [i for i in asking if rows[i].params.logprobs is not None]
+    asking = [i for i, row in rows.items() if row.params.logprobs is not None]
     if not asking:
         return ()
     most = min(max(rows[i].params.logprobs or 0 for i in asking), logits.shape[-1])
@@ -517,14 +518,14 @@ def _compute_logprobs(
 
 
 def _report_logprobs(
-    rows: Sequence[SamplingRow],
+    rows: Mapping[int, SamplingRow],
     token_ids: Sequence[int],
     own: Sequence[float],
     greatest: Sequence[Sequence[float]],
     ids: Sequence[Sequence[int]],
 ) -> dict[int, dict[int, float]]:
     """{row: {token id: logprob}} for the rows that ask, most likely first; the chosen token is always there."""
-    asking = [(i, row.params.logprobs) for i, row in enumerate(rows) if row.params.logprobs is not None]
+    asking = [(i, row.params.logprobs) for i, row in rows.items() if row.params.logprobs is not None]
     report = {}
     for (index, count), chosen, values, best_ids in zip(asking, own, greatest, ids, strict=True):
         report[index] = dict(zip(best_ids[:count], values[:count], strict=True))

@@ -45,6 +45,10 @@ class StepRows:
     def num_tokens(self) -> int:
         return sum(row.num_tokens for row in self.rows)
 
+    def parts(self) -> Iterator[tuple[Row, RowState, int]]:
+        """Each row with its sequence and its source."""
+        return zip(self.rows, self.members, self.sources, strict=True)
+
     @property
     def is_decode(self) -> bool:
         """Whether each row has one token, a known id or one that was sampled, and gives the next one."""
@@ -162,7 +166,7 @@ def make_model_input(
     positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
     slots = np.empty(num_tokens, dtype=np.int64)
     first = 0
-    for index, (row, member, source) in enumerate(zip(step.rows, step.members, step.sources, strict=True)):
+    for index, (row, member, source) in enumerate(step.parts()):
         stop = row.start + row.num_tokens
         own = slice(first, first + row.num_tokens)
         first += row.num_tokens

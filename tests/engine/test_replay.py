@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from asking import ask, ask_in_order, held, make_conversations, parse
+from llm.eager_graphs import record_eagerly
 
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
@@ -134,12 +135,19 @@ def ask_and_leave(engine: AsyncEngine, requests: list[GenerationRequest]) -> Non
             engine.abort(delta.request_id)
 
 
+@pytest.mark.parametrize("has_graphs", [False, True])
 @pytest.mark.parametrize("is_ahead", [False, True])
 @pytest.mark.parametrize("setup", SETUPS)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_second_runner_samples_the_same_from_plans_as_bytes(
-    name: str, setup: str, is_ahead: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    setup: str,
+    is_ahead: bool,
+    has_graphs: bool,
+    tiny_checkpoint: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """With `has_graphs` the decode steps of the second runner, and of no other, go the way of CUDA graphs."""
     load, runners = ModelRunner.load, list[ModelRunner]()
 
     def load_two(*args: Any, **options: Any) -> ModelRunner:
@@ -161,6 +169,7 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
             session_len=256,
             num_host_slots=options.get("num_cpu_blocks", 0),
         )
+        graph_steps = record_eagerly(second, monkeypatch, max_batch_size=8, session_len=256) if has_graphs else []
         asked = parse(make_conversations(name), max_new_tokens=NEW_TOKENS, ignore_eos=True)
         requests = []
         for index in range(max(len(asked), len(SAMPLING))):
@@ -173,6 +182,7 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
             assert output.error is None, output.error
         stats = engine.stats()
     assert tape.play(second) == tape.tokens
+    assert bool(graph_steps) == has_graphs and (not has_graphs or len(graph_steps) > 20)
     assert len(tape.tokens) > 60 and sum(map(len, tape.tokens.values())) > 4 * NEW_TOKENS
     assert not len(second.rows) or {row.seq_id for row in second.rows} == {row.seq_id for row in first.rows}
     launches = [number for what, number, _ in tape.events if what == "launch"]

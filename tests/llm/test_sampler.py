@@ -40,7 +40,7 @@ def make_row(
 
 
 def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[Sampled]:
-    return choose_tokens(logits, rows).collect()
+    return choose_tokens(logits, dict(enumerate(rows))).collect()
 
 
 def make_logits(num_rows: int, seed: int = 0) -> torch.Tensor:
@@ -86,6 +86,14 @@ def test_distribution_equals_transformers(filters):
     expected = expected_distribution(logits[0], params)
     torch.testing.assert_close(found, expected, atol=2 / count, rtol=0)
     assert set(ids.tolist()) <= set(expected.nonzero()[:, 0].tolist())
+
+
+def test_rows_of_which_nothing_is_asked_need_not_be_named():
+    logits = make_logits(5)
+    rows = [make_row(greedy=True), make_row(seed=3), make_row(greedy=True), make_row(greedy=True, bad_token_ids=(4,))]
+    named = {i: rows[i] for i in (1, 3)}
+    assert choose_tokens(logits, named).collect()[:4] == sample(logits[:4], rows)
+    assert choose_tokens(logits, {}).collect() == sample(logits, [make_row(greedy=True)] * 5)
 
 
 def test_rows_of_all_kinds_share_a_batch():
@@ -325,9 +333,9 @@ def test_a_token_that_only_the_device_knows_counts_as_if_the_host_knew_it(last):
             for options in MIXED
         ]
         some = [p if i % 2 else row for i, (row, p) in enumerate(zip(rows, pending, strict=True))]
-        expected = choose_tokens(logits, rows).collect()
-        assert choose_tokens(logits, pending, previous=previous).collect() == expected
-        assert choose_tokens(logits, some, previous=previous).collect() == expected
+        expected = sample(logits, rows)
+        for late in (pending, some):
+            assert choose_tokens(logits, dict(enumerate(late)), previous=previous).collect() == expected
 
 
 def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do():
@@ -349,7 +357,7 @@ def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do():
             begun[i]._replace(token_ids=np.array(known[i]), num_generated=step, pending=places.get(i, -1))
             for i in order
         ]
-        draws = choose_tokens(scores[order], rows, previous=previous)
+        draws = choose_tokens(scores[order], dict(enumerate(rows)), previous=previous)
         if previous is not None:
             for i, place in places.items():
                 known[i].append(int(previous[place]))
@@ -441,7 +449,7 @@ def test_what_a_graph_made_is_used_and_not_kept():
     logits = make_logits(2)
     best, token_ids = logits.max(dim=-1)
     rows = [make_row(greedy=True), make_row(greedy=True, bad_token_ids=(int(token_ids[1]),))]
-    draws = choose_tokens(logits, rows, greedy_ids=(best, token_ids))
+    draws = choose_tokens(logits, dict(enumerate(rows)), greedy_ids=(best, token_ids))
     expected = [int(token_ids[0]), int(logits[1].topk(2).indices[1])]
     token_ids.fill_(-1)
     assert draws.token_ids.tolist() == expected
@@ -455,8 +463,8 @@ def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would():
     rows = [make_row(range(9), num_generated=4, **options) for i, options in enumerate(mixed)]
     rows = [row._replace(pending=i % 2) for i, row in enumerate(rows)]
     previous = torch.tensor([3, 44])
-    expected = [choice.token_id for choice in choose_tokens(logits, rows, previous=previous).collect()]
-    there = (logits.cuda(), rows)
+    expected = [choice.token_id for choice in choose_tokens(logits, dict(enumerate(rows)), previous=previous).collect()]
+    there = (logits.cuda(), dict(enumerate(rows)))
     choose_tokens(*there, previous=previous.cuda()).collect()
     previous = previous.cuda()
     torch.cuda.set_sync_debug_mode("error")

@@ -1,0 +1,81 @@
+"""The path of CUDA graphs on the CPU: what would be captured is computed again at each replay, from the same tensors
+and into the same tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from seesay.llm import decode_graphs
+from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
+from seesay.llm.ops import DecodeRows, RowLayout
+from seesay.llm.runner import ModelRunner
+
+
+class EagerRecorder:
+    """Stands in for `GraphRecorder`."""
+
+    def __init__(self, stream: Any) -> None:
+        pass
+
+    def record(self, run: Callable[[], DecodeOutput]) -> tuple[Callable[[], None], DecodeOutput]:
+        output = run()
+
+        def replay() -> None:
+            fresh = run()
+            for each in fields(output):
+                getattr(output, each.name).copy_(getattr(fresh, each.name))
+
+        return replay, output
+
+
+def record_eagerly(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, *, max_batch_size: int, session_len: int
+) -> list[int]:
+    """Let decode steps of a runner on the CPU take the path of graphs. Returns a list of the sizes of such steps, which
+    grows with them."""
+    block_size, sizes = runner.block_size, list[int]()
+    plan_attention = runner.decoder._ops.plan_attention
+
+    def plan(layout: RowLayout | DecodeRows, **options: Any) -> Any:
+        if isinstance(layout, DecodeRows):
+            lens, table = layout.kv_lens.numpy().astype(np.int64), layout.block_table.numpy().astype(np.int64)
+            used = -(-lens // block_size)
+            width = int(used.max())
+            places = np.minimum(np.arange(width)[None], used[:, None] - 1)
+            layout = RowLayout(
+                cu_seqlens_q=np.arange(len(lens) + 1),
+                kv_lens=lens,
+                block_table=np.take_along_axis(table, places, axis=1),
+                block_size=block_size,
+                num_decode=len(lens),
+            )
+        return plan_attention(layout, **options)
+
+    monkeypatch.setattr(runner.decoder._ops, "plan_attention", plan)
+    monkeypatch.setattr(decode_graphs, "GraphRecorder", EagerRecorder)
+    assert runner._cache is not None
+    with torch.inference_mode():
+        graphs = DecodeGraphs(
+            runner.decoder,
+            runner._cache.layers,
+            stream=None,  # type: ignore[arg-type]
+            max_batch_size=max_batch_size,
+            max_blocks=-(-session_len // block_size),
+            scratch_block=runner.num_blocks,
+            block_size=block_size,
+        )
+    run = graphs.run
+
+    def count_run(step: Any, *others: Any) -> Any:
+        sizes.append(len(step.rows))
+        return run(step, *others)
+
+    monkeypatch.setattr(graphs, "run", count_run)
+    runner._graphs = graphs
+    return sizes
