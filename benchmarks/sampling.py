@@ -21,8 +21,10 @@ import torch
 from plotting import add_plot_option, make_bars, save_plot
 
 from seesay.llm import sampler
-from seesay.llm.sampler import SamplingRow, choose_tokens, start_counts
+from seesay.llm.logit_changes import start_counts
+from seesay.llm.sampler import choose_tokens
 from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.sampling_row import SamplingRow
 
 CASES = {
     "greedy": SamplingParams(),

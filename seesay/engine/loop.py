@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
     from seesay.llm.launched_step import StepResult
     from seesay.llm.runner import ModelRunner
-    from seesay.llm.sampler import LogitsProcessor
+    from seesay.llm.sampling_row import LogitsProcessor
 
 logger = logging.getLogger("seesay")
 

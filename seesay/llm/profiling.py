@@ -7,9 +7,11 @@ import torch
 
 from seesay.device.query import measure_peak
 from seesay.llm.kv_cache import KVCache
+from seesay.llm.logit_changes import start_counts
 from seesay.llm.models.decoder import Decoder, ModelInput
-from seesay.llm.sampler import SamplingRow, choose_tokens, start_counts
+from seesay.llm.sampler import choose_tokens
 from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.sampling_row import SamplingRow
 from seesay.llm.step_input import build_profile_inputs
 
 _COSTLY = SamplingParams(greedy=False, top_p=0.9, logprobs=20, repetition_penalty=1.1)

@@ -22,12 +22,14 @@ from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.host_cache import HostCache, staging_bytes
 from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.launched_step import LaunchedStep, StepResult
+from seesay.llm.logit_changes import start_counts
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.profiling import measure_peaks
 from seesay.llm.row_outputs import collect_outputs
 from seesay.llm.row_table import RowState, RowTable
-from seesay.llm.sampler import LogitsProcessor, SamplingRow, choose_tokens, start_counts
+from seesay.llm.sampler import choose_tokens
+from seesay.llm.sampling_row import LogitsProcessor, SamplingRow
 from seesay.llm.step_input import (
     Embeddings,
     StepPadding,

@@ -12,20 +12,18 @@ draw may build on them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from importlib.util import find_spec
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from seesay.device.transfers import HostCopy, upload
-from seesay.errors import ErrorCode, RequestError, describe
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.logit_changes import adjust_logits, avoid_tokens, has_kernels
 from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.token_counts import TokenCounts
+from seesay.llm.sampling_row import SamplingRow
 
 WEIGHT_OF_BEST = 1 << 40
 """The likeliest token's share in a draw. Shares are whole numbers: their sums are exact, so that no order of adding,
@@ -36,56 +34,6 @@ OFF = 1 << 31
 """More than any vocabulary has tokens."""
 
 _U64 = np.uint64
-
-_MASKED_TOGETHER = 64
-"""Rows whose masks are applied at once."""
-
-LogitsProcessor = Callable[[Any, Any], Any]
-"""f(token_ids [T], logits [V]) -> logits [V]: a request's own change of its logits."""
-
-
-class SamplingRow(NamedTuple):
-    """What the sampler must know of a row of which more is asked than the most likely token.
-
-    seed: of its draws, 64 bits. token_ids: int64 [T], prompt and generated. num_generated: generated tokens, the
-        pending one too.
-    pending: where the ids of the step before have the row's last token, when the host does not know it yet and
-        `token_ids` lacks it; else -1.
-    counts: of its tokens so far, where it has penalties; may lag behind, and is brought up to date.
-    mask: int32 [ceil(V / 32)], one bit per token, 1 where it is allowed (see `TokenMasks`); None allows all.
-    processors: called in order, when all else is done to the logits.
-    """
-
-    seed: int
-    params: SamplingParams
-    token_ids: npt.NDArray[np.int64]
-    num_generated: int
-    pending: int = -1
-    counts: TokenCounts | None = None
-    mask: npt.NDArray[np.int32] | None = None
-    processors: tuple[LogitsProcessor, ...] = ()
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids) + (self.pending >= 0)
-
-    @property
-    def generated_ids(self) -> npt.NDArray[np.int64]:
-        """The generated tokens that the host knows."""
-        num_known = self.num_generated - (self.pending >= 0)
-        return self.token_ids[len(self.token_ids) - num_known :]
-
-    @property
-    def is_adjusted(self) -> bool:
-        """Whether single logits are changed before this token is chosen."""
-        params = self.params
-        is_held_back = self.num_generated < params.min_new_tokens and bool(params.ending_token_ids)
-        return self.is_restricted or params.changes_logits or is_held_back
-
-    @property
-    def is_restricted(self) -> bool:
-        """Whether the host says, for this token alone, what may come."""
-        return self.mask is not None or bool(self.processors)
 
 
 class Sampled(NamedTuple):
@@ -120,7 +68,7 @@ class Draws:
         """One choice per row, once the device has made them. A row with no finite logit has an error."""
         token_ids, best, *logprobs = (part.tolist() for part in self._copy.wait())
         if not self._errors and not logprobs and all(map(math.isfinite, best)):
-            return [Sampled(token_id=token_id) for token_id in token_ids]
+            return list(map(Sampled, token_ids))
         errors = dict(self._errors)
         for index, value in enumerate(best):
             if not math.isfinite(value) and index not in errors:
@@ -146,7 +94,7 @@ def choose_tokens(
     where they are known already. Waits for the device only when a row has logits processors.
     """
     num_rows = logits.shape[0]
-    adjusted, avoiding, drawn = _sort_out(rows, has_kernels=_has_kernels(logits.device))
+    adjusted, avoiding, drawn = _sort_out(rows, has_kernels=has_kernels(logits.device))
     errors: dict[int, RequestError] = {}
     if adjusted and len(adjusted) == num_rows:
         scores = logits.to(torch.float32, copy=True)
@@ -159,7 +107,7 @@ def choose_tokens(
         _draw_some(logits, best, rows, drawn, token_ids)
     if avoiding:
         best = best.clone()
-        _avoid(logits, best, token_ids, rows, avoiding)
+        avoid_tokens(logits, best, token_ids, rows, avoiding)
     if 0 < len(adjusted) < num_rows:
         own_errors: dict[int, RequestError] = {}
         [at] = upload([np.array(adjusted)], logits.device)
@@ -180,7 +128,7 @@ def _choose_adjusted(
     errors: dict[int, RequestError],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The greatest logit of each row and its choice, after `scores` float32 [N, V] were adjusted in place."""
-    errors |= _adjust(scores, rows, previous)
+    errors |= adjust_logits(scores, rows, previous)
     best, token_ids = scores.max(dim=-1)
     drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
     if drawn:
@@ -199,78 +147,13 @@ def _draw_some(
     picked = [rows[i] for i in drawn]
     points = make_uniform([row.seed for row in picked], [row.num_tokens for row in picked])
     [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], scores.device)
-    if _has_kernels(scores.device):
+    if has_kernels(scores.device):
         from seesay.kernels import sampling
 
         sampling.draw_tokens(scores, best, draws, token_ids, unit=WEIGHT_OF_BEST)
     else:
         most = max(_count_ordered(row.params, scores.shape[-1]) for row in picked)
         draw_tokens(scores, best, draws, token_ids, most=most)
-
-
-def _adjust(
-    scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None
-) -> dict[int, RequestError]:
-    """Apply, in place, what changes single logits of single rows. The errors of rows whose processors failed."""
-    penalized = [i for i, row in enumerate(rows) if row.params.has_penalties]
-    if penalized:
-        _penalize(scores, rows, penalized, previous)
-    _shift(scores, rows)
-    _ban(scores, rows)
-    _mask(scores, rows)
-    errors = {}
-    for index, row in enumerate(rows):
-        if row.processors:
-            try:
-                scores[index] = _process(scores[index], row)
-            except Exception as error:
-                message = f"a logits processor failed: {describe(error)}"
-                errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
-    return errors
-
-
-def _penalize(
-    scores: torch.Tensor,
-    rows: Sequence[SamplingRow],
-    penalized: list[int],
-    previous: torch.Tensor | None,
-) -> None:
-    """Repetition penalty: divide the positive and multiply the negative logits of tokens seen before (Keskar et al.
-    2019). Of those generated, then take off count · frequency + (count > 0) · presence (OpenAI's API reference)."""
-    picked = [rows[i] for i in penalized]
-    counted = [_count(row) for row in picked]
-    params = [row.params for row in picked]
-    arrays = [
-        np.array(penalized),
-        np.cumsum([0, *(len(tokens.ids) for tokens in counted)]),
-        np.concatenate([tokens.ids for tokens in counted]),
-        np.concatenate([tokens.counts for tokens in counted]),
-        np.array([(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params], np.float64),
-        np.array([row.pending for row in picked]),
-    ]
-    tensors = upload(arrays, scores.device)
-    tensors.append(tensors[-1] if previous is None else previous)
-    if _has_kernels(scores.device):
-        from seesay.kernels import sampling
-
-        sampling.penalize_tokens(scores, *tensors)
-    else:
-        penalize_tokens(scores, *tensors)
-
-
-def start_counts(prompt: npt.NDArray[np.int64], params: SamplingParams, size: int) -> TokenCounts | None:
-    """Return the counts of a sequence that begins, for a vocabulary of `size`; None where no penalty asks for them.
-    Tokens that have no logit (placeholders) do not count."""
-    if not params.has_penalties:
-        return None
-    return TokenCounts(prompt[prompt < size] if params.repetition_penalty != 1.0 else prompt[:0])
-
-
-def _count(row: SamplingRow) -> TokenCounts:
-    """The row's counts with all tokens that the host knows."""
-    assert row.counts is not None, "a row with penalties has counts"
-    row.counts.extend(row.generated_ids)
-    return row.counts
 
 
 def make_uniform(seeds: Sequence[int], counters: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -286,11 +169,6 @@ def _splitmix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
     return x ^ (x >> _U64(31))
-
-
-@cache
-def _has_kernels(device: torch.device) -> bool:
-    return device.type == "cuda" and find_spec("triton") is not None
 
 
 def _sort_out(rows: Mapping[int, SamplingRow], *, has_kernels: bool) -> tuple[list[int], list[int], list[int]]:
@@ -363,117 +241,6 @@ def draw_tokens(
     targets = (points * ends[:, -1:]).long()
     chosen = torch.searchsorted(ends, targets, right=True)[:, 0]
     token_ids.index_copy_(0, at, chosen.clamp_(max=size - 1))
-
-
-def penalize_tokens(
-    scores: torch.Tensor,
-    rows: torch.Tensor,
-    starts: torch.Tensor,
-    ids: torch.Tensor,
-    counts: torch.Tensor,
-    penalties: torch.Tensor,
-    pending: torch.Tensor,
-    previous: torch.Tensor,
-) -> None:
-    """Apply, in place, the penalties of `rows` int64 [R] of scores float32 [N, V].
-
-    starts: int64 [R + 1]; ids and counts[starts[r]:starts[r + 1]] (int32) are the different tokens of row r and how
-    often each was generated. penalties: float64 [R, 3], for repetition, presence and frequency. pending: int64 [R],
-    where in `previous` (int64) is one more generated token; -1: there is none.
-    """
-    owner = torch.repeat_interleave(starts.diff(), output_size=len(ids))
-    late = torch.where(pending >= 0, previous[pending.clamp(min=0)], -1).to(ids.dtype)
-    is_late = (ids == late[owner]).to(counts.dtype)
-    is_known = torch.zeros_like(late).index_add_(0, owner, is_late)
-    new = ((late >= 0) & (is_known == 0)).nonzero()[:, 0]
-    owner, ids = torch.cat([owner, new]), torch.cat([ids, late[new]])
-    counts = torch.cat([counts + is_late, torch.ones_like(late[new])])
-    repetition, presence, frequency = penalties[owner].unbind(dim=1)
-    places = (rows[owner], ids)
-    old, by = scores[places], repetition.float()
-    amounts = torch.where(counts > 0, -presence - frequency * counts, 0.0).float()
-    scores[places] = torch.where(old < 0, old * by, old / by) + amounts
-
-
-def _shift(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Add biases."""
-    size = scores.shape[-1]
-    biases = [
-        (index * size + token_id, bias)
-        for index, row in enumerate(rows)
-        for token_id, bias in row.params.logit_bias
-        if token_id < size
-    ]
-    if biases:
-        places, by = zip(*biases, strict=True)
-        at, amounts = upload([np.array(places), np.array(by, dtype=np.float32)], scores.device)
-        scores.view(-1).scatter_add_(0, at, amounts)
-
-
-def _ban(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Forbid tokens: those of all rows by one write, at their places in `scores` as a flat array."""
-    size = scores.shape[-1]
-    places = [
-        index * size + token_id
-        for index, row in enumerate(rows)
-        for token_id in row.params.banned_token_ids(row.num_generated)
-        if token_id < size
-    ]
-    if places:
-        [at] = upload([np.array(places)], scores.device)
-        scores.view(-1).index_fill_(0, at, float("-inf"))
-
-
-def _mask(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Forbid the tokens that the rows' masks do not allow."""
-    masked = [index for index, row in enumerate(rows) if row.mask is not None]
-    if not masked:
-        return
-    bits = np.stack([mask for row in rows if (mask := row.mask) is not None])
-    at, there, powers = upload([np.array(masked), bits, 1 << np.arange(8, dtype=np.uint8)], scores.device)
-    mask_tokens(scores, at, there, powers)
-
-
-def mask_tokens(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor, powers: torch.Tensor) -> None:
-    """Set to -inf, in place, what `bits` int32 [R, ceil(V / 32)] forbid in `rows` int64 [R] of scores float32 [N, V].
-
-    powers: uint8 [8], those of 2. Bits are read a byte at a time (CPUs and GPUs are little-endian), for a few rows at a
-    time, so that little memory is needed beside the scores.
-    """
-    size = scores.shape[-1]
-    for first in range(0, len(rows), _MASKED_TOGETHER):
-        some = slice(first, first + _MASKED_TOGETHER)
-        octets = bits[some].contiguous().view(torch.uint8)
-        is_forbidden = (octets[:, :, None] & powers == 0).flatten(1)[:, :size]
-        at = rows[some]
-        scores.index_copy_(0, at, scores.index_select(0, at).masked_fill_(is_forbidden, float("-inf")))
-
-
-def _avoid(
-    logits: torch.Tensor,
-    best: torch.Tensor,
-    token_ids: torch.Tensor,
-    rows: Mapping[int, SamplingRow],
-    avoiding: list[int],
-) -> None:
-    """Turn the choices of greedy rows from the tokens that they may not have."""
-    from seesay.kernels import sampling
-
-    banned = [rows[i].params.banned_token_ids(rows[i].num_generated) for i in avoiding]
-    starts = np.cumsum([0, *map(len, banned)])
-    ids = np.fromiter(chain.from_iterable(banned), dtype=np.int64, count=starts[-1])
-    sampling.avoid_tokens(logits, best, token_ids, *upload([np.array(avoiding), starts, ids], logits.device))
-
-
-def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
-    token_ids = torch.from_numpy(row.token_ids.copy())
-    for processor in row.processors:
-        result = processor(token_ids, scores.clone())
-        if not isinstance(result, torch.Tensor) or result.shape != scores.shape:
-            shape = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
-            raise ValueError(f"it must return logits of shape {list(scores.shape)}, not {shape}")
-        scores = result.to(scores)
-    return scores
 
 
 def _explain_best(row: SamplingRow | None, best: float, dtype: torch.dtype) -> RequestError:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seesay.llm import sampler
+from seesay.llm import logit_changes, sampler
 from seesay.llm.sampling_params import SamplingParams
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -136,7 +136,7 @@ def test_penalties(last: int | None) -> None:
     previous = torch.tensor([3, last or 0])
     arguments = (torch.tensor(rows), starts, ids, counts, penalties, pending, previous)
     expected = scores.clone()
-    sampler.penalize_tokens(expected, *arguments)
+    logit_changes.penalize_tokens(expected, *arguments)
     found = scores.to(DEVICE, copy=True)
     sampling.penalize_tokens(found, *(tensor.to(DEVICE) for tensor in arguments))
     assert not torch.equal(expected, scores)

@@ -9,16 +9,10 @@ from transformers.generation import logits_process as hf
 
 from seesay.errors import ErrorCode
 from seesay.llm import sampler
-from seesay.llm.sampler import (
-    Sampled,
-    SamplingRow,
-    choose_tokens,
-    draw_tokens,
-    make_draws,
-    make_uniform,
-    start_counts,
-)
+from seesay.llm.logit_changes import start_counts
+from seesay.llm.sampler import Sampled, choose_tokens, draw_tokens, make_draws, make_uniform
 from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.sampling_row import SamplingRow
 
 VOCAB = 50
 
@@ -206,7 +200,7 @@ def test_penalties_leave_the_prompt_alone():
 
 
 def test_plain_greedy_batches_copy_no_logits(monkeypatch):
-    monkeypatch.setattr(sampler, "_adjust", lambda *_: pytest.fail("the logits were copied"))
+    monkeypatch.setattr(sampler, "adjust_logits", lambda *_: pytest.fail("the logits were copied"))
     logits = make_logits(3)
     rows = [make_row(greedy=True, ignore_eos=True, eos_token_ids=(1,), min_new_tokens=9) for i in range(3)]
     choices = sample(logits, rows)
