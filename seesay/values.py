@@ -286,6 +286,8 @@ class EngineStats:
     found again) or free; those of the host hold what the device's cache had no room for, and loads from it took a
     block back. Prefix tokens are those of the prompts that were looked up and those that were found. A hit
     of the embedding store found the embedding there or being made; one of the feature cache saved preprocessing.
+    total_encoder_restarts, total_engine_restarts: workers and engine processes that died or hung and were started again;
+    with the engine process all other counts begin anew.
     total_not_finite: rows of steps and embeddings in which NaN or infinity was computed; none of it is kept.
     step_sizes, encode_sizes: (size, count) pairs, ascending: how many steps had how many rows, and how many calls of
     the tower had how many items.
@@ -310,6 +312,7 @@ class EngineStats:
     total_encoder_calls: int = 0
     total_encoder_items: int = 0
     total_encoder_restarts: int = 0
+    total_engine_restarts: int = 0
     total_not_finite: int = 0
     num_embeddings: int = 0
     embedding_bytes: int = 0

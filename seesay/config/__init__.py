@@ -63,6 +63,10 @@ class EngineConfig:
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
     device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
     eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
+    engine_process: run the engine in a process of its own, so that it never waits for the GIL of this one; None does not.
+        `logits_processors` are functions of this process and need it to be off.
+    step_timeout_s: a step, or a call of the vision tower, that takes longer is taken to hang: the running requests end with
+        an error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
     hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
@@ -87,6 +91,8 @@ class EngineConfig:
     device_type: str = "auto"
     eager_mode: bool = False
     async_scheduling: bool | None = None
+    engine_process: bool | None = None
+    step_timeout_s: float | None = None
     download_dir: str | os.PathLike[str] | None = None
     revision: str | None = None
     quant_policy: int = 0
@@ -99,6 +105,12 @@ class EngineConfig:
         for name, most in (("session_len", _MOST_TOKENS), ("max_batch_size", _MOST_ROWS)):
             value = getattr(self, name)
             _require(value is None or 1 <= value <= most, name, value, f"must be in [1, {most}], or None")
+        _require(
+            self.step_timeout_s is None or self.step_timeout_s > 0,
+            "step_timeout_s",
+            self.step_timeout_s,
+            "must be more than 0, or None",
+        )
         _require(
             0 < self.cache_max_entry_count <= 1,
             "cache_max_entry_count",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -46,6 +46,7 @@ class EmbeddingStore:
         assert limit_bytes >= 0
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
+        self._on_change: Callable[[bytes], None] = lambda _key: None
         self._entries: dict[bytes, Tensor] = {}
         self._unpinned: OrderedDict[bytes, None] = OrderedDict()  # the least recently used first
         self._pins: dict[bytes, set[Hashable]] = {}
@@ -56,6 +57,12 @@ class EmbeddingStore:
         self._total_hits = 0
         self._total_misses = 0
         self._total_evictions = 0
+
+    def watch(self, on_change: Callable[[bytes], None]) -> None:
+        """Call `on_change(key)` from now on when `key in store` may have changed. It must be quick and not use the store:
+        its lock is held."""
+        with self._lock:
+            self._on_change = on_change
 
     def __contains__(self, key: bytes) -> bool:
         """Whether the embedding is there, or being made. Counts as no use of it."""
@@ -72,6 +79,7 @@ class EmbeddingStore:
             if found is Lookup.MISSING:
                 self._total_misses += 1
                 self._in_flight.add(key)
+                self._on_change(key)
             else:
                 self._total_hits += 1
                 self._touch(key)
@@ -100,11 +108,13 @@ class EmbeddingStore:
                 self._unpinned[key] = None
                 self._unpinned_bytes += embedding.nbytes
                 self._evict()
+            self._on_change(key)
 
     def fail(self, key: bytes) -> None:
         """Encoding failed: the next `begin` is told to encode."""
         with self._lock:
             self._in_flight.discard(key)
+            self._on_change(key)
 
     def get(self, key: bytes) -> Tensor | None:
         """The embedding, if it is there."""
@@ -129,6 +139,7 @@ class EmbeddingStore:
             self._leaving = set(self._pins)
             for key in self._unpinned:
                 del self._entries[key]
+                self._on_change(key)
             self._unpinned.clear()
             self._unpinned_bytes = 0
 
@@ -146,6 +157,7 @@ class EmbeddingStore:
                 self._pinned_bytes -= self._entries[key].nbytes
                 if key in self._leaving:
                     del self._entries[key]
+                    self._on_change(key)
                 else:
                     self._unpinned[key] = None
                     self._unpinned_bytes += self._entries[key].nbytes
@@ -172,6 +184,7 @@ class EmbeddingStore:
             key, _ = self._unpinned.popitem(last=False)
             self._unpinned_bytes -= self._entries.pop(key).nbytes
             self._total_evictions += 1
+            self._on_change(key)
 
     def check_integrity(self) -> None:
         """Assert all invariants."""

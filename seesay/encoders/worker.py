@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from seesay.device.activity import Activity
 from seesay.device.query import is_out_of_memory, synchronize
 from seesay.device.streams import make_stream, on_stream, record_done, traced
 from seesay.device.tower_pacer import TowerPacer
@@ -108,6 +109,7 @@ class EncoderWorker:
         self._in_hand: list[_Queued] = []
         self._launched: deque[_Launched] = deque()
         self._is_closing = False
+        self.activity = Activity()
         self.num_calls = 0
         self.num_items = 0
         self.num_restarts = 0
@@ -262,7 +264,8 @@ class EncoderWorker:
 
     def _finish(self, launched: _Launched) -> None:
         """Wait for a batch, and answer for its items."""
-        launched.wait()
+        with self.activity:
+            launched.wait()
         encode_s = time.perf_counter() - launched.started_s
         [sums] = launched.sums.wait()
         for entry, embedding, total in zip(launched.batch, launched.embeddings, sums.tolist(), strict=True):
@@ -298,7 +301,8 @@ class EncoderWorker:
             self._sizes[len(items)] = self._sizes.get(len(items), 0) + 1
         assert self._encoder is not None, "a closed worker was asked to encode"
         device = self._encoder.device
-        with self._pacer.call(self._stream), torch.inference_mode(), traced(f"encode {len(items)}", device):
+        is_traced = traced(f"encode {len(items)}", device)
+        with self.activity, self._pacer.call(self._stream), torch.inference_mode(), is_traced:
             embeddings = self._encoder.encode([item.features for item in items])
             if len(embeddings) != len(items):
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenRequest
+from seesay.engine.watchdog import Fault
 from seesay.errors import RequestError
 from seesay.values import EngineStats, FinishReason
 
@@ -34,6 +35,11 @@ class EngineCore(Protocol):
     @property
     def facts(self) -> CoreFacts:
         """What was settled while the model was loaded."""
+        ...
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why no request is computed now, and which part is at fault; None while all is well."""
         ...
 
     def start(self, listener: CoreListener) -> None:
@@ -89,5 +95,5 @@ class EngineCore(Protocol):
         ...
 
     def close(self) -> None:
-        """`stop`, and wait until all of that is done."""
+        """`stop`, and wait until all of that is done, but not for what hangs."""
         ...

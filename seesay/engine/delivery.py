@@ -51,7 +51,8 @@ class Delivery:
             except BaseException as error:  # whatever a tokenizer does with these ids
                 delta = OutputDelta(request_id=output.request_id, finish_reason="error", error=explain(error))
             if delta is not None and delta.finish_reason is not None:
-                del self._live[output.request_id]
+                if self._live.pop(output.request_id, None) is None:
+                    continue  # it was given up meanwhile, by another thread
                 if output.finish_reason is None:
                     self._core.abort([output.request_id])
             elif answer.has_stopped and not had_stopped:

@@ -36,11 +36,12 @@ from seesay.engine.core import EngineCore
 from seesay.engine.delivery import Delivery
 from seesay.engine.fair_threads import FairThreads
 from seesay.engine.live_answer import OutputSink
-from seesay.engine.loading import load_core
 from seesay.engine.opened_model import open_model
 from seesay.engine.preparer import RequestPreparer, has_media, has_media_at_hand
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.engine.shared_prompts import SharedPrompts, group_by_prompt
+from seesay.engine.starting import start_core
+from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate, as_template, choose_template
@@ -106,7 +107,7 @@ class AsyncEngine:
         self.family = model.family
         self.vocab_size = model.vocab_size
         chat_template = choose_template(self.model_path, model.tokenizer, chat_template_config, folder=folder)
-        core: EngineCore = load_core(model, self.config, vision_config)
+        core: EngineCore = start_core(model, folder, self.config, vision_config)
         self.core = core
         self.family.resizes_on_device = core.facts.resizes_on_device
         self._preparer = RequestPreparer(
@@ -153,6 +154,11 @@ class AsyncEngine:
     def session_len(self) -> int:
         """Most tokens of a prompt and its answer together."""
         return self.core.facts.session_len
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why the engine answers nothing now, and which part of it is at fault; None while all is well."""
+        return self.core.fault
 
     def __repr__(self) -> str:
         facts = self.core.facts

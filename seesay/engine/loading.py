@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.device.query import measure_peak, pick_device
 from seesay.engine.loop import EngineLoop
+from seesay.engine.watchdog import hang_limit_s
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.step_policy import TimedSteps
@@ -69,9 +70,12 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> R
     )
 
 
-def load_core(model: OpenedModel, config: EngineConfig, vision_config: VisionConfig) -> EngineLoop:
+def load_core(
+    model: OpenedModel, config: EngineConfig, vision_config: VisionConfig, *, is_watched: bool = False
+) -> EngineLoop:
     """Load the weights of `model` and build the core that computes with them; it is not started. What a front must know
-    of it is in `EngineLoop.facts`. Raises `CheckpointError` or `ConfigError`."""
+    of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Raises
+    `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed():
         resolved = resolve(config, model.checkpoint, model.backbone.text_config)
         encoder = _build_encoder(model, config, resolved)
@@ -83,6 +87,7 @@ def load_core(model: OpenedModel, config: EngineConfig, vision_config: VisionCon
         encoder=encoder,
         vision_config=vision_config,
         is_ahead=resolved.device.type == "cuda" if is_ahead is None else is_ahead,
+        hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
     )
 
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
+from seesay.device.activity import Activity
 from seesay.device.interpreter import quick_switches
 from seesay.device.query import release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
@@ -28,7 +29,9 @@ from seesay.engine.embedding_supply import EmbeddingSupply
 from seesay.engine.failures import explain
 from seesay.engine.live_request import LiveRequest
 from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenReport, TokenRequest
+from seesay.engine.outbox import Outbox
 from seesay.engine.step_flight import StepFlight
+from seesay.engine.watchdog import ENCODER, ENGINE, Fault, Watchdog
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.scheduler import Scheduler, SequenceUpdate
 from seesay.llm.step_plan import StepPlan
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
+CLOSE_S = 10.0
+"""Longest wait for the threads to end."""
+
 
 class EngineLoop:
     """An `EngineCore` in a thread: computes token requests until it is closed. Nothing runs before `start`."""
@@ -54,8 +60,10 @@ class EngineLoop:
         encoder: Encoder | None,
         vision_config: VisionConfig,
         is_ahead: bool = False,
+        hang_limit_s: float | None = None,
     ) -> None:
-        """`is_ahead`: launch each step while the one before is still being computed."""
+        """`is_ahead`: launch each step while the one before is still being computed. `hang_limit_s`: after so long a
+        step or a call of the encoder is taken to hang; None leaves that to whoever reads `busy_s`."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
@@ -65,6 +73,10 @@ class EngineLoop:
         self._outputs: list[TokenOutput] = []  # of the step that is being committed, until they are sent
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closed = False
+        self._activity = Activity()
+        self._hang_limit_s = hang_limit_s
+        self._watchdog: Watchdog | None = None
+        self._outbox = Outbox()
         self._step_sizes: dict[int, int] = {}  # rows of a step → number of steps
         self._total_step_tokens = 0
         self._total_not_finite = 0
@@ -99,16 +111,20 @@ class EngineLoop:
 
     def start(self, listener: CoreListener) -> None:
         """Start the threads. `listener` is called from the loop's own."""
-        self._listener = listener
+        self._outbox.listener = listener
         self.embeddings.start(
             on_ready=lambda key, timing: self._inbox.put(lambda: self._on_encoded(key, timing)),
             on_failed=lambda key, error: self._inbox.put(lambda: self._on_encode_failed(key, error)),
             on_features_wanted=listener.on_features_wanted,
         )
         self._thread.start()
+        if self._hang_limit_s is not None:
+            self._watchdog = Watchdog(self.busy_s, self._hang_limit_s, self._give_up)
 
     def submit(self, requests: Sequence[TokenRequest]) -> None:
         """Answer requests. Their outputs come from the loop's thread."""
+        if not self._outbox.open([request.request_id for request in requests]):
+            return
         for request in requests:
             try:
                 self._inbox.put(partial(self._admit, LiveRequest.make(request)))
@@ -149,9 +165,22 @@ class EngineLoop:
         self._inbox.put(self._stop)
 
     def close(self) -> None:
-        """`stop`, and wait until all of that is done."""
+        """`stop`, and wait until all of that is done. What hangs is left behind."""
         self.stop()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            logger.error("the engine did not end within %g s: something in it hangs", CLOSE_S)
+            self._outbox.give_up(Fault(ENGINE, "the engine was closed while something in it hangs"))
+
+    @property
+    def fault(self) -> Fault | None:
+        """What hangs: the loop computes nothing any more."""
+        return self._outbox.fault
+
+    def busy_s(self) -> dict[str, float]:
+        """By part, the seconds since the step or call began that it is in; 0 where it is in none."""
+        worker = self.embeddings.worker
+        return {ENGINE: self._activity.busy_s, ENCODER: 0.0 if worker is None else worker.activity.busy_s}
 
     def reset_caches(self) -> None:
         """Forget all embeddings and the content of all KV blocks. Live requests keep what they use until they end."""
@@ -200,8 +229,11 @@ class EngineLoop:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Answer, then free what the loop owns."""
         with quick_switches if self._runner.stream is not None else nullcontext():
             self._answer_until_closed()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         self.embeddings.close()
         device = self._runner.device
         del self._runner, self._flight  # with the weights and the KV cache
@@ -213,7 +245,8 @@ class EngineLoop:
             try:
                 self._drain_inbox(wait=not has_more)
                 self._send_outputs()
-                has_more = self._step()
+                with self._activity:
+                    has_more = self._step()
                 self._send_outputs()
             except BaseException:  # no signal reaches this thread: a user's callback may raise anything
                 logger.exception("the engine loop failed; its requests end")
@@ -334,10 +367,15 @@ class EngineLoop:
             return
         outputs, self._outputs = self._outputs, []
         try:
-            self._listener.on_outputs(outputs)
+            self._outbox.send(outputs)
         except BaseException:
             logger.exception("the receiver of the engine's outputs failed; their requests are aborted")
             self.abort([output.request_id for output in outputs if output.finish_reason is None])
+
+    def _give_up(self, fault: Fault) -> None:
+        """End all requests from the watchdog's thread: the loop's own may hang. Both end if what hangs ends after all."""
+        self._outbox.give_up(fault)
+        self.stop()
 
     def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
         """End a live request from outside of a step; nothing happens when it is over."""

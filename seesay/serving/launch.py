@@ -11,14 +11,14 @@ import ssl as ssl_module
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from numbers import Integral, Real
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, TurbomindEngineConfig, VisionConfig
 from seesay.config.checks import check_instance
+from seesay.config.plain import as_plain
 from seesay.errors import CheckpointError, ConfigError, SeesayError
 from seesay.serving.client import DEFAULT_URL, APIClient, APIError
 from seesay.serving.listening import open_sockets, port_of, url_host
@@ -32,7 +32,6 @@ READY = "ready"
 """The child's report once it listens; otherwise it reports the name of an error."""
 
 _KILL_AFTER_S = 5.0
-_PLAIN: dict[Any, Callable[[Any], Any]] = {str: str, Integral: int, Real: float, os.PathLike: os.fspath}
 _ERRORS: dict[str, type[SeesayError]] = {"ConfigError": ConfigError, "CheckpointError": CheckpointError}
 
 
@@ -107,10 +106,10 @@ def serve(
         checked = replace(checked, port=port_of(sockets))
         orders = {
             "model_path": os.fspath(model_path),
-            "settings": _as_json("settings", checked),
-            "backend_config": _as_json("backend_config", backend_config or EngineConfig()),
-            "vision_config": _as_json("vision_config", vision_config or VisionConfig()),
-            "chat_template_config": _as_json("chat_template_config", chat_template_config),
+            "settings": as_plain("settings", checked),
+            "backend_config": as_plain("backend_config", backend_config or EngineConfig()),
+            "vision_config": as_plain("vision_config", vision_config or VisionConfig()),
+            "chat_template_config": as_plain("chat_template_config", chat_template_config),
         }
         return ServerProcess(orders, checked, sockets, ready_timeout_s=ready_timeout_s)
 
@@ -223,22 +222,6 @@ def _ssl_file(variable: str) -> str:
     if not value:
         raise ConfigError(f"ssl=True: the environment variable {variable} must name a PEM file")
     return value
-
-
-def _as_json(name: str, value: Any) -> Any:
-    """Return the value of the option `name`, a configuration or a plain value, in a form that `json` can write."""
-    if value is None or isinstance(value, bool):
-        return value
-    for kind, convert in _PLAIN.items():
-        if isinstance(value, kind):
-            return convert(value)
-    if is_dataclass(value):
-        return {field.name: _as_json(field.name, getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _as_json(f"{name}.{key}", item) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_as_json(f"{name}[{index}]", item) for index, item in enumerate(value)]
-    raise ConfigError(f"{name}={value!r}: cannot be passed to the server's process")
 
 
 def _has_descriptor(stream: Any) -> bool:

@@ -1,0 +1,433 @@
+"""`ProcessCore`: the core in a process of its own. One thread starts that process, hears it, and starts it again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seesay.engine.core import CoreListener
+from seesay.engine.failures import explain
+from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenRequest
+from seesay.engine.process import kinds
+from seesay.engine.process.failures import restore_failure
+from seesay.engine.process.launch import END_S, ChildProcess
+from seesay.engine.process.ledger import Entry, Ledger
+from seesay.engine.process.link import LinkClosedError
+from seesay.engine.watchdog import ENGINE, Fault, find_hung, hang_limit_s
+from seesay.errors import ErrorCode, RequestError, SeesayError
+from seesay.values import EngineStats, FinishReason
+
+logger = logging.getLogger("seesay")
+
+Child = ChildProcess[kinds.ToCore, kinds.ToFront]
+
+MAX_DEATHS = 3
+"""A process that ends so often without one token in between is not started again."""
+CLOSE_S = 10.0
+"""Longest wait for the process to end by itself, once it was asked to."""
+BEAT_S = 1.0
+_MODULE = "seesay.engine.process.child"
+_POLL_S = 0.5
+_LAST_WORDS_S = 0.2
+"""Messages of a process that has died are waited for no longer."""
+
+
+class ProcessCore:
+    """An `EngineCore` whose model is in another process.
+
+    When that process dies or hangs, the requests that it had end with an error, and it is started again; the others
+    wait for that. Meanwhile `fault` says so.
+    """
+
+    def __init__(
+        self, folder: Path, engine: Mapping[str, Any], vision: Mapping[str, Any], *, step_timeout_s: float | None = None
+    ) -> None:
+        """Start the process and wait until its model is loaded. Raises what the process raised.
+
+        `engine` and `vision` are the fields of the configurations, as plain data.
+        """
+        self.fault: Fault | None = Fault(ENGINE, "the engine process is being started")
+        self._step_timeout_s = step_timeout_s
+        self._beat_s = BEAT_S if step_timeout_s is None else min(BEAT_S, step_timeout_s / 4)
+        level = min(logging.getLogger("seesay").getEffectiveLevel(), logging.INFO)
+        self._start_message = kinds.Start(str(folder), dict(engine), dict(vision), level, self._beat_s)
+        self._facts: CoreFacts | None = None
+        self._failure: Exception | None = None  # why it is not started again
+        self._listener: CoreListener | None = None
+        self._changed = threading.Condition()  # guards what follows
+        self._child: Child | None = None  # the process, while it takes requests
+        self._ledger = Ledger()
+        self._ended: list[TokenOutput] = []  # final outputs that no process makes, until they are handed out
+        self._pending_resets: set[int] = set()
+        self._num_resets = 0
+        self._is_closing = False
+        self._stats = EngineStats()
+        self._num_restarts = 0
+        self._num_deaths = 0  # since the last token
+        self._is_over = False  # the thread has ended
+        self._process_id = os.getpid()
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="seesay-engine-process", daemon=True)
+        self._thread.start()
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._facts is not None or self._failure is not None)
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
+        if self._failure is not None:
+            self.close()
+            raise self._failure
+
+    # --- called from other threads ------------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> CoreFacts:
+        """What was settled while the model was loaded."""
+        assert self._facts is not None
+        return self._facts
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None while there is none that takes requests."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def start(self, listener: CoreListener) -> None:
+        """Hand outputs to `listener`, from the thread that hears the process."""
+        self._listener = listener
+
+    def submit(self, requests: Sequence[TokenRequest]) -> None:
+        """Answer requests. They wait while no process takes them."""
+        for request in requests:
+            with self._changed:
+                entry = self._ledger.add(request)
+                error = self._find_refusal(request)
+            if error is None:
+                self._send_request(entry)
+            else:
+                self._end(request.request_id, "error", error)
+
+    def finish(self, request_id: int, reason: FinishReason) -> None:
+        """End a request whose text is complete."""
+        self._tell(kinds.Finish(request_id, reason))
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """End requests that nobody waits for."""
+        ids = set(request_ids)
+        with self._changed:
+            waiting = {entry.request.request_id for entry in self._ledger.waiting()} & ids
+        for request_id in waiting:
+            self._end(request_id, "abort")
+        if ids - waiting:
+            self._tell(kinds.Abort(tuple(ids - waiting)))
+
+    def expect_media(self, request_ids: Iterable[int]) -> None:
+        """Let the encoder wait a moment for the media of these requests."""
+        if ids := tuple(request_ids):
+            self._tell(kinds.ExpectMedia(ids))
+
+    def forget_media(self, request_ids: Iterable[int]) -> None:
+        """Expect no media of these requests any more."""
+        if ids := tuple(request_ids):
+            self._tell(kinds.ForgetMedia(ids))
+
+    def is_encoded(self, item_hash: bytes) -> bool:
+        """Whether this embedding is there or being made, as far as the process has told, or was asked for."""
+        return self._ledger.is_encoded(item_hash)
+
+    def give_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
+        """Answer `CoreListener.on_features_wanted`."""
+        if isinstance(features, RequestError):
+            self._tell(kinds.GiveFeatures(request_id, item_index, {}, kinds.Failure.of(features)))
+            return
+        try:
+            self._tell(kinds.GiveFeatures(request_id, item_index, dict(features), None))
+        except Exception as error:  # such as no memory to send them
+            self._tell(kinds.GiveFeatures(request_id, item_index, {}, kinds.Failure.of(explain(error))))
+
+    def yield_to_launches(self) -> None:
+        """Nothing is launched in this process."""
+
+    def reset_caches(self) -> None:
+        """Forget all embeddings and the content of all KV blocks. A process that is being started has none."""
+        with self._changed:
+            child = self._child
+            self._num_resets += 1
+            number = self._num_resets
+            self._pending_resets.add(number)
+        self._tell(kinds.ResetCaches(number))
+        with self._changed:
+            self._changed.wait_for(lambda: number not in self._pending_resets or self._child is not child or not child)
+            self._pending_resets.discard(number)
+
+    def stats(self) -> EngineStats:
+        """The counts that came last. They begin anew with each process, but for the number of restarts."""
+        return self._stats
+
+    def stop(self) -> None:
+        """End all requests with an error, and the process. Waits for nothing."""
+        self._is_closing = True
+        self._wake()
+
+    def close(self) -> None:
+        """`stop`, and wait until that is done. A process that does not end is killed."""
+        if self._process_id == os.getpid():
+            self.stop()
+            if threading.current_thread() is not self._thread:
+                self._thread.join(CLOSE_S + END_S + _POLL_S)
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _find_refusal(self, request: TokenRequest) -> RequestError | None:
+        """Why a request is not computed."""
+        if request.params.logits_processors:
+            return RequestError(
+                ErrorCode.INVALID_REQUEST,
+                "logits_processors are functions of this process, and the engine's cannot call them: load the model "
+                "with EngineConfig(engine_process=False)",
+                "logits_processors",
+            )
+        if self._is_closing:
+            return RequestError(ErrorCode.CLOSED, "the engine is closed")
+        return None if self._failure is None else _make_lost_error(str(self._failure))
+
+    def _send_request(self, entry: Entry) -> None:
+        """Send a request to the process, or leave it waiting where there is none."""
+        request_id = entry.request.request_id
+        with self._changed:
+            child = self._child
+            if child is None or self._ledger.find(request_id) is not entry or entry.receiver is not None:
+                return
+            message = self._ledger.send(entry, child)
+        try:
+            child.link.send(kinds.Submit((message,)))
+        except LinkClosedError:  # the process has died: its thread finds out, and sends what waits to the next one
+            with self._changed:
+                self._ledger.take_back(entry)
+                if self._child is child:
+                    self._child = None
+                    return
+            self._send_request(entry)
+        except Exception as error:
+            self._end(request_id, "error", explain(error))
+
+    def _tell(self, message: kinds.ToCore) -> None:
+        """Send a message that does not matter to a process that is gone."""
+        child = self._child
+        if child is not None:
+            with contextlib.suppress(LinkClosedError):
+                child.link.send(message)
+
+    def _end(self, request_id: int, reason: FinishReason, error: RequestError | None = None) -> None:
+        """End a request without the process: its final output is handed out by the thread."""
+        with self._changed:
+            if self._ledger.remove(request_id):
+                self._ended.append(TokenOutput(request_id=request_id, finish_reason=reason, error=error))
+        if self._is_over:
+            self._hand_out()
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # it has more to wake up for than it can take, or has ended
+            self._waker.send(b"\0")
+
+    def _take_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(1 << 10)
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Start the process, hear it, and start it again, until closed."""
+        while not self._is_closing and self._failure is None:
+            try:
+                child: Child = ChildProcess(_MODULE, receives=kinds.ToFront)
+            except Exception as error:
+                self._note_end(None, error)
+                continue
+            try:
+                end = self._hear(child)
+            except Exception as error:
+                logger.exception("the engine process cannot be heard")
+                end = error
+            finally:
+                child.end()
+            if not self._is_closing:
+                self._note_end(child, end)
+        while not self._is_closing:  # what is asked for now ends with an error
+            self._hand_out()
+            select.select([self._woken], [], [])
+            self._take_wakes()
+        with self._changed:
+            self._child = None
+            self._is_over = True
+            left = self._ledger.all_ids()
+            self._changed.notify_all()
+        for request_id in left:
+            message = "the engine was closed before the answer was complete"
+            self._end(request_id, "error", RequestError(ErrorCode.CLOSED, message))
+        self._hand_out()
+        self._woken.close()
+        self._waker.close()
+
+    def _hear(self, child: Child) -> Exception:
+        """Take the messages of a process until it has ended, hangs, or is to end. Returns why."""
+        heard_at_s = time.monotonic()
+        while True:
+            self._hand_out()
+            if self._is_closing:
+                return self._let_end(child)
+            if child.wait(_POLL_S, self._woken.fileno()) or (child.find_end() and child.link.wait(_LAST_WORDS_S)):
+                heard_at_s = time.monotonic()
+                error = self._take(child, child.link.receive())
+                if error is not None:
+                    return error
+                continue
+            self._take_wakes()
+            if end := child.find_end():
+                return SeesayError(f"the engine process died ({end})")
+            silent_s = time.monotonic() - heard_at_s
+            if self._child is child and silent_s > self._limit_s() + 2 * self._beat_s:
+                return _HungError(Fault(ENGINE, f"it has said nothing for {silent_s:.0f} s"))
+
+    def _limit_s(self) -> float:
+        return hang_limit_s(self._step_timeout_s, self.facts.device)
+
+    def _take(self, child: Child, message: kinds.ToFront) -> Exception | None:
+        """Take a message. Returns why the process must end, if it must."""
+        match message:
+            case kinds.Outputs(outputs, news):
+                self._take_news(news)
+                self._take_outputs(outputs)
+            case kinds.Beat(busy_s, news):
+                self._take_news(news)
+                if hung := find_hung(busy_s, self._limit_s()):
+                    return _HungError(hung)
+            case kinds.FeaturesWanted(request_id, item_index):
+                self._take_wish(request_id, item_index)
+            case kinds.CachesReset(number, news):
+                self._take_news(news)
+                with self._changed:
+                    self._pending_resets.discard(number)
+                    self._changed.notify_all()
+            case kinds.LogRecord(name, level, text):
+                logging.getLogger(name).log(level, "%s", text)
+            case kinds.Hello():
+                child.link.send(self._start_message)
+            case kinds.Started(facts):
+                self._take_start(child, facts)
+            case kinds.StartFailed():
+                return restore_failure(message)
+        return None
+
+    def _take_start(self, child: Child, facts: CoreFacts) -> None:
+        """The process takes requests: send it those that wait."""
+        with self._changed:
+            self._facts = facts
+            self._child = child
+            self.fault = None
+            waiting = self._ledger.waiting()
+            self._changed.notify_all()
+        for entry in waiting:
+            self._send_request(entry)
+
+    def _take_outputs(self, outputs: Sequence[kinds.Output]) -> None:
+        live = []
+        with self._changed:
+            for output in outputs:
+                if output.token_ids:
+                    self._num_deaths = 0
+                is_final = output.finish_reason is not None
+                if self._ledger.remove(output.request_id) if is_final else self._ledger.find(output.request_id):
+                    live.append(output.restore())
+        self._give(live)
+
+    def _take_wish(self, request_id: int, item_index: int) -> None:
+        """The process wants features that were not sent with their request."""
+        with self._changed:
+            item = self._ledger.find_item(request_id, item_index)
+        if item is not None and item.has_arrays:
+            self.give_features(request_id, item_index, item.features)
+        elif item is not None and self._listener is not None:
+            self._listener.on_features_wanted(request_id, item_index)
+
+    def _take_news(self, news: kinds.News) -> None:
+        with self._changed:
+            self._ledger.note_encoded(news.encoded, news.dropped)
+        if news.stats is not None:
+            self._stats = replace(news.stats, total_engine_restarts=self._num_restarts)
+
+    def _hand_out(self) -> None:
+        """Hand out final outputs that no process made."""
+        with self._changed:
+            ended, self._ended = self._ended, []
+        self._give(ended)
+
+    def _give(self, outputs: Sequence[TokenOutput]) -> None:
+        if not outputs or self._listener is None:
+            return
+        try:
+            self._listener.on_outputs(outputs)
+        except Exception:
+            logger.exception("the receiver of the engine's outputs failed; their requests are aborted")
+            self.abort([output.request_id for output in outputs if output.finish_reason is None])
+
+    def _let_end(self, child: Child) -> Exception:
+        """Ask a process to end, and hear it out for a moment. One that is still loading is killed."""
+        if self._child is child:
+            self._tell(kinds.Stop())
+            deadline_s = time.monotonic() + CLOSE_S
+            while time.monotonic() < deadline_s:
+                if child.wait(_POLL_S) or (child.find_end() and child.link.wait(_LAST_WORDS_S)):
+                    self._take(child, child.link.receive())
+                elif child.find_end():
+                    break
+        return SeesayError("the engine was closed")
+
+    def _note_end(self, child: Child | None, error: Exception) -> None:
+        """A process has ended: its requests end with an error. Decides whether another one is started."""
+        with self._changed:
+            is_first = self._facts is None
+            self._child = None
+            self._num_deaths += 1
+            self._num_restarts += 1
+            self._ledger.encoded.clear()
+            self._stats = EngineStats(total_engine_restarts=self._num_restarts)
+            lost = [] if child is None else self._ledger.sent_to(child)
+            if is_first:
+                self._failure = error
+            elif self._num_deaths >= MAX_DEATHS:
+                count = f"{self._num_deaths} times without an answer in between"
+                self._failure = SeesayError(f"{error}, {count}, and is not started again: see its log")
+                lost = self._ledger.all_ids()
+            reason = str(self._failure or f"{error} and is started again")
+            self.fault = Fault(error.fault.part if isinstance(error, _HungError) else ENGINE, reason)
+            self._changed.notify_all()
+        if not is_first:
+            logger.error("%s", reason)
+        for request_id in lost:
+            self._end(request_id, "error", _make_lost_error(reason))
+
+
+class _HungError(SeesayError):
+    """The process was killed, because something in it hung."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(f"the engine process was killed ({fault.reason})")
+        self.fault = fault
+
+
+def _make_lost_error(fault: str) -> RequestError:
+    return RequestError(ErrorCode.INTERNAL, f"{fault}; send the request again")

@@ -1,0 +1,330 @@
+"""The kinds of messages between a front and the core in another process.
+
+Each kind is a `msgspec.Struct`: whatever is of no kind, or has other fields, raises when it is decoded. Knows the
+engine's own values only as far as it is made from them and gives them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from seesay.engine.messages import CoreFacts, TokenOutput, TokenReport, TokenRequest
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.sampling_params import SamplingParams
+from seesay.values import EngineStats, FinishReason, MediaItem, Modality, MultimodalInput
+
+Array = npt.NDArray[Any]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """Something that crosses the link. Its kind is the name of its class."""
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A part of a message."""
+
+
+class Failure(Piece):
+    """A `RequestError`."""
+
+    code: ErrorCode
+    text: str
+    param: str | None
+
+    @classmethod
+    def of(cls, error: RequestError) -> Failure:
+        return cls(error.code, error.message, error.param)
+
+    def restore(self) -> RequestError:
+        return RequestError(self.code, self.text, self.param)
+
+
+class Item(Piece):
+    """A `MediaItem`. `has_arrays`: whether `features` holds those that are arrays."""
+
+    modality: Modality
+    span: tuple[int, int]
+    slots: Array
+    hash: bytes
+    num_units: int
+    features: dict[str, Any]
+    has_arrays: bool
+
+    @classmethod
+    def of(cls, item: MediaItem, *, has_arrays: bool) -> Item:
+        features = dict(item.features) if has_arrays else without_arrays(item.features)
+        return cls(item.modality, item.span, item.slots, item.hash, item.num_units, features, has_arrays)
+
+    def restore(self) -> MediaItem:
+        return MediaItem(
+            modality=self.modality,
+            span=self.span,
+            slots=self.slots,
+            hash=self.hash,
+            num_units=self.num_units,
+            features=restore_features(self.features),
+            has_arrays=self.has_arrays,
+        )
+
+
+class Request(Piece):
+    """A `TokenRequest`. `params` are the sampling options that differ from their defaults; `owner` is a number that
+    stands for the front's own value."""
+
+    request_id: int
+    token_ids: Array
+    positions: Array
+    next_position: int
+    items: tuple[Item, ...]
+    params: dict[str, Any]
+    owner: int
+    cache_salt: bytes
+    is_streamed: bool
+    defers_tokens: bool
+
+    @classmethod
+    def of(cls, request: TokenRequest, *, owner: int, items: tuple[Item, ...]) -> Request:
+        prompt = request.prompt
+        return cls(
+            request.request_id,
+            prompt.token_ids,
+            prompt.positions,
+            prompt.next_position,
+            items,
+            _changed_fields(request.params),
+            owner,
+            request.cache_salt,
+            request.is_streamed,
+            request.defers_tokens,
+        )
+
+    def restore(self) -> TokenRequest:
+        return TokenRequest(
+            request_id=self.request_id,
+            prompt=MultimodalInput(
+                token_ids=self.token_ids,
+                positions=self.positions,
+                next_position=self.next_position,
+                items=tuple(item.restore() for item in self.items),
+            ),
+            params=SamplingParams(**{name: _tuples(value) for name, value in self.params.items()}),
+            owner=self.owner,
+            cache_salt=self.cache_salt,
+            is_streamed=self.is_streamed,
+            defers_tokens=self.defers_tokens,
+        )
+
+
+class Report(Piece):
+    """A `TokenReport`."""
+
+    num_cached_tokens: int
+    encode_queue_s: float
+    encode_s: float
+    computing_at_s: float | None
+    first_token_at_s: float | None
+    encoded_items: tuple[int, ...]
+    logits: Array | None
+    hidden_states: Array | None
+    prompt_logprobs: Array | None
+    pooled: Array | None
+
+    @classmethod
+    def of(cls, report: TokenReport) -> Report:
+        return cls(*(getattr(report, name) for name in cls.__struct_fields__))
+
+    def restore(self) -> TokenReport:
+        return TokenReport(**{name: getattr(self, name) for name in self.__struct_fields__})
+
+
+class Output(Piece):
+    """A `TokenOutput`."""
+
+    request_id: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[dict[int, float], ...] | None
+    finish_reason: FinishReason | None
+    stop_token_id: int | None
+    error: Failure | None
+    report: Report | None
+
+    @classmethod
+    def of(cls, output: TokenOutput) -> Output:
+        return cls(
+            output.request_id,
+            output.token_ids,
+            None if output.logprobs is None else tuple(map(dict, output.logprobs)),
+            output.finish_reason,
+            output.stop_token_id,
+            None if output.error is None else Failure.of(output.error),
+            None if output.report is None else Report.of(output.report),
+        )
+
+    def restore(self) -> TokenOutput:
+        return TokenOutput(
+            request_id=self.request_id,
+            token_ids=self.token_ids,
+            logprobs=self.logprobs,
+            finish_reason=self.finish_reason,
+            stop_token_id=self.stop_token_id,
+            error=None if self.error is None else self.error.restore(),
+            report=None if self.report is None else self.report.restore(),
+        )
+
+
+# --- from the front to the core --------------------------------------------------------------------------------------
+
+
+class Start(Message):
+    """Load a model and begin. `engine` and `vision` are the fields of the configurations; records of loggers below
+    `log_level` are not sent."""
+
+    folder: str
+    engine: dict[str, Any]
+    vision: dict[str, Any]
+    log_level: int
+    beat_s: float
+
+
+class Submit(Message):
+    requests: tuple[Request, ...]
+
+
+class Finish(Message):
+    request_id: int
+    reason: FinishReason
+
+
+class Abort(Message):
+    request_ids: tuple[int, ...]
+
+
+class ExpectMedia(Message):
+    request_ids: tuple[int, ...]
+
+
+class ForgetMedia(Message):
+    request_ids: tuple[int, ...]
+
+
+class GiveFeatures(Message):
+    """Features that were wanted, or why they cannot be made."""
+
+    request_id: int
+    item_index: int
+    features: dict[str, Any]
+    error: Failure | None
+
+
+class ResetCaches(Message):
+    """Answered by `CachesReset` with the same number."""
+
+    number: int
+
+
+class Stop(Message):
+    pass
+
+
+ToCore = Start | Submit | Finish | Abort | ExpectMedia | ForgetMedia | GiveFeatures | ResetCaches | Stop
+
+
+# --- from the core to the front --------------------------------------------------------------------------------------
+
+
+class Hello(Message):
+    """The process is there, and its end of the link is connected."""
+
+
+class Started(Message):
+    """The model is loaded, and requests are taken."""
+
+    facts: CoreFacts
+
+
+class StartFailed(Message):
+    """The model could not be loaded: an exception's class, its text, and its traceback."""
+
+    name: str
+    text: str
+    traceback: str
+
+
+class News(Piece):
+    """What has changed in the core since the last news: hashes whose embedding is at hand or being made now, hashes whose
+    embedding is not any more, and the counts, unless they are sent a little later."""
+
+    encoded: tuple[bytes, ...]
+    dropped: tuple[bytes, ...]
+    stats: EngineStats | None
+
+
+class Outputs(Message):
+    """All outputs of one step."""
+
+    outputs: tuple[Output, ...]
+    news: News
+
+
+class Beat(Message):
+    """Sent again and again, whatever the core does. `busy_s`: by part of the core, how long it has been in its present
+    step or call."""
+
+    busy_s: dict[str, float]
+    news: News
+
+
+class FeaturesWanted(Message):
+    request_id: int
+    item_index: int
+
+
+class CachesReset(Message):
+    number: int
+    news: News
+
+
+class LogRecord(Message):
+    """A record of the logger `name`, with its text and traceback made."""
+
+    name: str
+    level: int
+    text: str
+
+
+ToFront = Hello | Started | StartFailed | Outputs | Beat | FeaturesWanted | CachesReset | LogRecord
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def without_arrays(features: Mapping[str, Any]) -> dict[str, Any]:
+    """The features that are not arrays."""
+    return {name: value for name, value in features.items() if not isinstance(value, np.ndarray)}
+
+
+def restore_features(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Features as families make them: sequences in them are tuples."""
+    return {name: _tuples(value) for name, value in features.items()}
+
+
+def _tuples(value: Any) -> Any:
+    """`value` with tuples in place of lists, at any depth."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _changed_fields(params: SamplingParams) -> dict[str, Any]:
+    """The options of `params` that differ from their defaults."""
+    values = ((field, getattr(params, field.name)) for field in fields(params) if field.init)
+    return {field.name: value for field, value in values if value != _default_of(field)}
+
+
+def _default_of(field: Field[Any]) -> Any:
+    assert field.default is not MISSING, f"{field.name} has no default"
+    return field.default

@@ -1,0 +1,109 @@
+"""The requests of a front that have no final output yet: which process has them, and what it was sent for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from seesay.engine.messages import TokenRequest
+from seesay.engine.process.kinds import Item, Request
+from seesay.values import MediaItem
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A request. `receiver`: the process that it was sent to; None while it waits for one. `sent_hashes`: of the media
+    items whose arrays went with it."""
+
+    request: TokenRequest
+    receiver: object = None
+    sent_hashes: tuple[bytes, ...] = ()
+
+
+class Ledger:
+    """Live requests by id. Not thread-safe.
+
+    encoded: hashes of media items whose embedding the process has, or makes, as far as it has told.
+    """
+
+    def __init__(self) -> None:
+        self.encoded: set[bytes] = set()
+        self._entries: dict[int, Entry] = {}
+        self._sent: Counter[bytes] = Counter()
+        self._owners: dict[Hashable, int] = {}  # owners of live requests → the number that stands for them
+        self._num_requests: Counter[Hashable] = Counter()
+        self._num_owners = 0
+
+    def add(self, request: TokenRequest) -> Entry:
+        """Take a request, which waits."""
+        self._entries[request.request_id] = entry = Entry(request)
+        if request.owner not in self._owners:
+            self._num_owners += 1
+            self._owners[request.owner] = self._num_owners
+        self._num_requests[request.owner] += 1
+        return entry
+
+    def find(self, request_id: int) -> Entry | None:
+        """The live request of this id."""
+        return self._entries.get(request_id)
+
+    def remove(self, request_id: int) -> bool:
+        """Forget a request, whose final output is there. Returns whether it was live."""
+        entry = self._entries.pop(request_id, None)
+        if entry is None:
+            return False
+        self.take_back(entry)
+        owner = entry.request.owner
+        self._num_requests[owner] -= 1
+        if not self._num_requests[owner]:
+            del self._num_requests[owner], self._owners[owner]
+        return True
+
+    def send(self, entry: Entry, receiver: object) -> Request:
+        """Note that a request goes to `receiver`, and return what to send. Arrays that it has, or that were sent with
+        another request, are left out: it asks for them should it need them."""
+        items = []
+        for item in entry.request.prompt.items:
+            has_arrays = item.has_arrays and not self.is_encoded(item.hash)
+            if has_arrays:
+                entry.sent_hashes = (*entry.sent_hashes, item.hash)
+                self._sent[item.hash] += 1
+            items.append(Item.of(item, has_arrays=has_arrays))
+        entry.receiver = receiver
+        return Request.of(entry.request, owner=self._owners[entry.request.owner], items=tuple(items))
+
+    def take_back(self, entry: Entry) -> None:
+        """Note that nobody has this request, or that it is over."""
+        entry.receiver = None
+        for item_hash in entry.sent_hashes:
+            self._sent[item_hash] -= 1
+            if not self._sent[item_hash]:
+                del self._sent[item_hash]
+        entry.sent_hashes = ()
+
+    def is_encoded(self, item_hash: bytes) -> bool:
+        """Whether the embedding of this item is there or being made, or its arrays have been sent to be encoded."""
+        return item_hash in self.encoded or item_hash in self._sent
+
+    def note_encoded(self, encoded: Iterable[bytes], dropped: Iterable[bytes]) -> None:
+        """Take what the process tells of its embeddings."""
+        self.encoded.update(encoded)
+        self.encoded.difference_update(dropped)
+
+    def find_item(self, request_id: int, item_index: int) -> MediaItem | None:
+        """A media item of a live request."""
+        entry = self._entries.get(request_id)
+        return None if entry is None else entry.request.prompt.items[item_index]
+
+    def waiting(self) -> list[Entry]:
+        """The requests that no process has, oldest first."""
+        return [entry for entry in self._entries.values() if entry.receiver is None]
+
+    def sent_to(self, receiver: object) -> list[int]:
+        """Ids of the requests that this process has."""
+        return [request_id for request_id, entry in self._entries.items() if entry.receiver is receiver]
+
+    def all_ids(self) -> list[int]:
+        """Ids of all live requests."""
+        return list(self._entries)
