@@ -286,8 +286,8 @@ class EngineStats:
     found again) or free; those of the host hold what the device's cache had no room for, and loads from it took a
     block back. Prefix tokens are those of the prompts that were looked up and those that were found. A hit
     of the embedding store found the embedding there or being made; one of the feature cache saved preprocessing.
-    total_encoder_restarts, total_engine_restarts: workers and engine processes that died or hung and were started again;
-    with the engine process all other counts begin anew.
+    total_encoder_restarts, total_engine_restarts: encoder workers and engine processes that were started again; with an
+    engine process all other counts begin anew.
     total_not_finite: rows of steps and embeddings in which NaN or infinity was computed; none of it is kept.
     step_sizes, encode_sizes: (size, count) pairs, ascending: how many steps had how many rows, and how many calls of
     the tower had how many items.

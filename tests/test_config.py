@@ -35,6 +35,8 @@ from seesay.serving.settings import ServerSettings
         (EngineConfig, "cache_max_entry_count", ["0.5", None, math.nan, math.inf, True, 0]),
         (EngineConfig, "dtype", [None, ["float16"], "int8"]),
         (EngineConfig, "eager_mode", [1, "no", None]),
+        (EngineConfig, "engine_process", [1, "no", 0]),
+        (EngineConfig, "step_timeout_s", [0, -1.0, "10", float("inf"), True]),
         (EngineConfig, "device_type", [None, 0]),
         (EngineConfig, "hf_overrides", [[], "a=1", {1: 2}]),
         (TurbomindEngineConfig, "max_batch_size", ["4", 2.0]),

@@ -135,6 +135,17 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--eager-mode", action="store_true", help="never capture CUDA graphs")
     group.add_argument(
+        "--engine-process",
+        action=argparse.BooleanOptionalAction,
+        help="run the engine in a process of its own (default: off)",
+    )
+    group.add_argument(
+        "--step-timeout",
+        type=number,
+        metavar="S",
+        help="after so long a step is taken to hang (default: 120 on a GPU, 3600 on the CPU)",
+    )
+    group.add_argument(
         "--quant-policy", type=int, default=0, metavar="N", help="KV cache quantization; only 0 is supported"
     )
     group.add_argument("--adapters", nargs="*", metavar="NAME=PATH", help="not supported yet")
@@ -192,6 +203,8 @@ def make_engine_config(arguments: argparse.Namespace) -> EngineConfig:
         enable_prefix_caching=arguments.enable_prefix_caching,
         device_type=arguments.device,
         eager_mode=arguments.eager_mode,
+        engine_process=arguments.engine_process,
+        step_timeout_s=arguments.step_timeout,
         download_dir=arguments.download_dir,
         revision=arguments.revision,
         quant_policy=arguments.quant_policy,

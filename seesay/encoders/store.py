@@ -59,8 +59,8 @@ class EmbeddingStore:
         self._total_evictions = 0
 
     def watch(self, on_change: Callable[[bytes], None]) -> None:
-        """Call `on_change(key)` from now on when `key in store` may have changed. It must be quick and not use the store:
-        its lock is held."""
+        """Call `on_change(key)` from now on when `key in store` may have changed. It must be quick and must not use the
+        store, whose lock is held."""
         with self._lock:
             self._on_change = on_change
 

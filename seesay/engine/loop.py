@@ -373,7 +373,7 @@ class EngineLoop:
             self.abort([output.request_id for output in outputs if output.finish_reason is None])
 
     def _give_up(self, fault: Fault) -> None:
-        """End all requests from the watchdog's thread: the loop's own may hang. Both end if what hangs ends after all."""
+        """End all requests from the watchdog's thread: the loop's own may hang. It ends if what hangs does."""
         self._outbox.give_up(fault)
         self.stop()
 

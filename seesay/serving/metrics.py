@@ -9,10 +9,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from seesay.engine.watchdog import PARTS
 from seesay.values import EngineStats, GenerationRequest, MediaPart, Message, OutputDelta
 
 if TYPE_CHECKING:
     from seesay.engine.engine import AsyncEngine
+    from seesay.engine.watchdog import Fault
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
@@ -139,11 +141,20 @@ class _EngineCollector(Collector):
             ("encoder_items", "pictures and clips encoded", stats.total_encoder_items),
             ("nonfinite", "requests and pictures for which NaN or infinity was computed", stats.total_not_finite),
             ("encoder_restarts", "encoder workers that died and were restarted", stats.total_encoder_restarts),
+            ("engine_restarts", "engine processes that died or hung", stats.total_engine_restarts),
         ):
             yield CounterMetricFamily(f"seesay_{name}", text, value=value)
+        yield self._make_part_gauge(self._engine.fault)
         yield self._make_cache_counter(stats)
         yield _make_histogram("seesay_step_rows", "sequences per engine step", stats.step_sizes)
         yield _make_histogram("seesay_encoder_batch_size", "pictures and clips per encoder call", stats.encode_sizes)
+
+    @staticmethod
+    def _make_part_gauge(fault: Fault | None) -> GaugeMetricFamily:
+        family = GaugeMetricFamily("seesay_part_up", "whether a part of the engine works", labels=("part",))
+        for part in PARTS:
+            family.add_metric((part,), float(fault is None or fault.part != part))
+        return family
 
     @staticmethod
     def _make_cache_counter(stats: EngineStats) -> CounterMetricFamily:

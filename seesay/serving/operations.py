@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from seesay.serving.admission import shutting_down
+from seesay.serving.errors import ApiError
 from seesay.serving.metrics import CONTENT_TYPE
 from seesay.serving.state import ServerState
 from seesay.version import __version__
@@ -30,9 +31,11 @@ def make_router(state: ServerState) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Health:
-        """Report whether the server takes requests: 503 while it shuts down."""
+        """Report whether requests are answered: 503 while the server shuts down, and while the engine does not work."""
         if state.gate.is_draining:
             raise shutting_down()
+        if (fault := state.engine.fault) is not None:
+            raise ApiError(503, fault.reason, kind="server_error", code="engine_down", retry_after_s=5)
         return Health()
 
     @router.get("/version")

@@ -70,6 +70,9 @@ def test_every_option_arrives(tmp_path: Path):
     )  # fmt: skip
     assert options.make_vision_config(arguments).max_batch_size == 16
     assert options.make_engine_config(parse("chat", "--num-cpu-blocks", "17")).num_cpu_blocks == 17
+    for words, expected in (((), None), (("--engine-process",), True), (("--no-engine-process",), False)):
+        assert options.make_engine_config(parse("chat", *words)).engine_process is expected
+    assert options.make_engine_config(parse("chat", "--step-timeout", "1.5")).step_timeout_s == 1.5
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,7 @@ def test_every_option_arrives(tmp_path: Path):
             "chat --num-cpu-blocks 2 --no-enable-prefix-caching",
             "--num-cpu-blocks must be 0 without --enable-prefix-caching, got 2",
         ),
+        ("chat --step-timeout 0", "--step-timeout must be above 0, got 0.0"),
         ("chat --hf-overrides {", "--hf-overrides must be valid JSON"),
         ("chat --hf-overrides 3", "--hf-overrides must be a JSON object"),
         ("chat --chat-template no.json", "no.json"),

@@ -257,8 +257,8 @@ class StartFailed(Message):
 
 
 class News(Piece):
-    """What has changed in the core since the last news: hashes whose embedding is at hand or being made now, hashes whose
-    embedding is not any more, and the counts, unless they are sent a little later."""
+    """What has changed in the core since the last news: hashes whose embedding is now at hand or being made, hashes of
+    which that is true no more, and the counts, unless they are sent a little later."""
 
     encoded: tuple[bytes, ...]
     dropped: tuple[bytes, ...]

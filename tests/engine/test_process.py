@@ -1,0 +1,484 @@
+"""The engine in a process of its own: the same answers, and what is left when either process dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asking import join, make_conversations, make_message, make_picture, parse, run_transformers
+from starlette.testclient import TestClient
+
+from seesay.config import EngineConfig, GenerationConfig, VisionConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.engine.process import core as process_core
+from seesay.engine.process.core import ProcessCore
+from seesay.engine.process.failures import describe_failure, restore_failure
+from seesay.engine.response import Response
+from seesay.errors import CheckpointError, ConfigError, ErrorCode, MissingExtraError, RequestError
+from seesay.offline.pipeline import Pipeline
+from seesay.serving import ServerSettings
+from seesay.serving.app import create_app
+from seesay.values import GenerationRequest, OutputDelta
+
+FAMILY = "qwen2_5_vl"
+
+
+def load(path: Path, *, own: bool, vision_config: VisionConfig | None = None, **options: Any) -> AsyncEngine:
+    config = EngineConfig(device_type="cpu", block_size=16, engine_process=own, **options)
+    return AsyncEngine(str(path), backend_config=config, vision_config=vision_config)
+
+
+def core_of(engine: AsyncEngine) -> ProcessCore:
+    assert isinstance(engine.core, ProcessCore)
+    return engine.core
+
+
+def pid_of(engine: AsyncEngine) -> int:
+    pid = core_of(engine).pid
+    assert pid is not None
+    return pid
+
+
+def submit(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> tuple[list[int], queue.SimpleQueue[Any]]:
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    return engine.submit_batch(requests, arrived.put), arrived
+
+
+def read(ids: Sequence[int], arrived: queue.SimpleQueue[Any], timeout_s: float = 120) -> list[Response]:
+    """The whole answers of requests that were submitted: each has one final delta, and none behind it."""
+    deltas: dict[int, list[OutputDelta]] = {request_id: [] for request_id in ids}
+    left = set(ids)
+    while left:
+        delta = arrived.get(timeout=timeout_s)
+        assert delta.request_id in left, "an output behind the final one"
+        deltas[delta.request_id].append(delta)
+        if delta.finish_reason is not None:
+            left.remove(delta.request_id)
+    return [join(found) for found in deltas.values()]
+
+
+def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Response]:
+    return read(*submit(engine, requests))
+
+
+def wait_until(is_true: Callable[[], bool], timeout_s: float = 90) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def is_over(pid: int) -> bool:
+    """Whether a process has ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def count_files(pid: int | str = "self") -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files, empty. Shared memory has no name that could be left."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def path(tiny_checkpoint: Callable[[str], Path]) -> Path:
+    return tiny_checkpoint(FAMILY)
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[AsyncEngine]:
+    """One whose engine is a process."""
+    with load(path, own=True) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def thread_engine(path: Path) -> Iterator[AsyncEngine]:
+    with load(path, own=False) as engine:
+        yield engine
+
+
+# --- the same answers -------------------------------------------------------------------------------------------------
+
+
+def test_answers_equal_transformers(engine: AsyncEngine, path: Path) -> None:
+    expected = run_transformers(path, FAMILY, new_tokens=16)
+    requests = parse(make_conversations(FAMILY), max_new_tokens=16, min_new_tokens=16, output_logits="all")
+    for answer, known in zip(ask(engine, requests), expected, strict=True):
+        assert answer.error is None and answer.token_ids == known.answer
+        assert (answer.logits[: len(known.input_ids)] - known.logits).abs().max() < 1e-4
+
+
+def make_requests() -> list[GenerationRequest]:
+    """Everything that crosses between a front and a core."""
+    picture, other = make_picture(70, 50, 1), make_picture(300, 280, 2)
+    frames = [make_picture(37, 52, seed) for seed in range(6)]
+    clip = [{"type": "video", "video": frames, "fps": 2.0}, {"type": "text", "text": "what moves?"}]
+    greedy = {"max_new_tokens": 12, "ignore_eos": True}
+    requests = parse(["the game is in the frame"], **greedy)
+    requests += parse([[make_message(picture, "and ", other, " too")]], logprobs=3, **greedy)
+    requests += parse([[{"role": "user", "content": clip}]], output_logits="generation", **greedy)
+    requests += parse([("again", other)], output_last_hidden_state="all", output_logits="all", **greedy)
+    sampled = {"do_sample": True, "temperature": 0.9, "top_k": 20, "max_new_tokens": 20}
+    for seed in (5, 6, 7):
+        requests += parse(["draw"], random_seed=seed, presence_penalty=0.5, logit_bias={9: 3.0, 11: -4.0}, **sampled)
+    requests += parse(["until"], stop_token_ids=[7, 9], bad_token_ids=[3], min_new_tokens=2, **greedy)
+    return requests
+
+
+def assert_same(answer: Response, other: Response) -> None:
+    assert answer.error is None and other.error is None
+    for name in ("text", "token_ids", "finish_reason", "logprobs", "input_token_len", "generate_token_len"):
+        assert getattr(answer, name) == getattr(other, name), name
+    for name in ("logits", "last_hidden_state", "pooled"):
+        mine, theirs = getattr(answer, name), getattr(other, name)
+        assert (mine is None) == (theirs is None), name
+        if mine is not None:
+            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs), name
+    assert answer.usage is not None and other.usage is not None
+    assert answer.usage.media_tokens == other.usage.media_tokens
+
+
+def test_both_forms_answer_alike(engine: AsyncEngine, thread_engine: AsyncEngine) -> None:
+    for request in make_requests():  # one at a time, so that both compute the same steps
+        [answer], [expected] = ask(engine, [request]), ask(thread_engine, [request])
+        assert_same(answer, expected)
+    words = [word for word in ask(thread_engine, parse(["a b"], max_new_tokens=12))[0].text.split() if word]
+    for stop in words[:3]:
+        config = GenerationConfig(max_new_tokens=12, stop_words=[stop], output_logits="all", logprobs=1)
+        for streams in (True, False):
+            requests = [replace(request, streams=streams) for request in parse(["a b"], config)]
+            answers = [ask(one, requests)[0] for one in (engine, thread_engine)]
+            assert answers[0].finish_reason == "stop"
+            assert_same(*answers)
+
+
+def test_the_pipeline_works_in_both_forms(engine: AsyncEngine, thread_engine: AsyncEngine) -> None:
+    """Perplexity, streams and embeddings, which are made of prompt outputs."""
+    results = []
+    for one in (engine, thread_engine):
+        pipe = Pipeline.from_engine(one)
+        texts = ["the game", "a frame in the game"]
+        losses = pipe.get_ppl([one.tokenize_text(text) for text in texts])
+        config = GenerationConfig(max_new_tokens=9, ignore_eos=True)
+        streamed = [
+            (piece.index, piece.text, piece.finish_reason)
+            for piece in pipe.stream_infer("stream this", gen_config=config)
+        ]
+        pooled = GenerationRequest(prompt="embed", gen_config=GenerationConfig(), pooling="mean")
+        results.append((losses, streamed, ask(one, [pooled])[0].pooled.tolist()))
+    assert results[0] == results[1]
+    assert len(results[0][1]) >= 9
+
+
+def test_errors_cross_as_they_are(engine: AsyncEngine) -> None:
+    """Those of the front and those of the core."""
+    too_long = parse(["a " * 4000], max_new_tokens=4)
+    with pytest.raises(RequestError, match="session_len") as raised:
+        raise ask(engine, too_long)[0].error or AssertionError
+    assert raised.value.code is ErrorCode.CONTEXT_TOO_LONG
+    processors = parse(["a"], logits_processors=[lambda _ids, logits: logits])
+    error = ask(engine, processors)[0].error
+    assert isinstance(error, RequestError) and error.param == "logits_processors"
+    assert "engine_process=False" in str(error)
+    assert ask(engine, parse(["b"], max_new_tokens=1))[0].error is None
+
+
+def test_an_answer_is_aborted(engine: AsyncEngine) -> None:
+    ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
+    first = arrived.get(timeout=60)
+    assert first.finish_reason is None and first.token_ids
+    engine.abort(ids[0])
+    [answer] = read(ids, arrived)
+    assert answer.finish_reason == "abort"
+    wait_until(lambda: engine.stats().num_running == 0)
+
+
+def test_many_threads_ask_at_once(engine: AsyncEngine, thread_engine: AsyncEngine) -> None:
+    """Large pictures from all of them, some of them equal: each answer is its own, each picture is encoded once."""
+    prompts = [(f"what is number {k}?", make_picture(250 + k % 4, 200, k % 4)) for k in range(16)]
+    config = GenerationConfig(max_new_tokens=6, ignore_eos=True)
+    expected = [ask(thread_engine, parse([prompt], config))[0].token_ids for prompt in prompts]
+    before = engine.stats().total_encoder_items
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda prompt: ask(engine, parse([prompt], config))[0], prompts))
+    assert [answer.token_ids for answer in answers] == expected
+    wait_until(lambda: engine.stats().num_running == 0)
+    assert engine.stats().total_encoder_items == before + 4
+
+
+def test_features_are_sent_when_an_embedding_has_left(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The front leaves out pixels that the engine has the embedding of. Without a cache it never has for long. What the
+    process logs goes to the loggers of this one."""
+    options = {"enable_prefix_caching": False, "num_gpu_blocks": 20}
+    vision_config = VisionConfig(embedding_cache_bytes=0)
+    with (
+        caplog.at_level(logging.INFO, logger="seesay"),
+        load(path, own=True, vision_config=vision_config, **options) as one,
+    ):
+        assert one.session_len == 320, "what the core settled"
+        for words in ("KV cache: 20 blocks", "lowered to that"):
+            assert any(words in record.getMessage() for record in caplog.records), words
+        prompts = [("what?", make_picture(64, 64, 3))] * 6
+        config = GenerationConfig(max_new_tokens=3, ignore_eos=True)
+        answers = ask(one, parse(prompts, config))
+        for prompt in prompts[:2]:
+            answers += ask(one, parse([prompt], config))
+        one.reset_caches()
+        answers += ask(one, parse(prompts[:1], config))
+        assert [answer.error for answer in answers] == [None] * len(answers)
+        assert len({tuple(answer.token_ids) for answer in answers}) == 1
+
+
+def test_the_engine_tells_what_it_knows_and_counts(engine: AsyncEngine) -> None:
+    [answer] = ask(engine, parse([("seen before?", make_picture(99, 98, 97))], max_new_tokens=2))
+    assert answer.media[0].is_cached is False
+    [again] = ask(engine, parse([("seen before?", make_picture(99, 98, 97))], max_new_tokens=2))
+    assert again.media[0].is_cached is True
+    assert core_of(engine)._ledger.encoded and not core_of(engine)._ledger._sent
+    stats = engine.stats()
+    assert stats.num_kv_blocks > 0 and stats.total_step_tokens > 0 and stats.num_embeddings > 0
+    engine.reset_caches()
+    assert not core_of(engine)._ledger.encoded
+    assert engine.stats().num_embeddings == 0
+    assert core_of(engine)._ledger.all_ids() == [] and not core_of(engine)._ledger._owners
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_start_raises_what_it_raised(path: Path, tmp_path: Path, folder: Path) -> None:
+    """The same error in both forms, and no process is left."""
+    broken = tmp_path / "broken"
+    shutil.copytree(path, broken)
+    [weights] = broken.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-5000])
+    num_files = count_files()
+    threads = set(threading.enumerate())
+    texts = []
+    for own in (True, False):
+        with pytest.raises(CheckpointError) as raised:
+            load(broken, own=own)
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1] and "safetensors" in texts[0]
+    texts = []
+    for own in (True, False):
+        with pytest.raises(ConfigError) as found:
+            AsyncEngine(str(path), backend_config=EngineConfig(device_type="cuda:77", engine_process=own))
+        texts.append(str(found.value))
+    assert texts[0] == texts[1]
+    assert count_files() == num_files and not list(folder.iterdir())
+    assert set(threading.enumerate()) <= threads
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CheckpointError("model.safetensors: truncated"),
+        ConfigError("device_type='x': no"),
+        MissingExtraError("clips", package="av", extra="video"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+        MemoryError("too little"),
+        ValueError("a bug"),
+        KeyError("k"),
+        OSError(28, "No space left on device"),
+        UnicodeDecodeError("utf8", b"\xff", 0, 1, "invalid"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_exceptions_are_restored(error: Exception) -> None:
+    restored = restore_failure(describe_failure(error))
+    assert str(error) in str(restored)
+    if not isinstance(error, KeyError | UnicodeDecodeError):
+        assert type(restored) is type(error) and str(restored) == str(error)
+
+
+# --- death ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
+    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed, then stopped as if its interpreter never came back from a call, then killed where it cannot start."""
+    with load(path, own=True, step_timeout_s=6.0) as engine:
+        ask(engine, parse([("warm up", make_picture(300, 300, 9))], max_new_tokens=2))  # what it starts once stays
+        files = count_files()
+        for sent, words in ((signal.SIGKILL, "died (signal 9)"), (signal.SIGSTOP, "said nothing")):
+            first, num_restarts = pid_of(engine), engine.stats().total_engine_restarts
+            prompts = [("go on", make_picture(300, 300, k)) for k in range(6)]
+            ids, arrived = submit(engine, parse(prompts, max_new_tokens=900, ignore_eos=True))
+            assert arrived.get(timeout=60).finish_reason is None
+            wait_until(lambda: not engine._preparing)
+            os.kill(first, sent)
+            wait_until(lambda: engine.fault is not None, 30)
+            assert engine.fault is not None and words in engine.fault.reason and "started again" in engine.fault.reason
+            waiting = submit(engine, parse(["meanwhile"], max_new_tokens=2, ignore_eos=True))
+            gone = submit(engine, parse(["nobody waits"], max_new_tokens=2, ignore_eos=True))
+            wait_until(lambda: not engine._preparing)
+            engine.abort(gone[0][0])
+            for answer in read(ids, arrived):
+                assert isinstance(answer.error, RequestError) and answer.error.code is ErrorCode.INTERNAL
+                assert words in str(answer.error) and "send the request again" in str(answer.error)
+            assert read(*gone)[0].finish_reason == "abort"
+            assert read(*waiting)[0].finish_reason == "length"
+            assert engine.fault is None and pid_of(engine) != first and is_over(first)
+            assert engine.stats().total_engine_restarts == num_restarts + 1
+            assert core_of(engine)._ledger.all_ids() == []
+        wait_until(lambda: count_files() <= files, 10)
+        monkeypatch.setattr(process_core, "_MODULE", "no.such.module")
+        ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
+        arrived.get(timeout=60)
+        os.kill(pid_of(engine), signal.SIGKILL)
+        assert "died (signal 9)" in str(read(ids, arrived)[0].error)
+        for prompt in ("held", "later"):
+            answer = ask(engine, parse([prompt], max_new_tokens=2))[0]
+            assert answer.finish_reason == "error" and "not started again" in str(answer.error)
+        assert engine.fault is not None and "3 times" in engine.fault.reason and "status 1" in engine.fault.reason
+        engine.reset_caches()  # there are none: nothing to wait for
+    assert not list(folder.iterdir())
+
+
+def test_closing_ends_requests_and_the_process(path: Path, folder: Path) -> None:
+    with load(path, own=True) as engine:
+        pid = pid_of(engine)
+        ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
+        arrived.get(timeout=60)
+    [answer] = read(ids, arrived)
+    assert isinstance(answer.error, RequestError) and answer.error.code is ErrorCode.CLOSED
+    assert is_over(pid) and not list(folder.iterdir())
+    abandoned = load(path, own=True)
+    pid = pid_of(abandoned)
+    del abandoned
+    wait_until(lambda: is_over(pid), 30)
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = {paths!r}
+import os, signal, threading, time
+from seesay import EngineConfig, GenerationConfig, pipeline
+pipe = pipeline({model!r}, EngineConfig(device_type="cpu", engine_process=True))
+config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
+print(pipe._engine.core.pid, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "send"),
+    [
+        ("pipe(['a'] * 8, gen_config=config)", signal.SIGKILL),
+        ("pipe(['a'] * 8, gen_config=config)", signal.SIGINT),
+        ("next(pipe.stream_infer(['a'] * 8, gen_config=config)); raise RuntimeError('a bug')", None),
+    ],
+    ids=["kill -9", "Ctrl-C", "exception"],
+)
+def test_the_engine_ends_with_the_front(path: Path, folder: Path, body: str, send: int | None) -> None:
+    """However that ends; the script has no `if __name__`, and comes on standard input."""
+    root = Path(__file__).parents[2]
+    lines = SCRIPT.format(paths=[str(root)], model=str(path)) + textwrap.dedent(body)
+    with subprocess.Popen(
+        [sys.executable, "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as script:
+        try:
+            assert script.stdin is not None and script.stdout is not None and script.stderr is not None
+            script.stdin.write(lines)
+            script.stdin.close()
+            script.stdin = None
+            pid = int(script.stdout.readline())
+            if send is not None:
+                time.sleep(0.5)
+                os.killpg(script.pid, send)
+            _, errors = script.communicate(timeout=60)
+            wait_until(lambda: is_over(pid), 20)
+        finally:
+            script.kill()
+    if send == signal.SIGINT:
+        assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+    assert not list(folder.iterdir())
+
+
+# --- the watchdog -----------------------------------------------------------------------------------------------------
+
+
+def test_a_tower_that_hangs_is_noticed(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_core, "_MODULE", "hanging_engine")
+    file = tmp_path / "hang"
+    monkeypatch.setenv("SEESAY_TEST_HANG", str(file))
+    file.touch()
+    with load(path, own=True, step_timeout_s=2.0) as engine:
+        requests = parse([("what is this?", make_picture(50, 50, 1)), "text"], max_new_tokens=2, ignore_eos=True)
+        ids, arrived = submit(engine, requests[:1])
+        wait_until(lambda: engine.fault is not None, 60)
+        assert engine.fault.part == "encoder"
+        [answer] = read(ids, arrived)
+        assert "vision encoder hangs" in str(answer.error) and "send the request again" in str(answer.error)
+        assert [one.finish_reason for one in ask(engine, requests)] == ["length"] * 2
+        assert engine.fault is None
+
+
+@pytest.mark.parametrize("part", ["engine", "encoder"])
+def test_a_thread_that_hangs_is_noticed_and_left_behind(path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from seesay.engine import loop
+
+    monkeypatch.setattr(loop, "CLOSE_S", 0.3)
+    never = threading.Event()
+    with load(path, own=False, step_timeout_s=1.0) as engine:
+        assert isinstance(engine.core, loop.EngineLoop) and engine.core.embeddings.worker is not None
+        owner, name = (
+            (engine.core._runner, "launch") if part == "engine" else (engine.core.embeddings.worker, "_check_kind")
+        )
+        monkeypatch.setattr(owner, name, lambda *_: never.wait(100))
+        requests = parse([("what is this?", make_picture(50, 50, 1)), "text"], max_new_tokens=500, ignore_eos=True)
+        # Text goes on beside a tower that hangs, until that is noticed.
+        for answer in ask(engine, requests if part == "engine" else requests[:1]):
+            assert answer.finish_reason == "error" and "hangs" in str(answer.error)
+        assert engine.fault is not None and engine.fault.part == part
+        with TestClient(create_app(engine, ServerSettings())) as http:
+            health = http.get("/health")
+            assert health.status_code == 503 and "hangs" in health.text
+            metrics = http.get("/metrics").text
+            assert f'seesay_part_up{{part="{part}"}} 0.0' in metrics and metrics.count("seesay_part_up{") == 2
+        late = ask(engine, requests[1:])[0]
+        assert late.finish_reason == "error" and "hangs" in str(late.error)
+        started_s = time.monotonic()
+    assert time.monotonic() - started_s < 20, "closing waits for nothing that hangs"
+    never.set()
+
+
+def test_arrays_that_cross_are_writable_and_nobody_elses(engine: AsyncEngine) -> None:
+    config = GenerationConfig(max_new_tokens=4, ignore_eos=True, output_logits="all")
+    [first], [second] = ask(engine, parse(["a b c"], config)), ask(engine, parse(["a b c"], config))
+    first.logits.zero_()
+    assert second.logits.abs().max() > 0 and np.isfinite(second.logits.numpy()).all()
