@@ -23,6 +23,7 @@ _NAMES = {
     "max_items": "max_media_items",
     "request_timeout_s": "request_timeout",
     "drain_timeout_s": "drain_timeout",
+    "step_timeout_s": "step_timeout",
 }
 # A word with an underscore, or any word after the name of a configuration class.
 _OPTION = re.compile(r"\b(?:[A-Z]\w+(?:Config|Limits|Settings)\.([a-z_]+)|([a-z]+(?:_[a-z]+)+))\b")

@@ -109,7 +109,7 @@ class EngineConfig:
             self.step_timeout_s is None or self.step_timeout_s > 0,
             "step_timeout_s",
             self.step_timeout_s,
-            "must be more than 0, or None",
+            "must be above 0, or None",
         )
         _require(
             0 < self.cache_max_entry_count <= 1,

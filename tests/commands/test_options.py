@@ -86,7 +86,7 @@ def test_every_option_arrives(tmp_path: Path):
             "chat --num-cpu-blocks 2 --no-enable-prefix-caching",
             "--num-cpu-blocks must be 0 without --enable-prefix-caching, got 2",
         ),
-        ("chat --step-timeout 0", "--step-timeout must be above 0, got 0.0"),
+        ("chat --step-timeout 0", "--step-timeout must be above 0, or None, got 0.0"),
         ("chat --hf-overrides {", "--hf-overrides must be valid JSON"),
         ("chat --hf-overrides 3", "--hf-overrides must be a JSON object"),
         ("chat --chat-template no.json", "no.json"),
