@@ -63,10 +63,10 @@ class EngineConfig:
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
     device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
     eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
-    engine_process: run the engine in a process of its own, so that it never waits for the GIL of this one; None does not.
+    engine_process: run the engine in a process of its own, so that it never waits for this one's GIL; None does not.
         `logits_processors` are functions of this process and need it to be off.
-    step_timeout_s: a step, or a call of the vision tower, that takes longer is taken to hang: the running requests end with
-        an error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
+    step_timeout_s: a step, or a call of the vision tower, that takes longer is taken to hang: its requests end with an
+        error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
     hf_overrides: values that replace those in the checkpoint's config.json, nested by key.

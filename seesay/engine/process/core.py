@@ -81,13 +81,15 @@ class ProcessCore:
         self._thread = threading.Thread(target=self._run, name="seesay-engine-process", daemon=True)
         self._thread.start()
         try:
-            with self._changed:
-                self._changed.wait_for(lambda: self._facts is not None or self._failure is not None)
-        except BaseException:  # Ctrl-C
+            self._wait_until_loaded()
+        except BaseException:  # also Ctrl-C
             self.close()
             raise
+
+    def _wait_until_loaded(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._facts is not None or self._failure is not None)
         if self._failure is not None:
-            self.close()
             raise self._failure
 
     # --- called from other threads ------------------------------------------------------------------------------------

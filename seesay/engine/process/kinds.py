@@ -22,11 +22,11 @@ from seesay.values import EngineStats, FinishReason, MediaItem, Modality, Multim
 Array = npt.NDArray[Any]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=True):
     """Something that crosses the link. Its kind is the name of its class."""
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Piece(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A part of a message."""
 
 
