@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from seesay.encoders.store import EmbeddingStore
     from seesay.llm.launched_step import LaunchedStep, StepResult
     from seesay.llm.runner import ModelRunner
-    from seesay.llm.sampler import LogitsProcessor
+    from seesay.llm.sampling_row import LogitsProcessor
 
 
 class StepFlight:
