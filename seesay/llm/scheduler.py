@@ -405,8 +405,10 @@ class Scheduler:
         return tuple(updates)
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
-        """Tell the policy that the device computed a plan in `seconds`."""
-        self._policy.observe(plan.rows, seconds)
+        """Tell the policy that the device computed a plan in `seconds`, if streamed answers went on in it: other steps
+        may have shared the device with a call of the vision tower."""
+        if plan.is_streamed:
+            self._policy.observe(plan.rows, seconds)
 
     def _append_tokens(self, seq: Sequence, token_ids: tuple[int, ...]) -> SequenceUpdate:
         """Add sampled tokens up to the one that ends the sequence."""

@@ -37,6 +37,8 @@ def measure_step_costs(
 
     Reads the first `num_blocks` blocks of `cache`, whatever they contain, and writes into the one after them. Nothing
     waits for the device before all is launched; the longest step is the first, so that the host is ahead of the device.
+    Kernels that are first used here take long once: contexts are timed twice, and a step counts as no slower than a
+    larger one.
     """
 
     def start(num_new: list[int], kv_lens: list[int]) -> Callable[[], float]:
@@ -57,12 +59,15 @@ def measure_step_costs(
     timed = sorted({min(size, sizes[-1]) for size in TIMED_SIZES})
     num_rows, num_tokens = min(NUM_ROWS, sizes[-1]), min(NUM_CHUNK_TOKENS, sizes[-1])
     context = max(1, min(MAX_CONTEXT, session_len - num_tokens, num_blocks * cache.block_size - num_tokens))
-    steps = {size: start([size], [size]) for size in reversed(timed)}
-    chunks = [start([num_tokens], [length + num_tokens]) for length in (context, 0)]
-    rows = [start([1] * num_rows, [length + 1] * num_rows) for length in (context, 0)]
-    pair_s = max(LEAST_S, (chunks[0]() - chunks[1]()) / (num_tokens * context))
-    context_s = max(LEAST_S, (rows[0]() - rows[1]()) / (num_rows * context))
-    seconds = [max(LEAST_S, steps[size]() - pair_s * count_pairs(0, size)) for size in timed]
+    start([timed[-1]], [timed[-1]])
+    steps = [start([size], [size]) for size in reversed(timed)]
+    chunks = [[start([num_tokens], [length + num_tokens]) for length in (0, context)] for _ in range(2)]
+    rows = [[start([1] * num_rows, [length + 1] * num_rows) for length in (0, context)] for _ in range(2)]
+    measured = np.minimum.accumulate([seconds() for seconds in steps])[::-1]
+    token_s = float(measured[-1]) / timed[-1]
+    pair_s = _find_slope(chunks, num_tokens * context, most=token_s)
+    context_s = _find_slope(rows, num_rows * context, most=token_s)
+    seconds = [max(LEAST_S, total - pair_s * count_pairs(0, size)) for size, total in zip(timed, measured, strict=True)]
     padded = [size for size in sizes if size <= timed[-1]]
     return StepCosts(
         sizes=padded,
@@ -72,3 +77,10 @@ def measure_step_costs(
         is_padded=True,
         spread=SPREAD,
     )
+
+
+def _find_slope(trials: Sequence[Sequence[Callable[[], float]]], num: int, *, most: float) -> float:
+    """Return the seconds per unit of `num`, by which the second step of each trial has more than the first."""
+    short_s, long_s = (min(seconds() for seconds in same) for same in zip(*trials, strict=True))
+    slope_s: float = (long_s - short_s) / num
+    return min(most, max(LEAST_S, slope_s))

@@ -158,10 +158,11 @@ def test_a_chunk_that_ends_at_a_missing_embedding_counts_up_to_it() -> None:
 
 def test_a_policy_is_told_how_long_steps_took() -> None:
     policy = Recorder([None])
-    scheduler = make_scheduler(policy, Clock(), make_sequence(1, 10))
-    scheduler.observe_step(step(scheduler), 0.5)
+    scheduler = make_scheduler(policy, Clock(), make_sequence(1, 10, is_streamed=True), make_sequence(2, 80))
+    assert scheduler.config.max_prefill_token_num == 64
+    scheduler.observe_step(step(scheduler), 0.5)  # no answer goes on yet: the tower may be called meanwhile
     scheduler.observe_step(step(scheduler), 0.25)
-    assert policy.observed == [(10, 0.5), (1, 0.25)]
+    assert policy.observed == [(1 + 26, 0.25)]
 
 
 def test_a_policy_may_not_stop_the_engine() -> None:

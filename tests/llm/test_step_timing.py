@@ -11,7 +11,7 @@ from seesay.llm.runner import ModelRunner
 from seesay.llm.step_input import make_blank_input
 from seesay.llm.step_sizes import token_sizes
 from seesay.llm.step_times import StepCosts, StepTimes, StepWork, count_pairs
-from seesay.llm.step_timing import LEAST_S, measure_step_costs
+from seesay.llm.step_timing import LEAST_S, _find_slope, measure_step_costs
 
 SESSION_LEN = 128
 
@@ -43,6 +43,13 @@ def test_costs_of_all_sizes_are_measured(backbone: backbones.Backbone, max_token
     works = [StepWork(1, 50, count, count_pairs(0, count)) for count in (1, max_tokens, 2 * max_tokens)]
     durations = [times.predict(work) for work in works]
     assert 0 < durations[0] <= durations[1] < durations[2] < 60
+
+
+def test_kernels_that_are_loaded_meanwhile_do_not_count_as_contexts() -> None:
+    trials = [[lambda: 0.5, lambda: 2.0], [lambda: 0.010, lambda: 0.014]]
+    assert _find_slope(trials, 1000, most=1.0) == pytest.approx(4e-6)
+    assert _find_slope(trials, 1000, most=1e-6) == 1e-6
+    assert _find_slope([[lambda: 0.2, lambda: 0.1]], 1000, most=1.0) == LEAST_S
 
 
 def test_the_blocks_of_sequences_are_left_alone(backbone: backbones.Backbone) -> None:
