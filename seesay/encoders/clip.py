@@ -17,7 +17,7 @@ class ClipConfig:
     """Sizes of tower and projector. `image_size` and `patch_size` are in pixels.
 
     `feature_layers` are the layers whose outputs are joined for the projector (0: the embeddings, i: after layer i);
-    layers above the last of them are not built. `keeps_class_row`: the class token's row goes along.
+    layers above the last of them are not built. `keeps_class_row`: the row of the class token is kept.
     """
 
     hidden_size: int
@@ -62,7 +62,7 @@ class _Layer(nn.Module):
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.norm_eps)
 
     def forward(self, x: Tensor, normed: Tensor, next_norm: Norm | None) -> Tensor:
-        """Adds to x, whose norm is given, in place. Returns the next layer's norm of it."""
+        """Add to x, whose norm is given, in place. Return the next layer's norm of x."""
         normed = add_norm(x, self.self_attn(normed), self.layer_norm2)
         return add_norm(x, self.mlp(normed), next_norm)
 
@@ -91,7 +91,7 @@ class ClipTower(nn.Module):
     def __init__(self, config: ClipConfig) -> None:
         super().__init__()
         self.embeddings = _Embeddings(config)
-        self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.norm_eps)  # spelled so in checkpoints
+        self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.norm_eps)  # as checkpoints spell it
         self.encoder = _Encoder(config)
         self.feature_layers = config.feature_layers
 
@@ -137,7 +137,7 @@ class ProjectedClip(nn.Module):
 
 
 class ClipEncoder(TileEncoder):
-    """Tower and projector as an encoder. Features: those of `TileEncoder`, of one tile of `image_size`²."""
+    """Tower and projector as an encoder. Features: those of `TileEncoder`, with one tile of `image_size`²."""
 
     def __init__(self, model: ProjectedClip, normalizer: PixelNormalizer) -> None:
         config = model.config

@@ -1,4 +1,4 @@
-"""What a vision tower looks like to the worker that feeds it."""
+"""The interface between a vision tower and the worker that feeds it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """TowerPacer preprocessed media into embeddings, on `device`."""
+    """Turns preprocessed media into embeddings, on `device`."""
 
     device: torch.device
 
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """Encode items of any sizes in one call. `features[i]` is the family's input for item i; the result has, in the
-        same order, one [R_i, hidden] tensor per item on the language model's device, R_i being the item's slots.
-        Items do not influence each other's rows."""
+        """Encode items of any sizes in one call. `features[i]` is the family's input for item i. Returns one
+        [R_i, hidden] tensor per item, in the same order, on the language model's device; R_i is the number of the
+        item's slots. Items do not influence each other's rows."""
         ...
 
     def disable_graphs(self) -> None:

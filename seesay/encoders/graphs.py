@@ -1,5 +1,5 @@
-"""Calls of a tower repeated as CUDA graphs where shapes repeat: the host then starts a call instead of hundreds of
-kernels, and leaves the interpreter to other threads."""
+"""CUDA graphs of tower calls, for shapes that repeat: the host then launches one graph instead of hundreds of kernels,
+and holds the GIL for less time."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 CALLS_BEFORE = 2
-"""A shape is worth preparing for when it has come as often before."""
+"""A graph is recorded for a shape that has been computed so many times."""
 MAX_GRAPHS = 16
 MAX_ROWS = 16384
-"""Larger inputs keep the GPU busy for longer than the host takes, and their graphs would hold much memory."""
+"""Larger inputs take the GPU longer than their launch takes the host, and their graphs would hold much memory."""
 MAX_COUNTED_SHAPES = 1024
 
 
 class Plan(Protocol[K_contra]):
-    """Makes what computes vectors [… P, size] of a shape that came `num_before` times before."""
+    """Returns a function that computes vectors [… P, size] of a shape that was computed `num_before` times before."""
 
     def __call__(self, shape: K_contra, /, *, num_before: int) -> Callable[[Tensor], Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """`compute` holds what the graph reads besides its input."""
+    """A recorded graph. `compute` holds the tensors that it reads besides its input."""
 
     compute: Callable[[Tensor], Tensor]
     replay: Callable[[], None]
@@ -44,10 +44,11 @@ class _Graph:
 
 
 class GraphedTower(Generic[K]):
-    """Computes vectors x [… P, size] by `plan`, whose shape says all that the launched kernels depend on, P included.
+    """Computes vectors x [… P, size] with `plan`. A shape determines everything that the launched kernels depend on, P
+    included.
 
-    Graphs are recorded for the one stream that is the current one at the first call, unless that is the default stream;
-    `records_graphs` may be set to False to have none.
+    Graphs are recorded for one stream only, the current one at the first call, unless that is the default stream. Set
+    `records_graphs` to False to record none.
     """
 
     def __init__(self, plan: Plan[K]) -> None:
@@ -63,7 +64,7 @@ class GraphedTower(Generic[K]):
         return len(self._graphs)
 
     def __call__(self, x: Tensor, shape: K, dtype: torch.dtype) -> Tensor:
-        """The result for x as `dtype`, in memory that is the caller's."""
+        """Return the result for x as `dtype`, in memory that the caller owns."""
         num_before = self._count(shape)
         graph = self._find_graph(x, shape, dtype, num_before) if self._may_record(x) else None
         if graph is None:
@@ -73,7 +74,7 @@ class GraphedTower(Generic[K]):
         return graph.output.clone()
 
     def _count(self, shape: K) -> int:
-        """How often a shape has come before this call."""
+        """Return how many calls with this shape came before this one."""
         if shape not in self._counts and len(self._counts) == MAX_COUNTED_SHAPES:
             self._counts.clear()
         self._counts[shape] += 1
@@ -88,8 +89,8 @@ class GraphedTower(Generic[K]):
         return stream == self._stream
 
     def _find_graph(self, x: Tensor, shape: K, dtype: torch.dtype, num_before: int) -> _Graph | None:
-        """The graph of a shape, which is recorded when it is time to; None before. With as many graphs as may be, a
-        shape takes the place of that used longest ago when it has come more often."""
+        """Return the graph of a shape, recorded now if the shape has repeated often enough, else None. At `MAX_GRAPHS`
+        a shape replaces the least recently used one only if it has been computed at least as often."""
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
             return self._graphs[shape]
@@ -99,8 +100,8 @@ class GraphedTower(Generic[K]):
             oldest = next(iter(self._graphs))
             if num_before < self._counts[oldest]:
                 return None
-            # Its last replay may still be queued. CUDA frees a graph in flight once it has run (`cuGraphExecDestroy`),
-            # and the memory of its tensors goes to later work of this one stream.
+            # Its last replay may still be queued. CUDA frees a graph in flight after it has run (`cuGraphExecDestroy`),
+            # and the memory of its tensors is reused by later work of this stream only.
             del self._graphs[oldest]
         assert self._recorder is not None
         compute, place = self._plan(shape, num_before=num_before), x.to(dtype, copy=True)

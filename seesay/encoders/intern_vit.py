@@ -16,9 +16,8 @@ from seesay.encoders.tiles import TileEncoder
 class InternVisionConfig:
     """Sizes of tower and projector. `image_size` and `patch_size` are (height, width) in pixels.
 
-    `num_layers` are the layers that run; `has_final_norm` puts a layer norm after the last. Squares of
-    `shuffle`² patches are joined to one row.
-    """
+    `num_layers` layers run; `has_final_norm`: a layer norm follows the last one. Squares of `shuffle`² patches are
+    joined to one row."""
 
     hidden_size: int
     num_heads: int
@@ -79,7 +78,7 @@ class _Layer(nn.Module):
         self.lambda_2 = nn.Parameter(torch.empty(config.hidden_size))
 
     def forward(self, x: Tensor, normed: Tensor, next_norm: Norm | None) -> Tensor:
-        """Adds to x, whose norm is given, in place. Returns the next layer's norm of it."""
+        """Add to x, whose norm is given, in place. Return the next layer's norm of x."""
         normed = add_norm(x, self.attention(normed), self.layernorm_after, self.lambda_1)
         return add_norm(x, self.mlp(normed), next_norm, self.lambda_2)
 

@@ -1,7 +1,7 @@
 """Pieces that the vision towers share: activations, norms, MLPs, pixel normalization, attention over packed segments.
 
-On a GPU they run by the kernels of `seesay.kernels`. `fuse` methods bring loaded weights into the shapes that run
-fastest there; what was not fused computes the same.
+On a GPU they use the kernels of `seesay.kernels`. `fuse` methods convert loaded weights to the shapes that are fastest
+there; modules that are not fused compute the same.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from seesay.device.linear import rms_norm
 from seesay.errors import CheckpointError
 
 LINE_FEATURES = 64
-"""On a GPU inner sizes are padded to a multiple of this: rows that begin in the middle of 16 bytes make matrix products
-several times as slow."""
+"""On a GPU inner sizes are padded to a multiple of this: rows that are not aligned to 16 bytes make matrix products
+several times slower."""
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
-    """In place on a GPU."""
+    """Return x · sigmoid(1.702 x); on a GPU in the memory of x."""
     if x.is_cuda:
         from seesay.kernels import tower
 
@@ -48,17 +48,17 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def get_activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The activation a config names; `CheckpointError` for one we do not have."""
+    """Return the activation that a config names. Raises `CheckpointError` for an unsupported one."""
     try:
         return _ACTIVATIONS[name]
     except KeyError:
         known = ", ".join(sorted(_ACTIVATIONS))
-        raise CheckpointError(f"activation {name!r} in config.json is not supported (only {known})") from None
+        raise CheckpointError(f"config.json: the activation must be one of {known}, got {name!r}") from None
 
 
 @runtime_checkable
 class Fusible(Protocol):
-    """A module whose loaded weights can be brought into the shapes that compute fastest on a GPU."""
+    """A module whose loaded weights can be converted to the shapes that compute fastest on a GPU."""
 
     def fuse(self) -> None: ...
 
@@ -79,9 +79,9 @@ Norm = RMSNorm | nn.LayerNorm
 
 
 def add_norm(x: Tensor, update: Tensor, norm: Norm | None, scale: Tensor | None = None) -> Tensor:
-    """Add update · scale to x in place, and return the norm of the sum; the sum itself without a norm.
+    """Add update · scale to x in place. Return the norm of the sum, or the sum itself without a norm.
 
-    The update may be changed. x and update are dense.
+    `update` may be changed. x and update are dense.
     """
     if norm is not None and x.is_cuda:
         from seesay.kernels import tower
@@ -93,11 +93,11 @@ def add_norm(x: Tensor, update: Tensor, norm: Norm | None, scale: Tensor | None 
 
 
 def add_product_norm(x: Tensor, inner: Tensor, linear: nn.Linear, norm: Norm, offset: Tensor | None) -> Tensor:
-    """Add linear(inner) to x in place, and return the norm of the sum.
+    """Add linear(inner) to x in place. Return the norm of the sum.
 
-    Where there is an offset, linear's bias is left out of x: `offset` float32 [size] is the sum of the biases that were
-    left out so far, this one included, and the norm is that of x + offset. On a GPU the product is then added to x as
-    it is made, and the norm reads nothing else.
+    With an `offset` float32 [size], biases are left out of x: it is the sum of all biases left out so far, that of
+    `linear` included, and the norm is that of x + offset. The matrix product then adds to x itself, and the norm kernel
+    reads only x.
     """
     if offset is None:
         return add_norm(x, linear(inner), norm)
@@ -126,7 +126,7 @@ class GatedMlp(nn.Module):
         return self.down_proj
 
     def inner(self, x: Tensor) -> Tensor:
-        """What the last layer takes."""
+        """Return the input of the last layer."""
         return self.activation(self.gate_proj(x)).mul_(self.up_proj(x))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class GatedMlp(nn.Module):
         return result
 
     def fuse(self) -> None:
-        """One product for gate and up, whose outputs are padded with zeros."""
+        """Join gate and up to one product, with outputs padded with zeros."""
         if self.activation is not F.silu:
             return
         from seesay.kernels import token_kernels
@@ -167,7 +167,7 @@ class Mlp(nn.Module):
         return self.fc2
 
     def inner(self, x: Tensor) -> Tensor:
-        """What the last layer takes."""
+        """Return the input of the last layer."""
         return self.activation(self.fc1(x))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -176,8 +176,8 @@ class Mlp(nn.Module):
 
 
 class SplitAttention(nn.Module):
-    """Full attention of rows to each other, where queries, keys and values have weights apart. What subclasses name
-    as their checkpoints do is left to them: the last projection, and norms of all heads' queries and keys."""
+    """Full attention between rows, with separate weights for queries, keys and values. Subclasses add the output
+    projection, and norms of all heads' queries and keys, under the names of their checkpoints."""
 
     def __init__(self, size: int, num_heads: int, *, bias: bool) -> None:
         super().__init__()
@@ -193,14 +193,14 @@ class SplitAttention(nn.Module):
         return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
     def attend(self, x: Tensor) -> Tensor:
-        """Rows [N, S, size] to what the last projection takes: every one of N sets attends within itself."""
+        """Return the input of the output projection for rows [N, S, size]; each of the N sets attends within itself."""
         query, key, value = self._project(x)
         inputs = (self.q_norm(query), self.k_norm(key), value)
         heads = (t.unflatten(-1, (self._num_heads, -1)).transpose(1, 2) for t in inputs)
         return F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
 
     def fuse(self) -> None:
-        """One product for queries, keys and values."""
+        """Join queries, keys and values to one product."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         weight = torch.cat([layer.weight for layer in layers])
         bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
@@ -214,20 +214,21 @@ class SplitAttention(nn.Module):
 
 
 def _empty(layer: nn.Linear) -> None:
-    """Drop the memory of a layer whose weights were copied elsewhere."""
+    """Free the memory of a layer whose weights were copied elsewhere."""
     for name, parameter in list(layer.named_parameters()):
         setattr(layer, name, nn.Parameter(parameter.new_empty(0), requires_grad=False))
 
 
 class PixelNormalizer:
-    """(pixel · rescale_factor - mean) / std of uint8 pixels, on their device, rounded as torchvision rounds."""
+    """Computes (pixel · rescale_factor - mean) / std of uint8 pixels, on their device, rounded as torchvision does."""
 
     def __init__(self, *, mean: Sequence[float], std: Sequence[float], rescale_factor: float) -> None:
         statistics = torch.tensor((tuple(mean), tuple(std))).mul_(1.0 / rescale_factor)
         self._by_device = {statistics.device: statistics}
 
     def __call__(self, pixels: Tensor, *, channel_dim: int, out: Tensor | None = None) -> Tensor:
-        """uint8 to float32 of the same shape, into `out` if given; axis `channel_dim` holds the three channels."""
+        """Return float32 of the same shape as uint8 `pixels`, in `out` if given. Axis `channel_dim` holds the three
+        channels."""
         device = pixels.device
         if device not in self._by_device:
             self._by_device[device] = self._by_device[torch.device("cpu")].to(device)
@@ -238,7 +239,7 @@ class PixelNormalizer:
 
 
 def cut_patches(frames: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    """Frames [N, H, W, 3] as patch vectors [N, h·w, 3·ph·pw], laid out as (channel, y, x), row by row."""
+    """Cut frames [N, H, W, 3] into patch vectors [N, h·w, 3·ph·pw], laid out as (channel, y, x), row by row."""
     count, height, width, channels = frames.shape
     rows, columns = height // patch_size[0], width // patch_size[1]
     patches = frames.view(count, rows, patch_size[0], columns, patch_size[1], channels).permute(0, 1, 3, 5, 2, 4)
@@ -250,8 +251,8 @@ def cut_patches(frames: Tensor, patch_size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """`count` segments of `length` rows each. `rows` says which rows of the packed tensor: a slice when they lie
-    together, else indices [count · length]."""
+    """`count` segments of `length` rows each. `rows` selects them in the packed tensor: a slice if they are adjacent,
+    else indices [count · length]."""
 
     count: int
     length: int
@@ -260,8 +261,8 @@ class SegmentGroup:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTable:
-    """Segments on a GPU of any lengths, which together are all rows: segment i is rows starts[i] … starts[i + 1]
-    (int32), none longer than `longest`."""
+    """Segments of any lengths on a GPU, which together cover all rows: segment i is rows starts[i] … starts[i + 1]
+    (int32). `longest` is the largest length."""
 
     starts: Tensor
     longest: int
@@ -290,7 +291,7 @@ def group_segments(
 
 
 def group_neighbours(lengths: npt.NDArray[np.int64]) -> tuple[SegmentGroup, ...]:
-    """Segments that lie one after another, grouped where neighbours are equally long: no row is moved for them."""
+    """Group adjacent segments of equal length. The segments lie one after another, so that no row is moved."""
     groups, first = [], 0
     for length, equals in itertools.groupby(lengths.tolist()):
         count = sum(1 for _ in equals)
@@ -299,9 +300,9 @@ def group_neighbours(lengths: npt.NDArray[np.int64]) -> tuple[SegmentGroup, ...]
     return tuple(groups)
 
 
-def attend_turned(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
-    """Turn the queries and keys in qkv [P, 3, heads, head_dim] by their rows' angles, whose cos and sin are float32
-    [P, head_dim / 2]; then full attention inside every segment, to [P, heads · head_dim]. May change qkv."""
+def attend_rotated(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
+    """Rotate the queries and keys in qkv [P, 3, heads, head_dim] by their rows' angles, whose cos and sin are float32
+    [P, head_dim / 2]. Return full attention inside every segment: [P, heads · head_dim]. May change qkv."""
     if qkv.is_cuda:
         from seesay.kernels import tower
 
@@ -312,22 +313,22 @@ def attend_turned(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> 
             return tower.attend_segments(qkv, segments.starts, segments.longest).flatten(1)
         return attend(qkv[:, 0], qkv[:, 1], qkv[:, 2], segments)
     assert not isinstance(segments, SegmentTable)
-    turned = _rotate(qkv[:, :2], cos, sin)
-    return attend(turned[:, 0], turned[:, 1], qkv[:, 2], segments)
+    rotated = _rotate(qkv[:, :2], cos, sin)
+    return attend(rotated[:, 0], rotated[:, 1], qkv[:, 2], segments)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn x [P, k, heads, head_dim] by angles whose cos and sin are [P, head_dim / 2], in float32."""
-    turned = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-    (first, second), (to_first, to_second) = x.float().chunk(2, dim=-1), turned.chunk(2, dim=-1)
+    """Rotate x [P, k, heads, head_dim] by angles whose cos and sin are [P, head_dim / 2], in float32."""
+    rotated = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    (first, second), (to_first, to_second) = x.float().chunk(2, dim=-1), rotated.chunk(2, dim=-1)
     cos, sin = cos[:, None, None], sin[:, None, None]
     torch.mul(first, cos, out=to_first).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=to_second).addcmul_(first, sin)
-    return turned.to(x.dtype)
+    return rotated.to(x.dtype)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, groups: Sequence[SegmentGroup]) -> Tensor:
-    """Full attention inside every segment: query, key, value [P, heads, head_dim] to [P, heads · head_dim]."""
+    """Return full attention inside every segment, for query, key, value [P, heads, head_dim]: [P, heads · head_dim]."""
     if len(groups) == 1 and isinstance(groups[0].rows, slice):
         return _attend_group(query, key, value, group=groups[0]).flatten(1)
     result = query.new_empty(query.shape)

@@ -1,7 +1,7 @@
-"""From features to what a tower's first layer takes: normalized patch vectors on its device.
+"""Turns features into the input of a tower's first layer: normalized patch vectors on its device.
 
-A family gives either patches, resized and cut on the host, or frames as they were decoded, which are resized and cut
-on a GPU. Both give the same numbers.
+The features are either patches, which the host has resized and cut, or decoded frames, which a GPU resizes and cuts.
+Both give the same numbers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from seesay.encoders.layers import PixelNormalizer
 
 PIXELS_AT_ONCE = 1 << 24
-"""Frames of a clip are resized in parts of no more pixels, so that its length does not decide what memory it takes."""
+"""Frames of a video are resized in parts of at most so many pixels, which bounds memory for videos of any length."""
 
 
 class PatchLoader:
-    """Makes patch vectors laid out as (channel, frame, y, x), those of `group` (height, width) patches together.
+    """Makes patch vectors laid out as (channel, frame, y, x); those of `group` (height, width) patches lie together.
 
-    Features of an item: `pixels` uint8 [P, size], or else `frames` uint8 [N, H, W, 3], `sizes` (height, width) that
-    all of them are brought to, one after another, `resample` and `patch` (frames, height, width). Frames are taken on
-    CUDA alone.
+    Features of an item: `pixels` uint8 [P, size]; or `frames` uint8 [N, H, W, 3], all of which are resized to each of
+    `sizes` (height, width) in turn, with the filter `resample` and patches of `patch` (frames, height, width). Frames
+    are supported on CUDA only.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PatchLoader:
         self._table = normalizer(levels, channel_dim=0).to(dtype).to(device)
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
-        """The items' vectors, one item after another: [P, size]."""
+        """Return the items' vectors, one item after another: [P, size]."""
         counts = [_count_patches(item) for item in features]
         out = torch.empty(sum(map(sum, counts)), _vector_size(features[0]), dtype=self._dtype, device=self._device)
         start = 0
@@ -66,7 +66,7 @@ class PatchLoader:
             out.view(shape).copy_(self._normalizer(there.view(shape), channel_dim=1))
 
     def _resize(self, item: Mapping[str, Any], out: Sequence[Tensor]) -> None:
-        """Into one tensor for each of `sizes`."""
+        """Resize and cut the frames of an item, into one tensor of `out` for each of its `sizes`."""
         from seesay.kernels.resize import PatchLayout, cut_patches, make_taps, resize_columns
 
         frames, (num_frames, *patch) = item["frames"], item["patch"]
@@ -92,7 +92,7 @@ class PatchLoader:
 
 
 def _count_patches(item: Mapping[str, Any]) -> list[int]:
-    """Patches of an item, in each of the sizes that its frames are brought to."""
+    """Return the number of patches of an item, for each size that its frames are resized to."""
     if "frames" not in item:
         return [len(item["pixels"])]
     num_frames, *patch = item["patch"]
@@ -100,5 +100,5 @@ def _count_patches(item: Mapping[str, Any]) -> list[int]:
 
 
 def _vector_size(item: Mapping[str, Any]) -> int:
-    """Values in one patch vector."""
+    """Return the number of values in one patch vector."""
     return 3 * math.prod(item["patch"]) if "frames" in item else int(item["pixels"].shape[1])

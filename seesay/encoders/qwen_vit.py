@@ -1,4 +1,4 @@
-"""The vision towers of Qwen2-VL and Qwen2.5-VL: patches of pictures and clips of any size, packed into one call.
+"""The vision towers of Qwen2-VL and Qwen2.5-VL: patches of pictures and videos of any size, packed into one call.
 
 Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows.
 Architecture: arXiv 2409.12191 section 2.1 and arXiv 2502.13923 section 2.1.
@@ -28,7 +28,7 @@ from seesay.encoders.layers import (
     Segments,
     SegmentTable,
     add_product_norm,
-    attend_turned,
+    attend_rotated,
     group_neighbours,
     group_segments,
 )
@@ -43,7 +43,7 @@ class QwenVisionConfig:
     """Sizes of the tower. `patch_dim` is the length of a patch vector, channels · frames · height · width.
 
     `uses_rms_norm`: RMS norm and a gated MLP (Qwen2.5-VL), else layer norm and a plain MLP. `window_size` is the side
-    of a window in merged tokens, None without windows; layers in `full_attention_layers` see whole frames anyway.
+    of a window in merged tokens, None without windows; layers in `full_attention_layers` attend to whole frames.
     """
 
     depth: int
@@ -71,11 +71,11 @@ class QwenVisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """Where the rows of a packed batch go. `order` [G] puts merge groups into the tower's order and `inverse` [G] puts
-    them back; None when nothing moves.
+    """The order of rows in a packed batch. `order` [G] permutes merge groups into the tower's order and `inverse` [G]
+    back; None if nothing moves.
 
-    `frames` is for batches like others before: cuDNN, by which a GPU attends to them, first plans for tens of
-    milliseconds. `frames_once` is for the first of their kind.
+    `frames` is for batches whose grids have been seen before: a GPU computes them with cuDNN, whose first call for a
+    shape takes tens of milliseconds. `frames_once` is for new grids.
     """
 
     order: Tensor | None
@@ -89,14 +89,14 @@ class PackedLayout:
 
 @lru_cache(maxsize=256)
 def _patch_coordinates(height: int, width: int, merge_size: int) -> npt.NDArray[np.int64]:
-    """(row, column) of a frame's patches in merge-group order: int64 [height · width, 2]."""
+    """Return (row, column) of a frame's patches in merge-group order: int64 [height · width, 2]."""
     grid = np.indices((height, width)).reshape(2, height // merge_size, merge_size, width // merge_size, merge_size)
     return np.ascontiguousarray(grid.transpose(1, 3, 2, 4, 0).reshape(-1, 2))
 
 
 @lru_cache(maxsize=256)
 def _frame_windows(height: int, width: int, side: int | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """A frame of height · width merged tokens cut into windows of `side`² (smaller at the right and bottom).
+    """Cut a frame of height · width merged tokens into windows of `side`² (smaller at the right and bottom).
 
     Returns the frame's tokens window by window, int64 [height · width], and each window's length.
     """
@@ -111,9 +111,8 @@ def _frame_windows(height: int, width: int, side: int | None) -> tuple[npt.NDArr
 def _order_windows(
     grids: Sequence[Grid], config: QwenVisionConfig
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Merge groups of all items, frame by frame and inside a frame window by window: int64 [G].
-
-    Also the windows' lengths in that order, and the frames' lengths.
+    """Return the merge groups of all items, frame by frame and inside a frame window by window: int64 [G]; the windows'
+    lengths in that order; and the frames' lengths.
     """
     orders, lengths, frames, start = [], [], [], 0
     for grid_t, grid_h, grid_w in grids:
@@ -130,21 +129,21 @@ def _order_windows(
 def _find_coordinates(
     grids: Sequence[Grid], order: npt.NDArray[np.int64], config: QwenVisionConfig
 ) -> npt.NDArray[np.int64]:
-    """(row, column) of all patches in the tower's order: int64 [P, 2]."""
+    """Return (row, column) of all patches in the tower's order: int64 [P, 2]."""
     coordinates = np.concatenate([np.tile(_patch_coordinates(h, w, config.merge_size), (t, 1)) for t, h, w in grids])
     return coordinates.reshape(-1, config.merge_unit, 2)[order].reshape(-1, 2)
 
 
 def _compute_angles(coordinates: Tensor, config: QwenVisionConfig) -> Tensor:
-    """Angles of a head's pairs, float32 [P, head_dim / 2]: the first half of its frequencies turn with the row, the
-    second with the column."""
+    """Return the angles of a head's pairs, float32 [P, head_dim / 2]: the first half of the frequencies multiplies the
+    row, the second the column."""
     quarter = config.head_dim // 4
     steps = torch.arange(quarter, dtype=torch.float64, device=coordinates.device)
     return (coordinates[:, :, None] * config.rope_theta ** (-steps / quarter)).flatten(1).float()
 
 
 def make_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.device) -> PackedLayout:
-    """How items of these grids (t, h, w), in patches, are packed into one call."""
+    """Return the layout of one call with items of these grids (t, h, w), in patches."""
     return _make_gpu_layout(grids, config, device) if device.type == "cuda" else _make_cpu_layout(grids, config)
 
 
@@ -152,13 +151,12 @@ def make_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.d
 def _make_kept_layout(
     grids: tuple[Grid, ...], config: QwenVisionConfig, device: torch.device, _stream: torch.cuda.Stream | None
 ) -> PackedLayout:
-    """`make_layout` for the one stream on which the layout is used: when it is dropped, its memory goes to later work
-    of that stream."""
+    """Cache `make_layout` per stream: the memory of an evicted layout is reused by later work of its stream only."""
     return make_layout(grids, config, device)
 
 
 def _make_cpu_layout(grids: Sequence[Grid], config: QwenVisionConfig) -> PackedLayout:
-    """Windows of equal length lie together, the shortest first: each length is one batched attention."""
+    """Order windows by length, the shortest first: each length is one batched attention."""
     unit, device = config.merge_unit, torch.device("cpu")
     order, window_lengths, frame_lengths = _order_windows(grids, config)
     order = order[np.argsort(np.repeat(window_lengths, window_lengths), kind="stable")]
@@ -182,7 +180,7 @@ def _make_cpu_layout(grids: Sequence[Grid], config: QwenVisionConfig) -> PackedL
 
 
 def _make_gpu_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.device) -> PackedLayout:
-    """Frames stay whole and in place, so that the layers which see them move nothing; a kernel takes windows of any
+    """Keep frames whole and in place, so that layers with full attention move nothing; a kernel takes windows of any
     lengths."""
     unit = config.merge_unit
     order, window_lengths, frame_lengths = _order_windows(grids, config)
@@ -213,9 +211,9 @@ class _Attention(nn.Module):
         self.heads = (config.num_heads, config.head_dim)
 
     def forward(self, x: Tensor, layout: PackedLayout, segments: Segments) -> Tensor:
-        """What `proj` takes."""
+        """Return the input of `proj`."""
         qkv = self.qkv(x).view(len(x), 3, *self.heads)
-        return attend_turned(qkv, layout.cos, layout.sin, segments)
+        return attend_rotated(qkv, layout.cos, layout.sin, segments)
 
 
 def _make_norm(config: QwenVisionConfig) -> Norm:
@@ -232,15 +230,15 @@ class _Block(nn.Module):
         self._offsets: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def leave_biases_out(self, offset: Tensor) -> Tensor:
-        """Leave the biases of what is added to x out of it. `offset` is the sum of those that were left out before;
-        returns it with this block's."""
+        """Leave the biases of this block's updates out of x. `offset` is the sum of the biases left out before; returns
+        the sum with this block's."""
         first = offset + self.attn.proj.bias.float()
         second = first + self.mlp.last.bias.float()
         self._offsets = (first, second)
         return second
 
     def forward(self, x: Tensor, normed: Tensor, layout: PackedLayout, segments: Segments, next_norm: Norm) -> Tensor:
-        """Adds to x, whose norm is given, in place. Returns the next layer's norm of it."""
+        """Add to x, whose norm is given, in place. Return the next layer's norm of x."""
         attended = self.attn(normed, layout, segments)
         normed = add_product_norm(x, attended, self.attn.proj, self.norm2, self._offsets[0])
         return add_product_norm(x, self.mlp.inner(normed), self.mlp.last, next_norm, self._offsets[1])
@@ -262,7 +260,7 @@ class _Merger(nn.Module):
 
 
 class QwenVisionTower(nn.Module):
-    """Patch vectors [P, patch_dim] of items with the given grids, one after another, to rows [P / merge_unit, out]."""
+    """Turns patch vectors [P, patch_dim] of items, one after another, into rows [P / merge_unit, out]."""
 
     def __init__(self, config: QwenVisionConfig) -> None:
         super().__init__()
@@ -272,7 +270,7 @@ class QwenVisionTower(nn.Module):
         self.merger = _Merger(config)
 
     def fuse(self) -> None:
-        """Let norms add the biases of what is added to the residual stream: matrix products add without them."""
+        """Let the norms add the biases of the residual updates, so that the matrix products add without bias."""
         offset = torch.zeros(self.config.hidden_size, device=self.patch_embed.weight.device)
         for block in cast("list[_Block]", list(self.blocks)):
             offset = block.leave_biases_out(offset)
@@ -281,8 +279,8 @@ class QwenVisionTower(nn.Module):
         return self.plan(tuple((t, h, w) for t, h, w in grids), num_before=0)(patches)
 
     def plan(self, grids: tuple[Grid, ...], *, num_before: int) -> Callable[[Tensor], Tensor]:
-        """What computes patches of items with these grids on the current stream. `num_before` is how often such have
-        been computed."""
+        """Return a function that computes patches of items with these grids on the current stream. `num_before` is how
+        often these grids have been computed before."""
         device = self.patch_embed.weight.device
         layout = _make_kept_layout(grids, self.config, device, current_stream(device))
         return partial(self._compute, layout, layout.frames if num_before >= CALLS_BEFORE else layout.frames_once)
@@ -315,7 +313,8 @@ class QwenEncoder:
         self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
-        """The items' normalized patch vectors, one item after another: [P, patch_dim], as the tower takes them."""
+        """Return the items' normalized patch vectors, one item after another: [P, patch_dim], as the tower takes
+        them."""
         return self._loader(features)
 
     def disable_graphs(self) -> None:
@@ -323,7 +322,7 @@ class QwenEncoder:
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """Rows [R_i, hidden_size] for every item, from one call of the tower."""
+        """Return rows [R_i, hidden_size] for every item, from one call of the tower."""
         grids = tuple((t, h, w) for t, h, w in (item["grid"] for item in features))
         rows = self._graphed(self.load_pixels(*features), grids, self.dtype)
         unit = self.tower.config.merge_unit

@@ -1,7 +1,7 @@
-"""Embeddings by the hash of what they were made from. Thread-safe; never looks inside a tensor.
+"""The cache of embeddings, by the hash of what they were made from. Thread-safe; never reads a tensor's values.
 
-An embedding that somebody pins stays. Those that nobody pins are kept up to a limit in bytes, the least recently used
-leave first. Of several that want the same missing embedding at once, one is told to encode it.
+Pinned embeddings stay. Unpinned ones are kept up to a limit in bytes; the least recently used are evicted first. Of
+several callers that want the same missing embedding at once, one is told to encode it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Lookup(Enum):
-    """Where an embedding stands: it is here; somebody is encoding it; it is missing, and whom `EmbeddingStore.begin`
-    tells so is to encode it."""
+    """The state of an embedding: stored, being encoded, or missing. The caller that `EmbeddingStore.begin` answers with
+    MISSING must encode it."""
 
     READY = "ready"
     IN_FLIGHT = "in flight"
@@ -28,8 +28,8 @@ class Lookup(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """Counts now, and since the start where the name says total. A hit is a `begin` that found the embedding there or
-    being made, a miss one that had it encoded."""
+    """Counts of the present; names with `total` count since the start. A hit is a `begin` that found the embedding
+    stored or being encoded; a miss is one that had it encoded."""
 
     num_entries: int
     pinned_bytes: int
@@ -40,7 +40,7 @@ class StoreStats:
 
 
 class EmbeddingStore:
-    """Keeps embeddings [R, hidden] by 32-byte hash; `limit_bytes` bounds those that nobody pins (0 keeps none)."""
+    """Keeps embeddings [R, hidden] by 32-byte hash; `limit_bytes` bounds the unpinned ones (0 keeps none)."""
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes >= 0
@@ -65,13 +65,13 @@ class EmbeddingStore:
             self._on_change = on_change
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether the embedding is there, or being made. Counts as no use of it."""
+        """Return whether the embedding is stored or being encoded. Does not count as a use."""
         with self._lock:
             return key in self._entries or key in self._in_flight
 
     def begin(self, key: bytes, *, can_encode: bool = True) -> Lookup:
-        """Ask for an embedding. After MISSING the caller owes a `put` or a `fail`. Without `can_encode` it owes
-        nothing, and MISSING changes nothing."""
+        """Ask for an embedding. After MISSING the caller must call `put` or `fail`. Without `can_encode` it need not,
+        and MISSING changes nothing."""
         with self._lock:
             found = self._find(key)
             if found is Lookup.MISSING and not can_encode:
@@ -86,7 +86,7 @@ class EmbeddingStore:
             return found
 
     def find(self, key: bytes) -> Lookup:
-        """Where an embedding stands now. Counts as no use of it."""
+        """Return the state of an embedding. Does not count as a use."""
         with self._lock:
             return self._find(key)
 
@@ -96,7 +96,7 @@ class EmbeddingStore:
         return Lookup.IN_FLIGHT if key in self._in_flight else Lookup.MISSING
 
     def put(self, key: bytes, embedding: Tensor) -> None:
-        """Store what was encoded. The tensor is the store's from now on and must not share memory with others."""
+        """Store an encoded embedding. The store owns the tensor from now on; it must not share memory with others."""
         with self._lock:
             self._in_flight.discard(key)
             if key in self._entries:
@@ -111,20 +111,20 @@ class EmbeddingStore:
             self._on_change(key)
 
     def fail(self, key: bytes) -> None:
-        """Encoding failed: the next `begin` is told to encode."""
+        """Note that encoding failed: the next `begin` returns MISSING again."""
         with self._lock:
             self._in_flight.discard(key)
             self._on_change(key)
 
     def get(self, key: bytes) -> Tensor | None:
-        """The embedding, if it is there."""
+        """Return the embedding, or None if it is not stored."""
         with self._lock:
             if key in self._entries:
                 self._touch(key)
             return self._entries.get(key)
 
     def pin(self, key: bytes, holder: Hashable) -> None:
-        """Keep an embedding, or one that is still to come, until `holder` unpins it. Pinning twice is pinning once."""
+        """Keep an embedding, stored now or later, until `holder` unpins it. Pinning again has no effect."""
         with self._lock:
             holders = self._pins.setdefault(key, set())
             holders.add(holder)
@@ -134,7 +134,7 @@ class EmbeddingStore:
                 self._pinned_bytes += self._entries[key].nbytes
 
     def clear(self) -> None:
-        """Drop all embeddings: those that somebody pins when nobody does any more."""
+        """Drop all embeddings; pinned ones are dropped with their last pin."""
         with self._lock:
             self._leaving = set(self._pins)
             for key in self._unpinned:
@@ -144,7 +144,7 @@ class EmbeddingStore:
             self._unpinned_bytes = 0
 
     def unpin(self, key: bytes, holder: Hashable) -> None:
-        """`holder` needs the embedding no more. Unpinning what it does not hold does nothing."""
+        """Release the pin of `holder`. Without such a pin this does nothing."""
         with self._lock:
             holders = self._pins.get(key)
             if holders is None or holder not in holders:

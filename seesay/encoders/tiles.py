@@ -1,4 +1,4 @@
-"""An encoder for towers that take pictures, or tiles of pictures, of one size."""
+"""The encoder of towers whose pictures, or tiles of pictures, all have one size."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from seesay.encoders.pixels import PatchLoader
 
 
 class TileEncoder:
-    """`model` turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size], in its parameters'
-    dtype and on their device.
+    """Encodes with `model`, which turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size],
+    in the dtype and on the device of its parameters.
 
     Features: `pixels` uint8 [tiles, height, width, 3], or the frames of `PatchLoader` and `num_tiles`. `tile_size` is
     (height, width), `patch_size` (ph, pw).
@@ -42,19 +42,20 @@ class TileEncoder:
         self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
-        """The items' normalized tiles, one item after another: float32 [tiles, H, W, 3] on the tower's device."""
+        """Return the items' normalized tiles, one item after another: float32 [tiles, H, W, 3] on the tower's
+        device."""
         pixels = upload([item["pixels"] for item in features], self.device)
         return self._normalizer(torch.cat(pixels), channel_dim=3)
 
     def _load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
-        """The items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
+        """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
         if self.device.type == "cpu":
             return cut_patches(self.load_pixels(*features), self._patch_size)
         vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
         return vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
 
     def _send_tiles(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Tiles as frames that keep their size."""
+        """Return tiles as frames that keep their size."""
         patch = (1, *self._patch_size)
         return {"frames": item["pixels"], "sizes": (self._tile_size,), "resample": "bilinear", "patch": patch}
 
@@ -66,7 +67,7 @@ class TileEncoder:
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """Rows [tiles · R, hidden_size] for every item, from one call of the tower."""
+        """Return rows [tiles · R, hidden_size] for every item, from one call of the tower."""
         patches = self._load_patches(features)
         rows = self._graphed(patches, len(patches), self.dtype)
         return [part.flatten(0, 1) for part in torch.split(rows, list(map(_count_tiles, features)))]

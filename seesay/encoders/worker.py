@@ -35,15 +35,15 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.005
 ENOUGH_UNITS = 8192
-"""On a GPU no batch is made larger than this: with as many rows its matrix products have reached their rate, and more
-would only keep the first picture waiting for the last."""
+"""Most units of a batch on a GPU: with so many rows the matrix products reach their full rate, and a larger batch would
+only delay its first picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeTiming:
-    """Seconds an item waited for its batch, and seconds its batch took. Both 0 for an embedding that was there.
+    """Seconds an item waited for its batch, and seconds its batch took; both 0 for a stored embedding.
 
-    started_s: when its batch began, a `time.perf_counter()` reading."""
+    started_s: the start of the batch, a `time.perf_counter()` reading."""
 
     queue_s: float = 0.0
     encode_s: float = 0.0
@@ -58,7 +58,7 @@ class _Queued:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Launched:
-    """A batch whose work is queued on a GPU; `wait` returns when it is done. `sums` has the sum of each embedding."""
+    """A batch whose work is queued on a GPU. `wait` returns when it is done; `sums` holds the sum of each embedding."""
 
     batch: Sequence[_Queued]
     embeddings: Sequence[Tensor]
@@ -69,14 +69,14 @@ class _Launched:
 
 class EncoderWorker:
     """Feeds `encoder` in batches of at most `config.max_batch_size` items and `config.max_batch_tokens` units; a larger
-    item goes alone. An embedding that is not finite, or has not `embedding_size` columns, is not kept. On a GPU it has
-    a stream of its own, which gives way to urgent ones; while one batch is computed the next is launched behind it.
+    item is encoded alone. An embedding that is not finite, or does not have `embedding_size` columns, is not kept. On a
+    GPU the tower runs on a low-priority stream of its own, and the next batch is launched while one is computed.
 
-    on_ready(hash, timing): the embedding was put into `store`. on_failed(hash, error): it could not be made; `error` is
-    a `RequestError`. Both are called from the worker's thread, or from that of `submit`, and must be quick. Either may
-    arrive late: an embedding that nobody pins may have left by then, and been asked for again.
-    is_more_coming(): whether further items are about to be submitted; on the CPU a batch that is not full then waits
-    for them, at most `max_wait_s` in all. pacer: when its calls are computed beside steps of the language engine.
+    on_ready(hash, timing): the embedding is in `store`. on_failed(hash, error): encoding failed with `error`, a
+    `RequestError`. Both are called in the worker's thread or in that of `submit`, and must be quick. By the time they
+    are handled, an unpinned embedding may have been evicted and asked for again.
+    is_more_coming(): whether further items will be submitted soon; on the CPU a batch that is not full then waits for
+    them, at most `max_wait_s` in all. pacer: decides when tower calls run beside steps of the language engine.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class EncoderWorker:
         max_wait_s: float = 0.2,
         pacer: TowerPacer | None = None,
     ) -> None:
-        self._encoder: Encoder | None = encoder  # None: closed, its weights are free
+        self._encoder: Encoder | None = encoder  # None once closed, so that its weights are freed
         self._store = store
         self._embedding_size = embedding_size
         self._stream = make_stream(encoder.device, is_urgent=False)
@@ -115,16 +115,16 @@ class EncoderWorker:
         self.num_restarts = 0
         self.num_not_finite = 0
         self._sizes: dict[int, int] = {}  # of calls: number of items → number of calls
-        synchronize(encoder.device)  # its weights may just have been loaded on another stream
+        synchronize(encoder.device)  # its weights may have been loaded on another stream just now
         self._thread = self._start_thread()
 
     @property
     def num_queued(self) -> int:
-        """Items that wait for their batch."""
+        """Number of items that wait for their batch."""
         return len(self._queue)
 
     def call_sizes(self) -> tuple[tuple[int, int], ...]:
-        """(items in a call of the tower, number of such calls), ascending."""
+        """Return (items in a call of the tower, number of such calls), ascending."""
         with self._changed:
             return tuple(sorted(self._sizes.items()))
 
@@ -145,7 +145,8 @@ class EncoderWorker:
         return lookup is not Lookup.MISSING or item.has_arrays
 
     def close(self) -> None:
-        """Finish the batch in hand, fail what is queued, end the thread, let go of the encoder. Further items fail."""
+        """Finish the current batch, fail the queued items, end the thread and release the encoder. Further items
+        fail."""
         with self._changed:
             self._is_closing = True
             queued = list(self._queue)
@@ -172,8 +173,8 @@ class EncoderWorker:
         return thread
 
     def _run(self) -> None:
-        """Encode batches until closed. What escapes from here is no item's fault: the items in hand fail, and a fresh
-        thread goes on with the rest."""
+        """Encode batches until closed. An exception that escapes is not the fault of an item: the items of the current
+        batches fail, and a new thread continues with the rest."""
         try:
             with on_stream(self._stream):
                 while True:
@@ -182,7 +183,7 @@ class EncoderWorker:
                         self._encode(batch)
                     elif not self._launched:
                         return
-                    # With more to launch, one batch is left to compute meanwhile.
+                    # While more is queued, leave one batch computing and launch the next.
                     while len(self._launched) > bool(self._queue):
                         self._finish(self._launched.popleft())
         except BaseException as error:
@@ -190,7 +191,7 @@ class EncoderWorker:
             self._recover(error)
 
     def _recover(self, error: BaseException) -> None:
-        """Fail what the dead thread had in hand, or, when it could not even take a batch, what is queued."""
+        """Fail the items that the dead thread was encoding, or all queued ones if it failed before it took any."""
         with self._changed:
             if not self._in_hand:
                 self._in_hand = list(self._queue)
@@ -209,13 +210,13 @@ class EncoderWorker:
                 self._thread = self._start_thread()
 
     def _take_batch(self) -> list[_Queued]:
-        """Wait for items and take a batch of them in hand. Empty when closing, or when none wait while others are
-        computed."""
+        """Wait for items, and take a batch of them. Empty when closing, or when nothing is queued while batches are
+        being computed."""
         with self._changed:
             while not self._queue and not self._launched and not self._is_closing:
                 self._changed.wait()
         deadline_s = time.perf_counter() + self._max_wait_s
-        # The callback is asked without our lock: it may take one of its own.
+        # Called without holding the lock: the callback may take a lock of its own.
         while not self._is_batch_full() and self._is_more_coming():
             remaining_s = deadline_s - time.perf_counter()
             if remaining_s <= 0:
@@ -228,7 +229,7 @@ class EncoderWorker:
         return batch
 
     def _count_batch(self) -> int:
-        """How many of the first queued items make the next batch."""
+        """Return how many of the first queued items form the next batch."""
         num_units = 0
         for count, entry in enumerate(self._queue):
             num_units += entry.item.num_units
@@ -237,7 +238,7 @@ class EncoderWorker:
         return len(self._queue)
 
     def _is_batch_full(self) -> bool:
-        """Whether waiting could not make the next batch larger."""
+        """Return whether the next batch cannot grow by waiting."""
         with self._changed:
             count = self._count_batch()
             if self._is_closing or count < len(self._queue) or count == self._max_batch_size:
@@ -245,8 +246,8 @@ class EncoderWorker:
             return sum(entry.item.num_units for entry in self._queue) >= self._max_units
 
     def _encode(self, batch: Sequence[_Queued]) -> None:
-        """Encode a batch and answer for each item, on a GPU when it is done. One that runs out of memory is halved; one
-        that fails otherwise is retried item by item, so that only the bad one fails."""
+        """Encode a batch, and report each item; on a GPU later, when the batch is done. A batch that runs out of memory
+        is halved; one that fails otherwise is retried item by item, so that only the bad item fails."""
         started_s = time.perf_counter()
         try:
             embeddings = self._call_encoder([entry.item for entry in batch])
@@ -263,7 +264,7 @@ class EncoderWorker:
         self._encode_smaller(batch, failure)
 
     def _finish(self, launched: _Launched) -> None:
-        """Wait for a batch, and answer for its items."""
+        """Wait for a batch, and report its items."""
         with self.activity:
             launched.wait()
         encode_s = time.perf_counter() - launched.started_s
@@ -281,7 +282,8 @@ class EncoderWorker:
             self._in_hand.remove(entry)
 
     def _encode_smaller(self, batch: Sequence[_Queued], error: Exception) -> None:
-        """Go on after a failed call, outside of its `except`, where its frames would keep tensors alive."""
+        """Retry after a failed call. Called outside of its `except` block, where the traceback would keep tensors
+        alive."""
         is_memory = is_out_of_memory(error)
         if len(batch) == 1:
             self._fail(batch[0], _make_failure(batch[0].item, error, is_memory=is_memory))
@@ -293,7 +295,7 @@ class EncoderWorker:
             self._encode(batch[start : start + size])
 
     def _call_encoder(self, items: Sequence[MediaItem]) -> list[Tensor]:
-        """One call of the tower. Returns tensors that own their memory, and on a GPU are still to be computed."""
+        """Call the tower once. Returns tensors that own their memory; on a GPU they are still being computed."""
         import torch
 
         with self._changed:
@@ -316,13 +318,13 @@ class EncoderWorker:
         expected = (len(item.slots), self._embedding_size)
         if tuple(embedding.shape) != expected:
             raise RuntimeError(
-                f"the encoder made an embedding of shape {list(embedding.shape)} for a prompt with {len(item.slots)} "
-                f"places for it: it takes {list(expected)}"
+                f"the encoder must make an embedding of shape {list(expected)} for an item with {len(item.slots)} "
+                f"places in the prompt, got {list(embedding.shape)}"
             )
         if embedding.device.type != device.type or not embedding.is_floating_point():
             raise RuntimeError(
-                f"the encoder made an embedding of {embedding.dtype} on {embedding.device}; it takes floating point "
-                f"numbers on {device}"
+                f"the encoder must make floating point embeddings on {device}, got {embedding.dtype} on "
+                f"{embedding.device}"
             )
 
     def _fail(self, entry: _Queued, error: RequestError) -> None:
@@ -333,14 +335,14 @@ class EncoderWorker:
 
 
 def _detach_memory(embedding: Tensor) -> Tensor:
-    """The embedding in memory of its own: a view would keep its whole batch alive, uncounted."""
+    """Return the embedding in memory of its own: a view would keep the memory of its whole batch alive, uncounted."""
     is_view = embedding.untyped_storage().nbytes() > embedding.nbytes
     return embedding.clone() if is_view else embedding.contiguous()
 
 
 def _add_up(embeddings: Sequence[Tensor]) -> HostCopy:
-    """The sum of each embedding, float32 on its way to the host. That of finite numbers is finite: a tower's are far
-    from the limits of float32."""
+    """Start copying the sum of each embedding, in float32, to the host. Sums of finite embeddings are finite: their
+    values are far from the limits of float32."""
     import torch
 
     return HostCopy(torch.stack([embedding.sum(dtype=torch.float32) for embedding in embeddings]))
