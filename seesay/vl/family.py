@@ -55,7 +55,7 @@ NESTED_DECODER = {
 }
 """Tensor names of a decoder inside of a vision-language model, with its head inside (older) or beside it (newer)."""
 NESTED_FRONTS = ("", "model.")
-"""What tensor names of a tower in such a checkpoint begin with: nothing (older), or the model's attribute (newer)."""
+"""Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
 
 _MAX_SHOWN = 8
 

@@ -149,7 +149,7 @@ class MediaFront:
         family, modality = self._family, part.modality
         if modality not in family.modalities:
             takes = ", ".join(m.value for m in family.modalities) or "no media"
-            message = f"this model takes {takes}; the request holds a {modality.value}"
+            message = f"this model takes {takes}, not {modality.value} input"
             raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
         known = DECODE_OPTIONS[modality]
         options = family.resolve_options(modality, {k: v for k, v in part.options.items() if k not in known})

@@ -211,7 +211,7 @@ def test_text_models_take_no_media(name: str, tiny_checkpoint: Callable[[str], P
     family, tokenizer = load_family(tiny_checkpoint(name))
     assert family.markers == {} and family.modalities == () and family.largest_input() is None
     front = MediaFront(family, VisionConfig(), MediaLimits())
-    with pytest.raises(RequestError, match="this model takes no media; the request holds a image"):
+    with pytest.raises(RequestError, match="this model takes no media, not image input"):
         front.open([MediaPart(modality=IMAGE, source=b"")])
     front.close()
     with pytest.raises(CheckpointError, match="no vision tower"):

@@ -96,5 +96,5 @@ def _as_array(source: Any) -> Any:
 
 
 def _is_plain(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array is a picture uint8 [H, W, 3], which needs no conversion."""
+    """Return whether an array is a picture uint8 [H, W, 3], which needs no conversion."""
     return array.ndim == 3 and array.dtype == np.uint8 and array.shape[2] == 3 and array.size > 0

@@ -1,4 +1,4 @@
-"""What a container says about its video, and the frame rate that follows from the times of its frames."""
+"""Facts about a video, and the frame rate that follows from the times of its frames."""
 
 from __future__ import annotations
 

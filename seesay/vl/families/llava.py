@@ -154,7 +154,7 @@ class Llava(Family):
         return ClipEncoder(model, PixelNormalizer(**self._pixels.statistics))
 
     def _used_tower_name(self, name: str) -> str | None:
-        """The tower's name of a tensor; None for layers above the last whose output is used."""
+        """Return the tower's name of a tensor; None for layers above the last one whose output is used."""
         parameter = self.weights.tower_name(name)
         if parameter is not None and is_layer_above(parameter, "tower.encoder.layers.", max(self._feature_layers)):
             return None
