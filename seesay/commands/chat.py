@@ -43,7 +43,7 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="a video clip for the first message; may be repeated",
+        help="a video for the first message; may be repeated",
     )
     group.add_argument("--prompt", metavar="TEXT", help="answer this message and exit; - reads it from standard input")
     group.add_argument("--load", metavar="FILE", help="continue a conversation that /save wrote as .json")
@@ -91,7 +91,7 @@ def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal)
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     add_chat_options(parser)
-    group = parser.add_argument_group("pictures and video clips")
+    group = parser.add_argument_group("pictures and videos")
     options.add_media_options(group, max_bytes="256 MiB", max_pixels="179 million", max_items="1024")
     options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
@@ -126,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="chat",
-    summary="chat with a model about pictures and video clips, in the terminal",
+    summary="chat with a model about pictures and videos, in the terminal",
     add_arguments=_add_arguments,
     run=_run,
     usage="[OPTIONS] [MODEL]",

@@ -327,7 +327,7 @@ ACTIONS: dict[str, _Action] = {
     ),
     "video": _Action(
         usage="/video PATH ...",
-        summary="attach video clips to your next message",
+        summary="attach videos to your next message",
         run=lambda loop, text: loop._attach_kind("video", text),
     ),
     "retry": _Action(usage="/retry", summary="answer the last question again", run=ChatLoop._retry),

@@ -25,7 +25,7 @@ _ANY_SIZE = MediaLimits(max_pixels=1 << 60)  # the model or server that answers 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A picture or clip. `source` is the text that the user typed. `url` is sent: the same URL, or the file as a data
+    """A picture or video. `source` is the text that the user typed. `url` is sent: the same URL, or the file as a data
     URL. `name` is `source`, shortened for display.
     """
 

@@ -249,7 +249,7 @@ def _json_object(option: str, text: str | None) -> dict[str, Any] | None:
     return value
 
 
-# --- pictures and clips ----------------------------------------------------------------------------------------------
+# --- pictures and videos ----------------------------------------------------------------------------------------------
 
 
 def add_media_options(group: argparse._ArgumentGroup, *, max_bytes: str, max_pixels: str, max_items: str) -> None:

@@ -157,7 +157,7 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_media_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("pictures and video clips in requests")
+    group = parser.add_argument_group("pictures and videos in requests")
     group.add_argument(
         "--allowed-local-media-path",
         metavar="FOLDER",

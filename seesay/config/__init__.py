@@ -213,7 +213,7 @@ _MEDIA_THREADS = min(16, max(4, os.cpu_count() or 4))
 class VisionConfig:
     """Options of the vision encoder and of media preprocessing.
 
-    max_batch_size: largest number of pictures or clips in one call of the vision tower.
+    max_batch_size: largest number of pictures or videos in one call of the vision tower.
     max_batch_tokens: largest number of input patches in one call; a larger item gets a call of its own.
     embedding_cache_bytes: size of the cache of embeddings; 0 turns it off.
     feature_cache_bytes: size of the cache of preprocessed pictures; 0 turns it off.
@@ -385,10 +385,10 @@ class MediaLimits:
     allowed_media_domains: the only hosts of http(s) URLs and of their redirects. "example.com" is that host only,
         "*.example.com" all of its subdomains.
 
-    One picture or clip: `max_bytes` as sent, `max_pixels` in a picture or frame, `max_frames` taken from a clip of at
+    One picture or video: `max_bytes` as sent, `max_pixels` in a picture or frame, `max_frames` taken from a video of at
     most `max_duration_s`. Frames with more than `max_clip_pixels` in total are scaled down while they are decoded.
 
-    One request: `max_items` pictures and clips, `max_total_bytes` as sent, `max_total_pixels` as decoded, and
+    One request: `max_items` pictures and videos, `max_total_bytes` as sent, `max_total_pixels` as decoded, and
     `timeout_s` seconds until all of them are fetched, including redirects.
     """
 

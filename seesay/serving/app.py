@@ -52,7 +52,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> F
     """Return the ASGI app of the server. It answers with `engine`, which the caller closes.
 
     `app.state.server` is the `ServerState`. Build the engine with `media_limits=settings.media`: the engine enforces
-    the limits on pictures and clips.
+    the limits on pictures and videos.
     """
     state = ServerState.build(engine, settings or ServerSettings())
     app = FastAPI(

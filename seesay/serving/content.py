@@ -19,8 +19,8 @@ _EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _UNSUPPORTED_PARTS = {
     "image_embeds": "send the picture itself, as image_url",
-    "input_audio": "this server takes text, pictures and clips",
-    "file": "this server takes text, pictures and clips",
+    "input_audio": "this server takes text, pictures and videos",
+    "file": "this server takes text, pictures and videos",
 }
 
 
@@ -42,10 +42,10 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
 
 
 def check_num_media(num_media: int, limits: MediaLimits, param: str) -> None:
-    """Raise `ApiError` 400 for more pictures and clips than a request may have."""
+    """Raise `ApiError` 400 for more pictures and videos than a request may have."""
     if num_media > limits.max_items:
         raise bad_request(
-            f"{param} has {num_media} pictures and clips; at most {limits.max_items} are allowed",
+            f"{param} has {num_media} pictures and videos; at most {limits.max_items} are allowed",
             param,
             code=ErrorCode.MEDIA_TOO_LARGE.value,
         )

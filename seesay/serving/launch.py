@@ -69,7 +69,7 @@ def serve(
     api_keys: keys that the server accepts; the client uses the first.
     ssl: serve https with the files in the environment variables SSL_CERTFILE and SSL_KEYFILE. The client accepts that
         certificate.
-    media_limits: limits on the size and the sources of pictures and clips. By default local paths are refused.
+    media_limits: limits on the size and the sources of pictures and videos. By default local paths are refused.
     settings: further fields of `seesay.serving.ServerSettings`.
 
     Raises ConfigError for a wrong option and for a port in use, CheckpointError for a model that cannot be loaded, and

@@ -42,8 +42,8 @@ class ServerMetrics:
         self._prompt = counter("seesay_prompt_tokens", "prompt tokens")
         self._generated = counter("seesay_generated_tokens", "tokens generated")
         self._cached = counter("seesay_cached_prompt_tokens", "prompt tokens that came from the prefix cache")
-        self._vision = counter("seesay_vision_tokens", "prompt positions that hold embeddings of pictures or clips")
-        self._media = counter("seesay_media_items", "pictures and clips of answered requests", ("modality",))
+        self._vision = counter("seesay_vision_tokens", "prompt positions that hold embeddings of pictures or videos")
+        self._media = counter("seesay_media_items", "pictures and videos of answered requests", ("modality",))
         self._prompt_size = histogram("seesay_request_prompt_tokens", "tokens of a prompt", _TOKENS)
         self._answer_size = histogram("seesay_request_generated_tokens", "tokens of an answer", _TOKENS)
         self._first = histogram("seesay_time_to_first_token_seconds", "from submission to the first token", _SECONDS)
@@ -94,7 +94,7 @@ class ServerMetrics:
 
 
 def media_of(request: GenerationRequest) -> list[MediaPart]:
-    """Return the pictures and clips of a request."""
+    """Return the pictures and videos of a request."""
     found = list(request.media)
     if not isinstance(request.prompt, str):
         messages = (message for message in request.prompt if isinstance(message, Message))
@@ -122,7 +122,7 @@ class _EngineCollector(Collector):
             ("engine_preparing", "requests whose template, media or tokens are being prepared", stats.num_preparing),
             ("engine_running", "sequences in the running batch", stats.num_running),
             ("engine_waiting", "sequences that wait for a place in the running batch", stats.num_waiting),
-            ("encode_queue", "pictures and clips that wait for the vision tower", stats.num_encode_queued),
+            ("encode_queue", "pictures and videos that wait for the vision tower", stats.num_encode_queued),
             ("kv_blocks", "blocks of the KV cache", stats.num_kv_blocks),
             ("kv_blocks_used", "blocks that sequences hold", stats.num_used_kv_blocks),
             ("kv_blocks_cached", "free blocks that the prefix cache can still find", stats.num_cached_kv_blocks),
@@ -138,7 +138,7 @@ class _EngineCollector(Collector):
             ("prefix_queried_tokens", "prompt tokens looked up in the prefix cache", stats.total_prefix_queried_tokens),
             ("prefix_hit_tokens", "prompt tokens found in the prefix cache", stats.total_prefix_hit_tokens),
             ("kv_host_loads", "KV blocks copied back from host memory", stats.total_host_kv_loads),
-            ("encoder_items", "pictures and clips encoded", stats.total_encoder_items),
+            ("encoder_items", "pictures and videos encoded", stats.total_encoder_items),
             ("nonfinite", "requests and pictures for which NaN or infinity was computed", stats.total_not_finite),
             ("encoder_restarts", "encoder workers that died and were restarted", stats.total_encoder_restarts),
             ("engine_restarts", "engine processes that died or hung", stats.total_engine_restarts),
@@ -147,7 +147,7 @@ class _EngineCollector(Collector):
         yield self._make_part_gauge(self._engine.fault)
         yield self._make_cache_counter(stats)
         yield _make_histogram("seesay_step_rows", "sequences per engine step", stats.step_sizes)
-        yield _make_histogram("seesay_encoder_batch_size", "pictures and clips per encoder call", stats.encode_sizes)
+        yield _make_histogram("seesay_encoder_batch_size", "pictures and videos per encoder call", stats.encode_sizes)
 
     @staticmethod
     def _make_part_gauge(fault: Fault | None) -> GaugeMetricFamily:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def tokenize_prompt(state: ServerState, request: GenerationRequest, field: str = "messages") -> list[int]:
-    """Return the token ids of a request's prompt, including the placeholders of pictures and clips.
+    """Return the token ids of a request's prompt, including the placeholders of pictures and videos.
 
     `field` is the API's name of the prompt. Raises the same `ApiError` as answering the request would, and 504 after
     `request_timeout_s`.

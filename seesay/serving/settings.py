@@ -35,7 +35,7 @@ class ServerSettings:
     unknown_fields: 'refuse' requests with unknown fields, or 'ignore' the fields and name them in a `Warning` header.
     max_stored_responses: number of answers of /v1/responses that are stored for `previous_response_id`.
     log_level, max_log_len: as in `pipeline`. Prompts are logged at INFO and DEBUG only, cut to max_log_len characters.
-    media: limits on the size and the sources of pictures and clips. Give the engine the same limits.
+    media: limits on the size and the sources of pictures and videos. Give the engine the same limits.
     ssl_certfile, ssl_keyfile, ssl_keyfile_password: serve https.
     """
 

@@ -17,7 +17,7 @@ STOPPED = "Stopped."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The server's report on an answer: `usage`, stage times in seconds, and a report on each picture and clip of the
+    """The server's report on an answer: `usage`, stage times in seconds, and a report on each picture and video of the
     whole conversation, in order. `first_s` and `total_s` are measured here, for servers that report no times."""
 
     usage: Mapping[str, Any] = field(default_factory=dict)

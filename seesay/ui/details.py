@@ -54,7 +54,7 @@ def make_details(seen: Seen, files: Sequence[str], earlier_files: Sequence[str] 
 
 
 def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
-    """Return the card of one picture or clip as the model received it. `picture` is its HTML."""
+    """Return the card of one picture or video as the model received it. `picture` is its HTML."""
     width, height = report["width"], report["height"]
     resized_width, resized_height = report["resized_width"], report["resized_height"]
     size = f"{width}{_TIMES}{height}"

@@ -24,7 +24,7 @@ def make_address(path: str) -> str:
 
 
 def make_reference(path: str) -> str:
-    """Return HTML of a picture or clip as it was uploaded. The browser loads it when it becomes visible."""
+    """Return HTML of a picture or video as it was uploaded. The browser loads it when it becomes visible."""
     name = escape(Path(path).name)
     if is_video(path):
         return (
@@ -34,7 +34,8 @@ def make_reference(path: str) -> str:
 
 
 def make_thumbnail(path: str, report: Mapping[str, Any]) -> str:
-    """Return HTML of a picture with its grid, or of a clip. Empty if the file does not exist or cannot be read here."""
+    """Return HTML of a picture with its grid, or of a video. Empty if the file does not exist or cannot be read
+    here."""
     if is_video(path):
         return make_reference(path)
     try:

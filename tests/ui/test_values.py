@@ -71,11 +71,11 @@ def test_wrong_models_and_servers_raise_what_the_command_line_shows() -> None:
 
 def test_options_that_would_do_nothing_are_refused() -> None:
     pytest.importorskip("gradio")
-    with pytest.raises(ConfigError, match="api_key is for a server behind a URL"):
+    with pytest.raises(ConfigError, match="api_key requires the URL of a server"):
         app.run_webui("seesay-demo", server_port=0, api_key="key")
-    with pytest.raises(ConfigError, match="backend_config is for a model"):
+    with pytest.raises(ConfigError, match="backend_config cannot be set for a running server"):
         app.run_webui("http://127.0.0.1:9", server_port=0, backend_config=EngineConfig(session_len=5))
-    with pytest.raises(ConfigError, match="max_queue is for a model"):
+    with pytest.raises(ConfigError, match="max_queue cannot be set for a running server"):
         app.run_webui("http://127.0.0.1:9", server_port=0, max_queue=5)
 
 
@@ -160,8 +160,11 @@ def test_thumbnails_of_files_that_are_gone_or_no_pictures_are_left_out(picture: 
         (APIError("messages[2].content[0].image_url: the data URL is broken", status=400), "The data URL is broken."),
         (APIError("data URL of 1,234 characters is no picture", status=400), "This file is no picture."),
         (APIError("", status=500), "The server gave no reason."),
-        (FileNotFoundError("x"), "A file of this conversation is gone: clear the conversation and upload it again."),
-        (KeyError("x"), "Something went wrong in the WebUI (KeyError): its log says more."),
+        (
+            FileNotFoundError("x"),
+            "A file of this conversation no longer exists: clear the conversation and upload it again.",
+        ),
+        (KeyError("x"), "Something went wrong in the WebUI (KeyError): see its log."),
     ],
 )
 def test_errors_are_sentences(error: Exception, sentence: str) -> None:

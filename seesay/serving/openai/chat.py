@@ -51,7 +51,7 @@ def make_router(state: ServerState) -> APIRouter:
         },
     )
     async def create_chat_completion(body: ChatCompletionRequest, http: Request) -> Response:
-        """Answer a conversation, pictures and clips included."""
+        """Answer a conversation, pictures and videos included."""
         reply = await off_loop(http, ChatReply, state, body, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)

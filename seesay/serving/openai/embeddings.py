@@ -37,7 +37,7 @@ class EmbeddingRequest(RequestModel):
 
     input: SkipValidation[Prompts | None] = Field(None, description="texts, or token ids")
     messages: SkipValidation[ChatMessages | None] = Field(
-        None, description="extension: a conversation, which may contain pictures and clips; it gets one embedding"
+        None, description="extension: a conversation, which may contain pictures and videos; it gets one embedding"
     )
     encoding_format: Literal["float", "base64"] | None = None
     user: str | None = Field(None, max_length=512)

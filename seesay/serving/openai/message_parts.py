@@ -62,7 +62,7 @@ Content = Annotated[TextContent | ImageContent | VideoContent, Field(discriminat
 
 
 class ChatMessage(StrictModel):
-    """One turn. Pictures and clips may appear between texts in any order, in any turn."""
+    """One turn. Pictures and videos may appear between texts in any order, in any turn."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Content] | None = None

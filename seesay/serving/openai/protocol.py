@@ -277,7 +277,7 @@ class CompletionRequest(SamplingFields):
 
 
 class PromptTokensDetails(AnswerModel):
-    """cached_tokens: from the prefix cache. vision_tokens: hold embeddings of pictures and clips (extension)."""
+    """cached_tokens: from the prefix cache. vision_tokens: hold embeddings of pictures and videos (extension)."""
 
     cached_tokens: int = 0
     vision_tokens: int = 0
@@ -320,8 +320,8 @@ class ChatChoice(AnswerModel):
 
 
 class SeenMedia(AnswerModel):
-    """How the model saw a picture or clip: its original size and its size in the model, in pixels; the number of pieces
-    for the vision tower and of tokens; and whether it was cached, so that the tower did not run."""
+    """How the model saw a picture or video: its original size and its size in the model, in pixels; the number of
+    pieces for the vision tower and of tokens; and whether it was cached, so that the tower did not run."""
 
     modality: Literal["image", "video"]
     num_frames: int

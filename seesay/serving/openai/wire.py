@@ -42,7 +42,7 @@ def make_usage(tally: Tally) -> dict[str, Any]:
 
 def make_details(tally: Tally) -> dict[str, Any]:
     """Return the `seesay` object of an answer whose client asked for timings: seconds per stage, and how the model saw
-    each picture and clip, in the order of the prompt."""
+    each picture and video, in the order of the prompt."""
     timings = {} if tally.timings is None else {k: round(v, 6) for k, v in asdict(tally.timings).items()}
     return {"timings": timings, "media": [asdict(report) for report in tally.media]}
 
