@@ -1,7 +1,7 @@
 """Latency and throughput of the offline pipeline by the steps by which the peers' figures were measured.
 
     python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0] [--max-batch-size 256]
-        [--plot FILE.png]
+        [--max-step-ms 40] [--plot FILE.png]
     python benchmarks/h200.py MODEL_DIR --trace FOLDER [--only single,text,image,shared] [--scale 1.0]
 
 *start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
@@ -58,6 +58,11 @@ def open_pipeline(model: str, vision: Mapping[str, Any] | None = None, **options
 
     config = PytorchEngineConfig(**{"session_len": 16384, "max_batch_size": 256, **options})
     return pipeline(model, config, vision_config=VisionConfig(**(vision or {})))
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those of the options that are not None: the others keep the engine's default."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def run(pipe: Pipeline, requests: Sequence[Request]) -> tuple[int, int]:
@@ -260,6 +265,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
     parser.add_argument("--max-batch-size", type=int, default=256, help="256 is the peers' setting")
+    parser.add_argument("--max-step-ms", type=int, help="as of EngineConfig")
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
     add_plot_option(parser)
     args = parser.parse_args()
@@ -269,7 +275,7 @@ def main() -> None:
     if not 0 < args.scale <= 1 or args.side_px < 1:
         parser.error("--scale is a share, more than 0 and at most 1, and --side-px at least 1")
     started_s = time.perf_counter()
-    pipe = open_pipeline(args.model, max_batch_size=args.max_batch_size)
+    pipe = open_pipeline(args.model, max_batch_size=args.max_batch_size, **given(max_step_ms=args.max_step_ms))
     report(what="start", seconds=round(time.perf_counter() - started_s, 1))
     figures = make_figures(pipe, args.scale, args.side_px)
     warm_up(pipe, args.side_px)

@@ -1,6 +1,7 @@
 """How much running text answers suffer while pictures arrive, by the steps by which the peers were measured.
 
-    python benchmarks/interference.py MODEL_DIR [--scale 1.0] [--side-px 1024] [--lead-s 1.5] [--plot FILE.png]
+    python benchmarks/interference.py MODEL_DIR [--scale 1.0] [--side-px 1024] [--lead-s 1.5] [--max-step-ms 40]
+        [--plot FILE.png]
 
 16 text answers of 800 tokens stream. After 1.5 s, 32 different 1024x1024 pictures arrive, 20 a second, each with a
 short question and 8 tokens to answer. Prints one line `RESULT {JSON}`: the longest gap between two deliveries of any
@@ -21,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import workload
-from h200 import open_pipeline, report
+from h200 import given, open_pipeline, report
 from plotting import Bars, Lines, Panel, add_plot_option, save_plot
 from workload import Request
 
@@ -138,6 +139,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
     parser.add_argument("--lead-s", type=float, default=1.5, help="time that the texts have to themselves")
+    parser.add_argument("--max-step-ms", type=int, help="as of EngineConfig")
     add_plot_option(parser)
     args = parser.parse_args()
 
@@ -152,7 +154,7 @@ def main() -> None:
         return texts, images
 
     work, warm_up = make_work(800, 32, seed=5), make_work(40, 4, seed=7)
-    with open_pipeline(args.model) as pipe:
+    with open_pipeline(args.model, **given(max_step_ms=args.max_step_ms)) as pipe:
         stream_all(pipe, *warm_up, args.lead_s)
         marks = stream_all(pipe, *work, args.lead_s)
     figures = report(what="interference", **summarize(marks))

@@ -143,9 +143,9 @@ class Recording:
         """The relative errors of each model."""
         decode, mixed = self._split()
         return {
-            "decode": _find_errors((times.step_ms(time.shape), time.ms) for time in decode),
-            "mixed": _find_errors((times.step_ms(time.shape), time.ms) for time in mixed),
-            "encode": _find_errors((times.encode_ms(time.num_patches), time.ms) for time in self.encodes),
+            "decode": compare((times.step_ms(time.shape), time.ms) for time in decode),
+            "mixed": compare((times.step_ms(time.shape), time.ms) for time in mixed),
+            "encode": compare((times.encode_ms(time.num_patches), time.ms) for time in self.encodes),
         }
 
     def _split(self) -> tuple[list[StepTime], list[StepTime]]:
@@ -199,8 +199,8 @@ def fit_positive(terms: Sequence[Sequence[float]], ms: Sequence[float]) -> tuple
     return tuple(map(float, coefficients))
 
 
-def _find_errors(pairs: Iterable[tuple[float, float]]) -> Errors:
-    """Of pairs of predicted and measured times."""
+def compare(pairs: Iterable[tuple[float, float]]) -> Errors:
+    """Return the errors of pairs of predicted and measured times."""
     errors = [abs(predicted / measured - 1) for predicted, measured in pairs]
     return Errors(round(max(errors, default=0.0), 4), round(sum(errors) / max(1, len(errors)), 4))
 

@@ -10,7 +10,8 @@ tokens: so the host is never waited for, and the GPU is as warm as under load. E
 CPU it is that of a call. Takes about a minute with a 7B model on an H200.
 
 Prints a line `RESULT {JSON}` for the recording and for each linear model that is fitted to it (see step_model.py), with
-its largest and mean relative error. `--out` keeps the recording.
+its largest and mean relative error, and for what the engine itself measures at start (seesay/llm/step_timing.py): the
+seconds that this takes, and its errors for the recorded steps with prompts. `--out` keeps the recording.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 from h200 import report
 from plotting import Lines, Panel, add_plot_option, save_plot
-from step_model import EncodeTime, Recording, StepShape, StepTime
+from step_model import EncodeTime, Errors, Recording, StepShape, StepTime, compare
 
 from seesay.checkpoint import Checkpoint, resolve_checkpoint
 from seesay.config import EngineConfig
@@ -43,6 +44,7 @@ from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
+from seesay.llm.step_times import StepCosts, StepTimes, StepWork
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Modality, MultimodalInput
 from seesay.vl.family import Family
@@ -301,20 +303,53 @@ def time_calls(
     return sorted(times)
 
 
-def record(model: str, points: Sequence[Point], sides_px: Sequence[int], rounds: int) -> Recording:
+class StartCosts(NamedTuple):
+    """What the engine measures at start, and the seconds that it takes for that."""
+
+    costs: StepCosts
+    seconds: float
+
+    def find_errors(self, recording: Recording) -> Errors:
+        """The relative errors of predictions for the recorded steps with prompts."""
+        times = StepTimes(self.costs)
+        return compare(
+            (1e3 * times.predict(make_work(time.shape)), time.ms)
+            for time in recording.steps
+            if time.shape.num_prompt_tokens
+        )
+
+
+def make_work(shape: StepShape) -> StepWork:
+    return StepWork(
+        shape.num_decode_rows,
+        round(shape.num_decode_rows * shape.decode_context),
+        shape.num_prompt_tokens,
+        shape.num_prompt_tokens * shape.prompt_context,
+    )
+
+
+def measure_at_start(runner: ModelRunner, session_len: int) -> StartCosts:
+    started_s = time.perf_counter()
+    costs = runner.measure_step_costs(session_len=session_len)
+    return StartCosts(costs, time.perf_counter() - started_s)
+
+
+def record(model: str, points: Sequence[Point], sides_px: Sequence[int], rounds: int) -> tuple[Recording, StartCosts]:
     family, runner, encoder = load(model)
     points = get_ready(runner, points)
     device = runner.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
+    at_start = measure_at_start(runner, max(max(point.context, point.start + point.max_chunk) for point in points))
     steps = time_steps(runner, points, rounds)
     encodes = [] if encoder is None else time_calls(family, runner, encoder, sides_px, rounds)
-    return Recording(
+    recording = Recording(
         device=name,
         model=f"{Path(model).name}, {str(runner.dtype).removeprefix('torch.')}",
         source=f"step_times.py, torch {torch.__version__}, median of {rounds}",
         steps=tuple(steps),
         encodes=tuple(encodes),
     )
+    return recording, at_start
 
 
 def make_panels(recording: Recording) -> list[Panel]:
@@ -345,7 +380,7 @@ def main() -> None:
     points = make_grid(max_rows=args.max_rows, max_tokens=args.max_tokens, max_context=args.max_context)
     if not points or args.rounds < 1:
         parser.error("--rounds must be at least 1, and --max-rows, --max-tokens and --max-context must leave a step")
-    recording = record(args.model, points, [int(side) for side in args.sides_px.split(",")], args.rounds)
+    recording, at_start = record(args.model, points, [int(side) for side in args.sides_px.split(",")], args.rounds)
     if args.out is not None:
         recording.save(args.out)
     seconds = round(time.perf_counter() - started_s, 1)
@@ -355,6 +390,7 @@ def main() -> None:
     for name, errors in recording.find_errors(times).items():
         coefficients = [float(f"{value:.4g}") for value in getattr(times, name)]
         report(what="fit", model=name, coefficients_ms=coefficients, **errors._asdict())
+    report(what="at start", seconds=round(at_start.seconds, 3), **at_start.find_errors(recording)._asdict())
     if args.plot is not None:
         save_plot(args.plot, f"{recording.model} on {recording.device}", make_panels(recording))
 

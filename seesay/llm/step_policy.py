@@ -115,9 +115,8 @@ class TimedSteps:
 
     def observe(self, rows: Sequence[Row], seconds: float) -> None:
         """Correct the predictions, by a step that has prompt tokens: others are not sized."""
-        work = measure_work(rows)
-        if work.num_prompt_tokens:
-            self.times.observe(work, seconds)
+        if any(row.num_tokens > 1 for row in rows):
+            self.times.observe(measure_work(rows), seconds)
 
     def _find_duration(self, load: StepLoad, queue: _PromptQueue) -> float:
         """Return how long the next step should take."""
