@@ -52,16 +52,16 @@ class PatchSettings:
     def read(cls, settings: Mapping[str, Any], where: object, default_size: Mapping[str, int]) -> PatchSettings:
         """Read the processor's JSON; `min_pixels` and `max_pixels` override `size`, as in Transformers."""
         size = {**default_size, **(settings.get("size") or {})}
-        factor = settings.get("patch_size", 14) * settings.get("merge_size", 2)
-        budget = int(settings.get("max_video_tokens", 128000) * factor * factor * 0.9)
+        patch_size, merge_size = settings.get("patch_size", 14), settings.get("merge_size", 2)
+        budget = int(settings.get("max_video_tokens", 128000) * (patch_size * merge_size) ** 2 * 0.9)
         return cls(
             pixels=PixelSettings.read(settings, where),
             min_pixels=settings.get("min_pixels") or size["shortest_edge"],
             max_pixels=settings.get("max_pixels") or size["longest_edge"],
             total_pixels=budget if settings.get("cap_pixels_per_frame") else None,
-            patch_size=settings.get("patch_size", 14),
+            patch_size=patch_size,
             temporal_patch_size=settings.get("temporal_patch_size", 2),
-            merge_size=settings.get("merge_size", 2),
+            merge_size=merge_size,
         )
 
     def max_pixels_of(self, options: Mapping[str, int]) -> int:
