@@ -23,14 +23,14 @@ class PlanDeltas:
     def __init__(self) -> None:
         self._num_sent_blocks: dict[int, int] = {}  # by the id of each sequence that runners know
         self._ended: list[int] = []
-        self._begun: list[BegunSequence] = []
+        self._begun: dict[int, BegunSequence] = {}
         self._added: list[AddedBlocks] = []
 
     def begin(self, seq: Sequence) -> None:
         """A sequence is computed from this plan on, with the tokens that are known now."""
         assert seq.seq_id not in self._num_sent_blocks, seq
         self._num_sent_blocks[seq.seq_id] = 0
-        self._begun.append(make_begun(seq))
+        self._begun[seq.seq_id] = make_begun(seq)
 
     def add_blocks(self, seq: Sequence) -> None:
         """Send the blocks of a sequence that runners do not know yet."""
@@ -40,14 +40,18 @@ class PlanDeltas:
             self._added.append(AddedBlocks(seq.seq_id, seq.block_ids[num_sent:]))
 
     def end(self, seq: Sequence) -> None:
-        """A sequence is over or preempted. Nothing happens when runners do not know it."""
-        if self._num_sent_blocks.pop(seq.seq_id, None) is not None:
+        """A sequence is over or preempted. Runners that do not know it hear nothing of it."""
+        if self._num_sent_blocks.pop(seq.seq_id, None) is None:
+            return
+        if self._begun.pop(seq.seq_id, None) is None:
             self._ended.append(seq.seq_id)
+        else:  # begun for a plan that was never made
+            self._added = [added for added in self._added if added.seq_id != seq.seq_id]
 
     def take(self) -> Deltas:
-        """The deltas since the last call. No sequence may have begun and ended since."""
-        taken = Deltas(tuple(self._ended), tuple(self._begun), tuple(self._added))
-        self._ended, self._begun, self._added = [], [], []
+        """The deltas since the last call."""
+        taken = Deltas(tuple(self._ended), tuple(self._begun.values()), tuple(self._added))
+        self._ended, self._begun, self._added = [], {}, []
         return taken
 
 
