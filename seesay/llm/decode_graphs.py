@@ -17,7 +17,8 @@ from seesay.device.streams import GraphRecorder
 from seesay.device.transfers import upload, upload_into
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
-from seesay.llm.step_input import StepRows, find_long
+from seesay.llm.row_table import RowTable
+from seesay.llm.step_input import StepRows
 from seesay.llm.step_sizes import fill_up, row_sizes
 
 _PREVIOUS, _IDS, _PLACES, _SLOTS, _LENS, _IS_LONG, _FAULTS, _POSITIONS = range(8)
@@ -63,8 +64,8 @@ class DecodeGraphs:
         self._caches = caches
         self._block_size = block_size
         self._max_blocks = max_blocks
-        self._scratch = (scratch_block,)
-        self._tables: list[tuple[int, ...]] = [self._scratch] * max_batch_size
+        self._scratch_block = scratch_block
+        self._versions = np.zeros(max_batch_size, dtype=np.int64)  # of the tables on the device; 0: the scratch block
         self._host_table = np.full((max_batch_size, max_blocks), scratch_block, dtype=np.int32)
         device = decoder.device
         self._table = torch.from_numpy(self._host_table).to(device)
@@ -103,15 +104,17 @@ class DecodeGraphs:
         """Whether a graph can compute these rows."""
         return step.is_decode and 0 < len(step.rows) <= self._sizes[-1]
 
-    def run(self, step: StepRows, previous: torch.Tensor | None) -> DecodeOutput:
-        """Compute the rows. `previous` int64: the ids that the step before sampled, to which `step.sources` refer."""
+    def run(self, step: StepRows, table: RowTable, previous: torch.Tensor | None) -> DecodeOutput:
+        """Compute the rows, whose sequences are in `table`. `previous` int64: the ids that the step before sampled, to
+        which `step.sources` refer."""
         count = len(step.rows)
+        slots = np.fromiter((member.slot for member in step.members), dtype=np.int64, count=count)
         size = fill_up(count, self._sizes)
         graph = self._graphs[size]
-        self._update_tables(step, size)
+        self._update_tables(slots, table, size)
         if previous is not None:
             self._numbers[_PREVIOUS, : len(previous)].copy_(previous)
-        upload_into(self._numbers[1:], self._make_numbers(step))
+        upload_into(self._numbers[1:], self._make_numbers(step, slots, table))
         graph.replay()
         output = graph.output
         return DecodeOutput(
@@ -126,51 +129,48 @@ class DecodeGraphs:
         num_lines, width = self._numbers.shape
         numbers = np.zeros((num_lines, width), dtype=np.int64)
         numbers[_PLACES] = width + np.arange(width)
-        numbers[_SLOTS] = self._scratch[0] * self._block_size
+        numbers[_SLOTS] = self._scratch_block * self._block_size
         numbers[_LENS].view(np.int32)[:] = 1
         return numbers[1:]
 
-    def _make_numbers(self, step: StepRows) -> npt.NDArray[np.int64]:
-        """What changes in every step: all lines but the first."""
-        block_size, count = self._block_size, len(step.rows)
+    def _make_numbers(self, step: StepRows, slots: npt.NDArray[np.int64], table: RowTable) -> npt.NDArray[np.int64]:
+        """What changes in every step: all lines but the first. slots: int64 [R], those of the rows in `table`."""
+        block_size, count = self._block_size, len(slots)
         numbers = self._make_scratch_numbers()
         lines = dict(enumerate(numbers[:, :count], start=1))
-        ids, slots, lens, first_positions, in_prompt = [], [], [], [], []
-        for index, (row, member, source) in enumerate(step.parts()):
-            start = row.start
-            ids.append(0 if source >= 0 else member.token_ids[start])
-            slots.append(member.block_ids[start // block_size] * block_size + start % block_size)
-            lens.append(start + 1)
-            first_positions.append(start + member.next_position - member.num_prompt_tokens)
-            if start < member.num_prompt_tokens:
-                in_prompt.append(index)
+        starts = np.fromiter((row.start for row in step.rows), dtype=np.int64, count=count)
         sources = np.array(step.sources)
-        lines[_IDS][:] = ids
+        for index in np.flatnonzero(sources < 0):
+            lines[_IDS][index] = step.members[index].token_ids[starts[index]]
         lines[_PLACES][:] = np.where(sources >= 0, sources, lines[_PLACES])
-        lines[_SLOTS][:] = slots
-        numbers[_LENS - 1].view(np.int32)[:count] = lens
+        blocks = table.block_table[slots, starts // block_size].astype(np.int64)
+        lines[_SLOTS][:] = blocks * block_size + starts % block_size
+        numbers[_LENS - 1].view(np.int32)[:count] = starts + 1
         positions = numbers[_POSITIONS - 1 :, :count]
-        positions[:] = first_positions
-        for index in in_prompt:  # these alone may have a different position on each axis
-            start = step.rows[index].start
+        positions[:] = starts + table.offsets[slots]
+        for index in np.flatnonzero(starts < table.num_prompt_tokens[slots]):
+            start = int(starts[index])  # these alone may have a different position on each axis
             positions[:, index] = step.members[index].positions(start, start + 1)[..., 0]
-        is_long = find_long(step.members, self._decoder.config)
-        if is_long is not None:
-            lines[_IS_LONG][:] = is_long
+        if self._decoder.config.rotary.long_inv_freq is not None:
+            lines[_IS_LONG][:] = table.is_long[slots]
         return numbers
 
-    def _update_tables(self, step: StepRows, size: int) -> None:
+    def _update_tables(self, slots: npt.NDArray[np.int64], table: RowTable, size: int) -> None:
         """Bring the block tables of the first `size` rows to the device if any is new."""
-        changed: dict[int, tuple[int, ...]] = {}
-        longest = 1
-        for index in range(size):
-            blocks = step.members[index].block_ids if index < len(step.rows) else self._scratch
-            longest = max(longest, len(blocks))
-            if blocks is not self._tables[index]:
-                changed[index] = blocks
-                self._host_table[index, : len(blocks)] = blocks
-        if changed:
-            [there] = upload([np.ascontiguousarray(self._host_table[:size, :longest])], self._decoder.device)
-            self._table[:size, :longest].copy_(there)
-            for index, blocks in changed.items():  # not before: the upload may have failed
-                self._tables[index] = blocks
+        count = len(slots)
+        versions = np.zeros(size, dtype=np.int64)
+        versions[:count] = table.versions[slots]
+        changed = np.flatnonzero(versions != self._versions[:size])
+        if not len(changed):
+            return
+        num_blocks = table.num_blocks[slots]
+        longest = int(num_blocks.max())
+        for index in changed:
+            if index < count:
+                used = num_blocks[index]
+                self._host_table[index, :used] = table.block_table[slots[index], :used]
+            else:
+                self._host_table[index, 0] = self._scratch_block
+        [there] = upload([np.ascontiguousarray(self._host_table[:size, :longest])], self._decoder.device)
+        self._table[:size, :longest].copy_(there)
+        self._versions[changed] = versions[changed]  # not before: the upload may have failed

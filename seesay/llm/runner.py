@@ -298,7 +298,7 @@ class ModelRunner:
             self._cache.clear(fresh)
         is_plain = all(member.wants_token_only for member in step.members)
         if self._graphs is not None and is_plain and self._graphs.takes(step):
-            output = self._graphs.run(step, self._previous)
+            output = self._graphs.run(step, self.rows, self._previous)
             greedy = output.best, output.token_ids
             return LaunchedStep(step=step, dtype=self.dtype, logits=output.logits, greedy=greedy, faults=output.faults)
         inputs, last_tokens = make_model_input(

@@ -193,7 +193,7 @@ def make_model_input(
         "last_tokens": last_tokens,
         "faults": np.zeros(num_tokens, dtype=np.float32),
     }
-    is_long = find_long(step.members, config)
+    is_long = _find_long(step.members, config)
     if is_long is not None:
         is_long += [False] * (len(rows) - len(step.rows))
         arrays["is_long"] = np.repeat(np.array(is_long), np.diff(layout.cu_seqlens_q))
@@ -233,7 +233,7 @@ def _find_last_tokens(rows: Seq[Row], layout: RowLayout) -> npt.NDArray[np.int64
     return layout.cu_seqlens_q[1 : len(rows) + 1][np.array([row.samples for row in rows], dtype=np.bool_)] - 1
 
 
-def find_long(members: Seq[RowState], config: DecoderConfig) -> list[bool] | None:
+def _find_long(members: Seq[RowState], config: DecoderConfig) -> list[bool] | None:
     """For each row, whether its tokens take the long frequencies; None where there are none."""
     return None if config.rotary.long_inv_freq is None else [member.is_long for member in members]
 
