@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from seesay.moved import advise, install_advice
 from seesay.version import __version__
 
 if TYPE_CHECKING:
@@ -82,11 +83,15 @@ _HOMES: dict[str, tuple[str, str | None]] = {
 }
 
 
+install_advice()
+_advise = advise(__name__, {"Tokenizer": "use the `tokenizer` of a pipeline or of seesay.AsyncEngine"})
+
+
 if not TYPE_CHECKING:  # type checkers know the names from above, and all others to be wrong
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
-            raise AttributeError(f"module 'seesay' has no attribute {name!r}")
+            return _advise(name)
         module_name, attribute = _HOMES[name]
         module = importlib.import_module(module_name)
         value = module if attribute is None else getattr(module, attribute)

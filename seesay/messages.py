@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from seesay.config import EngineConfig as PytorchEngineConfig
 from seesay.config import GenerationConfig, TurbomindEngineConfig, VisionConfig
 from seesay.engine.response import Response
+from seesay.moved import advise
 
 __all__ = ["GenerationConfig", "PytorchEngineConfig", "Response", "TurbomindEngineConfig", "VisionConfig"]
+
+if not TYPE_CHECKING:
+    __getattr__ = advise(__name__, {"EngineGenerationConfig": "use GenerationConfig"})

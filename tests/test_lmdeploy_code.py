@@ -169,6 +169,8 @@ def test_serve_is_a_function_whatever_was_imported(first):
         ("seesay.turbomind", "TurboMind", "use seesay.pipeline(...)"),
         ("seesay.serve.openai.api_server", "serve", "use seesay.serve(...)"),
         ("seesay.serve.openai.api_client", "get_model_list", "use APIClient(url).available_models"),
+        ("seesay.messages", "EngineGenerationConfig", "use GenerationConfig"),
+        ("seesay", "Tokenizer", "use the `tokenizer` of a pipeline"),
     ],
 )
 def test_names_without_a_counterpart_say_what_to_use(module, name, advice):
@@ -176,6 +178,29 @@ def test_names_without_a_counterpart_say_what_to_use(module, name, advice):
         exec(f"from {module} import {name}")
     with pytest.raises(ImportError, match="cannot import name 'other'"):
         exec(f"from {module} import other")
+
+
+@pytest.mark.parametrize(
+    ("statement", "advice"),
+    [
+        ("from seesay.pytorch.config import ModelConfig", "use seesay.EngineConfig"),
+        ("from seesay.api import pipeline", "import pipeline, serve and client from seesay"),
+        ("import seesay.lite", "quantization is not supported"),
+        ("import seesay.lite.apis", "quantization is not supported"),
+        ("from seesay.serve.proxy.proxy import proxy", "load balancer"),
+        ("from seesay.serve.vl_async_engine import VLAsyncEngine", "use seesay.AsyncEngine"),
+        ("from seesay.tokenizer import Tokenizer", "`tokenizer` of a pipeline"),
+        ("import seesay.archs", "`seesay list`"),
+        ("from seesay.serve.openai.protocol import ChatCompletionRequest", "use seesay.serving.openai.protocol"),
+        ("import seesay.serve.gradio.vl", "seesay serve gradio"),
+    ],
+)
+def test_modules_without_a_counterpart_say_what_to_use(statement: str, advice: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=re.escape(advice)):
+        exec(statement)
+    for module in ("seesay.no_such", "seesay.pytorch.no_such"):
+        with pytest.raises(ModuleNotFoundError, match=f"No module named '{module}'"):
+            exec(f"import {module}")
 
 
 def test_the_webui_of_a_space(monkeypatch):

@@ -45,8 +45,10 @@ class Attachment:
         source = to_path(source)
         path = Path(source).expanduser()
         try:
-            if not path.is_file():
+            if not path.exists():
                 raise FileNotFoundError(2, "no such file")
+            if not path.is_file():
+                raise OSError(22, "a folder" if path.is_dir() else "not a regular file")
             if path.stat().st_size > _MAX_FILE_BYTES:
                 raise OSError(27, f"larger than {_MAX_FILE_BYTES >> 20} MB")
             content = path.read_bytes()

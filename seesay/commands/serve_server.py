@@ -26,7 +26,7 @@ _EXAMPLES = """\
 then: curl http://localhost:23333/v1/models ; API documentation: http://localhost:23333/
 """
 _API_KEYS_VARIABLE = "SEESAY_API_KEYS"
-_ADVICE = f"set {_API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
+_ADVICE = f"set --api-keys or {_API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -223,7 +223,11 @@ def _api_keys(given: list[str] | None) -> tuple[str, ...]:
         if not given:
             raise ConfigError("--api-keys requires at least one key")
         return tuple(given)
-    return tuple(key.strip() for key in os.environ.get(_API_KEYS_VARIABLE, "").split(",") if key.strip())
+    listed = os.environ.get(_API_KEYS_VARIABLE, "")
+    keys = tuple(key.strip() for key in listed.split(",") if key.strip())
+    if listed and not keys:
+        raise ConfigError(f"{_API_KEYS_VARIABLE}={listed!r} names no key: set it to KEY1,KEY2,... or unset it")
+    return keys
 
 
 def _ssl_files() -> tuple[str, str]:
@@ -244,7 +248,7 @@ def _run(arguments: argparse.Namespace) -> int:
     template = options.make_chat_template_config(arguments)
     from seesay.log import set_up_logging
     from seesay.serving import run_server
-    from seesay.serving.listening import open_sockets, port_of
+    from seesay.serving.listening import open_sockets, port_of, shown_host
 
     set_up_logging(settings.log_level, settings.max_log_len)
     with open_sockets(settings.host, settings.port) as sockets:
@@ -261,9 +265,10 @@ def _run(arguments: argparse.Namespace) -> int:
         ) as engine:
             scheme = "https" if settings.ssl_certfile else "http"
             seconds = time.perf_counter() - started
+            address = f"{scheme}://{shown_host(settings.host)}:{port_of(sockets)}"
             print(
                 f"seesay: ready after {seconds:.1f} s on {engine.core.facts.device}; "
-                f"serving {scheme}://{settings.host}:{port_of(sockets)} (Ctrl-C finishes running answers and exits)",
+                f"serving {address} (Ctrl-C finishes running answers and exits)",
                 file=sys.stderr,
                 flush=True,
             )

@@ -54,7 +54,12 @@ def url_host(host: str, sockets: Sequence[socket.socket]) -> str:
     if host in ("", "0.0.0.0", "::"):
         families = {sock.family for sock in sockets}
         host = "127.0.0.1" if socket.AF_INET in families else "::1"
-    return f"[{host}]" if ":" in host else host
+    return shown_host(host)
+
+
+def shown_host(host: str) -> str:
+    """Return `host` as it is written in a URL: an IPv6 address stands in brackets, '' is all addresses."""
+    return f"[{host}]" if ":" in host else host or "0.0.0.0"
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:

@@ -5,6 +5,7 @@ The template is untrusted code: it runs in a separate process (`sandbox.py`) and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from seesay.templates.sandbox import BoundedTemplate, RenderError
 from seesay.templates.shield import Shield
 from seesay.values import MediaPart, Message, Modality, TextPart
 
+logger = logging.getLogger("seesay")
+
+_BLAMED = {"limit": "was stopped", "unsafe": "is not safe"}
 _RESERVED = ("messages", "tools", "add_generation_prompt")
 
 
@@ -132,10 +136,10 @@ class JinjaTemplate(ChatTemplate):
         try:
             return self._template.render(context)
         except RenderError as error:
-            if error.kind == "limit":
-                raise CheckpointError(f"the chat template of {self.name!r} was stopped: {error}") from None
-            if error.kind == "unsafe":
-                raise CheckpointError(f"the chat template of {self.name!r} is not safe: {error}") from None
+            if error.kind in _BLAMED:  # the checkpoint's fault, of which clients must not learn the path
+                logger.warning("%s: its chat template %s: %s", self.name, _BLAMED[error.kind], error)
+                why = f"the model's chat template {_BLAMED[error.kind]}: {error}"
+                raise RequestError(ErrorCode.INTERNAL, why) from None
             if error.kind == "unavailable":
                 raise RequestError(ErrorCode.INTERNAL, str(error)) from None
             if error.kind == "raised":  # by raise_exception: roles must alternate, no system message, …

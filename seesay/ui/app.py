@@ -155,7 +155,7 @@ def _serve_page(client: Answerer, models: Sequence[str], server_name: str, serve
             head="".join(f"<script>{file.read_text()}</script>" for file in SCRIPT_FILES),
         )
         host = "localhost" if server_name in ("0.0.0.0", "127.0.0.1", "::") else server_name
-        yield f"http://{host}:{server_port}"
+        yield f"http://[{host}]:{server_port}" if ":" in host else f"http://{host}:{server_port}"
     finally:
         page.close(verbose=False)
 

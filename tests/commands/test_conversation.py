@@ -42,8 +42,9 @@ def test_a_file_is_read_when_it_is_attached(picture: Path):
     assert "base64" not in repr(attachment)
     with pytest.raises(RequestError, match="no such file"):
         Attachment.read("image", str(picture))
-    with pytest.raises(RequestError, match="no such file"):
-        Attachment.read("image", str(picture.parent))
+    for there, why in ((picture.parent, "a folder"), (Path("/dev/null"), "not a regular file")):
+        with pytest.raises(RequestError, match=f"cannot read '{there}': {why}"):
+            Attachment.read("image", str(there))
 
 
 def test_addresses_are_left_as_they_are():

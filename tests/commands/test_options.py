@@ -13,6 +13,7 @@ from seesay import cli
 from seesay.commands import options, serve_server
 from seesay.commands.advice import adapt
 from seesay.config import EngineConfig, MediaLimits
+from seesay.errors import ConfigError
 from seesay.serving.settings import ServerSettings
 
 
@@ -187,6 +188,14 @@ def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SEESAY_API_KEYS", "a, b,")
     assert serve_server.make_settings(parse("serve", "api_server")).api_keys == ("a", "b")
     assert serve_server.make_settings(parse("serve", "api_server", "--api-keys", "c")).api_keys == ("c",)
+
+
+@pytest.mark.parametrize("listed", [",", " ", ", ,"])
+def test_keys_in_the_environment_that_are_none(monkeypatch: pytest.MonkeyPatch, listed: str) -> None:
+    """A server whose operator meant to set keys must not start without any."""
+    monkeypatch.setenv("SEESAY_API_KEYS", listed)
+    with pytest.raises(ConfigError, match=r"SEESAY_API_KEYS=.* names no key"):
+        serve_server.make_settings(parse("serve", "api_server"))
 
 
 def test_chat_templates(tmp_path: Path):

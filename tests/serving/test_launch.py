@@ -34,7 +34,7 @@ from seesay.errors import CheckpointError, ConfigError
 from seesay.serving.app import create_app
 from seesay.serving.client import APIError
 from seesay.serving.launch import ServerProcess, _trust_only
-from seesay.serving.listening import open_sockets, port_of, url_host
+from seesay.serving.listening import open_sockets, port_of, shown_host, url_host
 from seesay.serving.server import DrainingServer
 
 GUIDE = Path(__file__).parents[2] / "docs" / "clients.md"
@@ -160,6 +160,11 @@ def test_what_cannot_start_says_why():
         seesay.serve(ssl=True)
     with pytest.raises(ConfigError, match="backend"):
         seesay.serve(backend="other")  # type: ignore[arg-type]
+
+
+def test_addresses_are_shown_as_in_urls() -> None:
+    shown = [shown_host(host) for host in ("::", "::1", "0.0.0.0", "", "a.example")]
+    assert shown == ["[::]", "[::1]", "0.0.0.0", "0.0.0.0", "a.example"]
 
 
 def test_a_port_that_another_server_has_is_refused(engine: AsyncEngine):

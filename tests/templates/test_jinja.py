@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -283,8 +285,19 @@ def test_pieces_cannot_be_set():
     ],
 )
 def test_hostile_templates_are_stopped(source, message):
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises((CheckpointError, RequestError), match=message):
         make(source).render([text("user", "a")])
+
+
+def test_a_template_at_its_limit_is_named_without_its_path(caplog: pytest.LogCaptureFixture) -> None:
+    """A client gets one clear error, and the log one line that names the checkpoint."""
+    template = make("{{ 'a' | center(10**11) if messages | length > 1 else '' }}")
+    template.name = "/models/secret"
+    with caplog.at_level(logging.WARNING, logger="seesay"), pytest.raises(RequestError) as caught:
+        template.render([text("user", "a"), text("assistant", "b"), text("user", "c")])
+    assert caught.value.code is ErrorCode.INTERNAL
+    assert "the model's chat template was stopped" in str(caught.value) and "secret" not in str(caught.value)
+    assert [record.exc_info for record in caplog.records if "/models/secret" in record.getMessage()] == [None]
 
 
 def test_a_conversation_beyond_what_may_be_written_is_the_users_fault():
