@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,10 @@ def test_the_option_chooses_the_policy(tiny_checkpoint: Callable[[str], Path]) -
         assert isinstance(loop_of(engine)._scheduler._policy, FixedChunks)
 
 
-def test_steps_beside_streamed_answers_are_small_and_correct_their_predictions(
+def test_steps_beside_streamed_answers_are_as_small_as_a_slow_machine_needs(
     tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a limit that every step exceeds, each has a minimal chunk; what a step took is observed as long as that."""
+    """On a machine that is far too slow for the limit, each has a minimal chunk."""
     sizes: list[int] = []
     seconds: list[float | None] = []
     launch, collect = ModelRunner.launch, LaunchedStep.collect
@@ -78,7 +79,7 @@ def test_steps_beside_streamed_answers_are_small_and_correct_their_predictions(
     def watch_collect(launched: LaunchedStep) -> StepResult:
         result = collect(launched)
         seconds.append(result.seconds)
-        return result
+        return replace(result, seconds=60.0)
 
     monkeypatch.setattr(ModelRunner, "launch", watch_launch)
     monkeypatch.setattr(LaunchedStep, "collect", watch_collect)
@@ -88,14 +89,21 @@ def test_steps_beside_streamed_answers_are_small_and_correct_their_predictions(
     largest = {}
     for max_step_ms in (None, 1):
         sizes.clear()
-        with build(
-            tiny_checkpoint("llama"), max_step_ms=max_step_ms, max_prefill_token_num=200, enable_prefix_caching=False
-        ) as engine:
-            policy = loop_of(engine)._scheduler._policy
-            if isinstance(policy, TimedSteps):
-                for _ in range(50):  # a machine that is far too slow for the limit
-                    policy.times.observe(StepWork(1, 100, 64, count_pairs(0, 64)), 60.0)
+        options = {"max_prefill_token_num": 200, "enable_prefix_caching": False}
+        with build(tiny_checkpoint("llama"), max_step_ms=max_step_ms, **options) as engine:
             assert all(output.error is None for output in ask(engine, short + long))
         largest[max_step_ms] = max(sizes)
     assert largest[1] <= LEAST_TOKENS < largest[None]
     assert all(each is not None and each > 0 for each in seconds)
+
+
+def test_steps_that_were_timed_correct_the_predictions(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with build(tiny_checkpoint("llama"), max_step_ms=1, max_prefill_token_num=200) as engine:
+        policy = loop_of(engine)._scheduler._policy
+        assert isinstance(policy, TimedSteps)
+        work = StepWork(1, 100, 64, count_pairs(0, 64))
+        before = policy.times.predict(work)
+        requests = parse([[make_message("Frame")]], max_new_tokens=60, min_new_tokens=60)
+        requests += parse([[make_message("the frame in the game, " * 60)]], max_new_tokens=4)
+        assert all(output.error is None for output in ask(engine, requests))
+        assert policy.times.predict(work) != before
