@@ -1,4 +1,4 @@
-"""Tells right answers from wrong ones by the facts in them, so that other wording of the same facts is right too."""
+"""Decide whether an answer is right by the facts in it, whatever its wording."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUOTED = re.compile(r"[\"“”']([^\"“”]*)[\"“”']")
 
 
 def is_right(example: Example, answer: str, turn: int = 0) -> bool:
-    """Whether `answer` says what the `turn`-th question of `example` asks for, and nothing that is false.
+    """Return whether `answer` to question `turn` of `example` is complete and says nothing false.
 
     A description is right if it names every object's colour and shape and invents none; other answers if they
     state the same facts as the expected one.
@@ -53,7 +53,7 @@ def _words(text: str) -> list[str]:
 
 
 def _named_things(text: str) -> Counter[tuple[str, str]]:
-    """How often each (colour, shape) pair is named; a colour or shape outside of a pair counts as a thing too."""
+    """Count the (colour, shape) pairs in a text. A colour or shape outside of a pair is counted too."""
     words = [word.casefold() for word in _words(text)]
     things: Counter[tuple[str, str]] = Counter()
     used: set[int] = set()
@@ -78,7 +78,7 @@ def _first_number(text: str) -> int | None:
 
 
 def _written(text: str) -> str:
-    """The quoted part, else the whole, without regard to case."""
+    """Return the quoted part of a text, or the whole text, in lower case."""
     quoted = _QUOTED.search(text)
     return (quoted.group(1) if quoted else text).strip(" .").casefold()
 
@@ -99,6 +99,6 @@ def _facts(text: str, *, bar_letters: bool) -> list[str]:
 
 
 def _new_facts(answer: str, question: str, *, bar_letters: bool) -> tuple[str, ...]:
-    """The facts of an answer, in order, without those that the question already gave."""
+    """Return the facts of an answer, in order, without those that the question already states."""
     given = {fact for fact in _facts(question, bar_letters=bar_letters) if fact not in ("yes", "no")}
     return tuple(fact for fact in _facts(answer, bar_letters=bar_letters) if fact not in given)

@@ -1,4 +1,4 @@
-"""Clips of one shape that moves, and perhaps another that does not."""
+"""Clips of one moving shape, and possibly one that stays still."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from seesay.demo.vocabulary import DIRECTIONS, with_article
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Motion:
-    """A drawn clip: what moves, by which step (sign in x and y, y downwards), and what stays still beside it."""
+    """A drawn clip: the moving shape, its step (sign in x and y, y downwards), and the shape that stays still, if
+    any."""
 
     frames: tuple[Picture, ...]
     mover: Thing
@@ -88,7 +89,7 @@ def make_motion(rng: random.Random) -> Example:
 
 
 def _place_bystander(rng: random.Random, canvas: Canvas, path: list[Thing]) -> Thing | None:
-    """A shape that stays still and clear of a moving one; None where no room was found."""
+    """Return a shape that does not touch the path of the moving one, or None if there is no room."""
     colour, shape = pick_name(rng)
     if (colour, shape) == (path[0].colour, path[0].shape):
         return None

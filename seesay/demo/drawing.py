@@ -1,4 +1,4 @@
-"""Draws shapes, text and bar charts with Pillow, and keeps a record of what it drew where. Knows no questions."""
+"""Draw shapes, text and bar charts with Pillow, and record what was drawn where. Independent of questions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seesay.demo.vocabulary import COLOURS, RGB
 Size = tuple[int, int]
 Point = tuple[float, float]
 SUPERSAMPLING = 2
-"""Shapes are drawn this many times too large and then averaged down, which smooths their edges."""
+"""Supersampling factor: shapes are drawn this many times larger and averaged down, for smooth edges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What covers the rectangle `box` (left, top, right, bottom, in pixels): a shape or one written character."""
+    """A shape or one written character, which covers the rectangle `box` (left, top, right, bottom, in pixels)."""
 
     box: tuple[float, float, float, float]
     colour: str
@@ -47,14 +47,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A finished RGB image, and what is where in it."""
+    """A finished RGB image, and the marks in it."""
 
     image: Image.Image
     marks: tuple[Mark, ...]
 
 
 def pick_rgb(rng: random.Random, colour: str) -> RGB:
-    """One of the colour's shades, a little jittered."""
+    """Return one of the colour's shades with a little jitter."""
     red, green, blue = rng.choice(COLOURS[colour])
 
     def jittered(level: int) -> int:
@@ -64,7 +64,7 @@ def pick_rgb(rng: random.Random, colour: str) -> RGB:
 
 
 def pick_background(rng: random.Random) -> RGB:
-    """White, or a light tint."""
+    """Return white or a light tint."""
     if rng.random() < 0.3:
         return (255, 255, 255)
     return rng.randint(228, 255), rng.randint(228, 255), rng.randint(228, 255)
@@ -72,7 +72,7 @@ def pick_background(rng: random.Random) -> RGB:
 
 @functools.cache
 def _unit_outline(shape: str) -> tuple[Point, ...]:
-    """Corners of a shape within the unit circle, y downwards."""
+    """Return the corners of a shape in the unit circle, y downwards."""
 
     def on_circle(turns: float, radius: float = 1.0) -> Point:
         angle = 2 * math.pi * turns - math.pi / 2
@@ -145,7 +145,7 @@ def draw_things(size: Size, background: RGB, things: list[Thing], *, outline: RG
 
 @functools.lru_cache(maxsize=128)
 def text_font(size_px: int) -> ImageFont.FreeTypeFont:
-    """The one font of all scenes, at `size_px` pixels."""
+    """Return the font of all scenes in `size_px` pixels."""
     font = ImageFont.load_default(size_px)
     if not isinstance(font, ImageFont.FreeTypeFont):
         raise RuntimeError("Pillow was built without FreeType, so it cannot scale its font")
@@ -154,13 +154,13 @@ def text_font(size_px: int) -> ImageFont.FreeTypeFont:
 
 @functools.lru_cache(maxsize=65536)
 def text_size(text: str, size_px: int) -> tuple[float, float]:
-    """Width and height in pixels of `text` set in the built-in font."""
+    """Return width and height in pixels of `text` in the built-in font."""
     left, top, right, bottom = text_font(size_px).getbbox(text)
     return right - left, bottom - top
 
 
 def draw_text(image: Image.Image, centre: Point, text: str, *, size_px: int, rgb: RGB, colour: str) -> tuple[Mark, ...]:
-    """Write `text` centred at `centre` into `image`; returns a mark per character."""
+    """Write `text` into `image`, centred at `centre`. Returns a mark per character."""
     font = text_font(size_px)
     left, top, right, bottom = font.getbbox(text)
     x, y = centre[0] - (left + right) / 2, centre[1] - (top + bottom) / 2
@@ -183,7 +183,7 @@ class Bar:
 
 
 def draw_bar_chart(size: Size, background: RGB, bars: list[Bar], *, text_px: int, ink: RGB, top_value: int) -> Picture:
-    """Draw `bars` left to right, each with its value above it and its label below it."""
+    """Draw `bars` from left to right, with their values above and their labels below."""
     width, height = size
     image = Image.new("RGB", size, background)
     draw = ImageDraw.Draw(image)
@@ -205,7 +205,7 @@ def draw_bar_chart(size: Size, background: RGB, bars: list[Bar], *, text_px: int
 
 
 def as_jpeg(picture: Picture, quality: int) -> Picture:
-    """The picture with the losses of a JPEG file."""
+    """Return the picture with JPEG artifacts."""
     buffer = io.BytesIO()
     picture.image.save(buffer, "JPEG", quality=quality)
     return Picture(image=Image.open(buffer).convert("RGB"), marks=picture.marks)

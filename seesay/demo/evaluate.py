@@ -1,8 +1,8 @@
-"""Measures how often a checkpoint answers unseen scenes rightly: `python -m seesay.demo.evaluate --scenes 500`.
+"""Measure a checkpoint's accuracy on unseen scenes: `python -m seesay.demo.evaluate --scenes 500`.
 
-Prints one JSON line, a share of right answers (0 to 1) per task. The first question of each scene is asked, greedily,
-in one of a few wordings that training used. With `--phrasings` each task is measured twice: in those wordings, and in
-forms that training never used (`--kinds` divides the latter by kind of question).
+Prints one line of JSON: the share of right answers (0 to 1) per task. The first question of each scene is answered
+greedily, in one of a few wordings from training. With `--phrasings`, each task is measured twice: in those wordings,
+and in forms held out of training (`--kinds` also reports the latter by kind of question).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ BATCH_SIZE = 50
 _LOG = logging.getLogger(__name__)
 
 Answerer = Callable[[Sequence[Example]], list[str]]
-"""Answers the question that each example measures, mostly the first."""
+"""Answers the measured question of each example, which is usually the first."""
 
 
 def evaluate(answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TASKS) -> dict[str, float]:
-    """The share of right answers per task, over the scenes of seeds `seed` to `seed + num_scenes - 1`."""
+    """Return the share of right answers per task, over the scenes of seeds `seed` to `seed + num_scenes - 1`."""
     return {task: _share(list(_judged(answer, make_example, task, num_scenes, seed))) for task in tasks}
 
 
 def evaluate_phrasings(
     answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TALK_TASKS, by_kind: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Per task the share of right answers to old wordings (where there are any) and to held-out forms.
+    """Return, per task, the share of right answers to wordings from training (if any) and to held-out forms.
 
-    `by_kind` adds the share of each kind of held-out question.
+    by_kind: add the share of each kind of held-out question.
     """
     figures = {}
     for task in tasks:
@@ -88,7 +88,7 @@ def _batches(seeds: range) -> Iterator[range]:
 
 
 def messages_for(example: Example) -> list[dict[str, Any]]:
-    """The conversation up to the measured question as OpenAI messages, the media beside its first question."""
+    """Return the conversation up to the measured question as OpenAI messages. The first question has the media."""
     media: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": image}} for image in example.images]
     if example.clip:
         media.append({"type": "video_url", "video_url": {"url": list(example.clip), "fps": CLIP_FPS}})
@@ -106,7 +106,7 @@ def messages_for(example: Example) -> list[dict[str, Any]]:
 
 @contextmanager
 def seesay_answerer(model: str) -> Iterator[Answerer]:
-    """Answers through seesay's public pipeline, which is closed at the end."""
+    """Answer with seesay's public pipeline, which is closed at the end."""
     from seesay import GenerationConfig, pipeline
 
     config = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
@@ -120,7 +120,7 @@ def seesay_answerer(model: str) -> Iterator[Answerer]:
 
 
 def transformers_answerer(model: str) -> Answerer:
-    """Answers through Transformers, the reference."""
+    """Answer with Transformers, the reference."""
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -140,7 +140,7 @@ def transformers_answerer(model: str) -> Answerer:
 
 
 def processor_inputs(processor: Any, examples: Sequence[Example]) -> dict[str, Any]:
-    """What a Transformers processor takes for the measured questions of `examples`."""
+    """Return the inputs of a Transformers processor for the measured questions of `examples`."""
     inputs: dict[str, Any] = {
         "text": [
             processor.apply_chat_template(messages_for(example), add_generation_prompt=True, tokenize=False)
@@ -171,17 +171,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", help="path of a checkpoint (default: the built-in one)")
     parser.add_argument("--engine", choices=("seesay", "transformers"), default="seesay")
     parser.add_argument("--tasks", nargs="+", choices=(*TASKS, *TALK_TASKS[len(TASKS) :]), help="only these tasks")
-    parser.add_argument("--phrasings", action="store_true", help="ask in wordings that training never used, too")
-    parser.add_argument("--kinds", action="store_true", help="with --phrasings: the share of each kind of question")
-    parser.add_argument("--wrong", action="store_true", help="show the wrong answers on standard error")
+    parser.add_argument("--phrasings", action="store_true", help="also ask in wordings held out of training")
+    parser.add_argument(
+        "--kinds", action="store_true", help="with --phrasings: report the share of each kind of question"
+    )
+    parser.add_argument("--wrong", action="store_true", help="print the wrong answers to standard error")
     given = parser.parse_args(arguments)
     if given.scenes < 1:
-        parser.error(f"--scenes {given.scenes}: must be at least 1")
+        parser.error(f"--scenes must be at least 1, got {given.scenes}")
     if given.seed < FIRST_EVALUATION_SEED:
-        parser.error(f"--seed {given.seed}: must be at least {FIRST_EVALUATION_SEED} (smaller ones are for training)")
+        parser.error(
+            f"--seed must be at least {FIRST_EVALUATION_SEED} (smaller ones are for training), got {given.seed}"
+        )
     tasks = given.tasks or (TALK_TASKS if given.phrasings else TASKS)
     if unknown := [task for task in tasks if task not in TASKS and not given.phrasings]:
-        parser.error(f"--tasks {unknown[0]}: needs --phrasings")
+        parser.error(f"--tasks {unknown[0]} requires --phrasings")
     if given.wrong:
         logging.basicConfig(format="%(message)s")
         _LOG.setLevel(logging.DEBUG)

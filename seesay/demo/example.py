@@ -1,4 +1,4 @@
-"""What a scene is made of: the conversation, its media, and the size of the canvas they are drawn on."""
+"""The parts of a scene: the conversation, its media, and the size of the canvas on which they are drawn."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Turn = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A conversation about some pictures, or one clip, or nothing; its media come with the first question."""
+    """A conversation about pictures, one clip, or nothing. The media come with the first question."""
 
     task: str
     turns: tuple[Turn, ...]
     pictures: tuple[Picture, ...] = ()
     frames: tuple[Picture, ...] = ()
     kinds: tuple[str, ...] = ()
-    """The kind of each turn's question, where the maker tells kinds apart."""
+    """The kind of each turn's question, if the maker distinguishes kinds."""
     asked: int = 0
     """The turn that is measured."""
     system: str | None = None
     """A system prompt other than the usual one."""
     media_last: bool = False
-    """Whether the first question stands before the media."""
+    """Whether the first question is before the media."""
 
     @property
     def images(self) -> tuple[Image.Image, ...]:
@@ -51,7 +51,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canvas:
-    """A picture's size in pixels; `scale` says how much larger than the model will see it."""
+    """A picture's size in pixels. `scale`: how many times larger it is than the model sees it."""
 
     width: int
     height: int
@@ -63,7 +63,7 @@ class Canvas:
 
 
 def _grids(min_cells: int, max_cells: int) -> tuple[tuple[int, int], ...]:
-    """Columns and rows of visual tokens; squarish ones appear more often."""
+    """Return grids (columns, rows) of visual tokens. Nearly square ones appear more often."""
     grids = []
     for columns, rows in itertools.product(range(4, 15), repeat=2):
         aspect = max(columns, rows) / min(columns, rows)

@@ -1,4 +1,4 @@
-"""The demo as one HTML file that needs no other: pictures, questions, answers, timelines of the answers' stages."""
+"""The demo as one self-contained HTML file: pictures, questions, answers, and timelines of the answers' stages."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _STYLE_FILE = Path(__file__).parent / "page.css"
 class Answered:
     """A question of the demo and its answer.
 
-    name: short, for a table. title: of the conversation, up to a colon; a new one begins where it changes. images,
-    frames: what comes with the question, a clip's frames apart. expected: the right answer.
+    name: a short name for a table. title: the title of the conversation, up to a colon; a new conversation begins where
+    it changes. images, frames: the question's pictures, and the frames of its clip. expected: the right answer.
     """
 
     name: str
@@ -41,17 +41,17 @@ class Answered:
 
 
 def check_writable(path: Path) -> None:
-    """Raise ConfigError when `path` cannot be written, before anything is computed for it. Makes its folder."""
+    """Create the folder of `path`. Raises ConfigError if `path` cannot be written, before anything is computed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8"):
             pass
     except OSError as error:
-        raise ConfigError(f"--html {path} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"--html: cannot write {path}: {error.strerror}") from None
 
 
 def make_page(answers: Sequence[Answered], *, model: str, ready_s: float) -> str:
-    """The page; `ready_s` is how long the model took to load."""
+    """Return the page. `ready_s` is the time that the model took to load."""
     body, title = "", None
     for answered in answers:
         if answered.title != title:

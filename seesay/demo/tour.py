@@ -1,6 +1,6 @@
-"""What `seesay demo` shows: a drawn picture described, then two pictures, a clip and no picture at all, with times.
+"""The tour of `seesay demo`: questions about one picture, two pictures, a clip and no picture at all, with timings.
 
-Writes plain text, piece by piece as it is generated, the same to a terminal and to a pipe.
+Answers are written as plain text while they are generated, in the same way to a terminal and to a pipe.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def run_tour(
     html: Path | None = None,
     stream: TextIO | None = None,
 ) -> int:
-    """Run the demo; returns the exit status. `html` is where all of it is saved as a page.
+    """Run the demo and return the exit status. `html` is the file to which it is saved as a page.
 
-    Raises CheckpointError or ConfigError when the model cannot be loaded or the page cannot be written.
+    Raises CheckpointError or ConfigError if the model cannot be loaded or the page cannot be written.
     """
     if html is not None:
         check_writable(html)
@@ -115,7 +115,7 @@ def _ask_everything(pipe: Pipeline, screen: _Screen, scene: Example, path: Path,
 
 
 def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: Any) -> Response:
-    """Ask, and show the answer while it is written."""
+    """Ask, and print the answer while it is generated."""
     answer = pipe.chat(prompt, session=session, gen_config=_GEN_CONFIG, stream_response=True)
     response = Response(text="")
     screen.begin("model")
@@ -127,7 +127,7 @@ def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: Any) -> R
 
 
 def _save(image: Image.Image, out: Path | None) -> Path:
-    """Save the sample picture: where it was asked for, else in the current folder, else where one may write."""
+    """Save the sample picture to `out`, else to the current folder, else to a temporary folder."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         image.save(out if out.suffix else out.with_suffix(".png"))
@@ -154,13 +154,13 @@ def _side_by_side(images: Sequence[Image.Image]) -> Image.Image:
 
 
 class _Screen:
-    """Labelled lines of text, flushed as they come."""
+    """Write labelled lines of text, flushed at once."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        # An answer's own line breaks stay inside its column.
+        # Indent the line breaks of an answer to its column.
         encoding = self._stream.encoding or "utf-8"
         text = text.replace("\n", "\n" + " " * _LABEL_WIDTH)
         self._stream.write(text.encode(encoding, "replace").decode(encoding))
@@ -179,7 +179,7 @@ class _Screen:
         self.line("\n".join(textwrap.wrap(text, 100)) or text)
 
     def table(self, rows: Sequence[Answered]) -> None:
-        """Milliseconds per stage of each question, and the rate at which its answer was written."""
+        """Write the milliseconds per stage of each question, and the pace of its answer."""
         heads = ("ms", "decode", "preprocess", "encode", "prefill", "first token", "total", "tokens/s")
         self.line(_cells(heads))
         for row in rows:
@@ -195,7 +195,7 @@ class _Screen:
                 timings.time_to_first_token_s,
                 timings.total_s,
             )
-            # The first token comes out of the prefill.
+            # The prefill produces the first token.
             rate = (usage.completion_tokens - 1) / timings.decode_s if timings.decode_s > 0 else 0.0
             cells = [f"{1000 * seconds:.1f}" if seconds else "-" for seconds in stages]
             self.line(_cells((row.name, *cells, f"{rate:.0f}" if rate else "-")))

@@ -1,4 +1,4 @@
-"""What the built-in checkpoint knows: its colours, shapes, words and numbers. Plain data, nothing is drawn here."""
+"""The vocabulary of the built-in checkpoint: colours, shapes, words and numbers, as plain data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES: tuple[tuple[str, ...], ...] = (
     ("on the left", "in the center", "on the right"),
     ("at the bottom left", "at the bottom", "at the bottom right"),
 )
-"""Where a thing is, by row and column of a 3 x 3 grid over the picture."""
+"""Names of places, by row and column of a 3 x 3 grid over the picture."""
 
 DIRECTIONS: dict[tuple[int, int], str] = {
     (-1, 0): "to the left",
@@ -38,7 +38,7 @@ DIRECTIONS: dict[tuple[int, int], str] = {
     (-1, 1): "down and to the left",
     (1, 1): "down and to the right",
 }
-"""How a motion is said, by the sign of its step in x and y (y grows downwards)."""
+"""Names of directions, by the sign of the step in x and y (y grows downwards)."""
 
 LABEL_SETS: tuple[tuple[str, ...], ...] = (
     ("A", "B", "C", "D", "E", "F"),
@@ -48,7 +48,7 @@ LABEL_SETS: tuple[tuple[str, ...], ...] = (
     ("tea", "milk", "rice", "fish", "corn", "beans", "bread"),
     ("Ann", "Bob", "Eve", "Kim", "Leo", "Max", "Tom", "Zoe"),
 )
-"""Families of bar labels; the bars of one chart come from one family."""
+"""Families of bar labels. The bars of one chart come from one family."""
 
 LARGEST_BAR_VALUE = 20
 LARGEST_ADDEND = 20
@@ -84,19 +84,19 @@ wave wax way week well west wheel whistle white wide wind window wing winter wir
 world worm write yard year yellow young zebra zero zoo
 """
 WORDS: tuple[str, ...] = tuple(_WORD_LIST.split())
-"""The words that pictures show."""
+"""The words that are written in pictures."""
 
 
 def plural(noun: str) -> str:
-    """The plural of a noun phrase that ends in a shape's name, in `shape`, `object` or `bar`."""
+    """Return the plural of a noun phrase that ends in a shape's name, `shape`, `object` or `bar`."""
     return noun + ("es" if noun.endswith("s") else "s")
 
 
 def with_article(phrase: str) -> str:
-    """`phrase` after *a* or *an*."""
+    """Return `phrase` after *a* or *an*."""
     return ("an " if phrase[0] in "aeiou" else "a ") + phrase
 
 
 def joined(parts: list[str]) -> str:
-    """`parts` as an English enumeration: *a, b and c*."""
+    """Return `parts` as an English enumeration: *a, b and c*."""
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]

@@ -1,1 +1,1 @@
-"""Triton kernels that the decoder and the vision towers share. Imported on CUDA only, and in Triton's interpreter."""
+"""All Triton kernels. Imported only on CUDA and in Triton's interpreter."""

@@ -1,7 +1,7 @@
 """Triton kernels of attention over the paged cache [num_blocks, BLOCK_SIZE, 2, NUM_KV_HEADS, DIM].
 
-Softmax is in base 2 and in float32, one tile of keys after the other (Milakov & Gimelshein 2018; Dao et al. 2022).
-Nothing behind a row's last token is read, so what others left in a block cannot get in.
+Softmax is computed in base 2 and in float32, one tile of keys at a time (Milakov & Gimelshein 2018; Dao et al. 2022).
+Positions after a row's last token are masked, so stale data in a block has no effect.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -37,9 +37,10 @@ def _add_tile(
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
 ):
-    """Take keys first … first + BLOCK_N - 1 into the running maximum, sum and output of each query row.
+    """Add keys first … first + BLOCK_N - 1 to the running maximum, sum and output of each query row.
 
-    Without MASKED all of them are seen by all rows. With blocks of a multiple of BLOCK_N a tile is in one block.
+    Without MASKED, every row attends to all of these keys. If the block size is a multiple of BLOCK_N, a tile lies in
+    one block.
     """
     steps = tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
@@ -72,7 +73,7 @@ def _add_tile(
         if HAS_WINDOW:
             is_seen = is_seen & (keys[None, :] > positions[:, None] - window)
         scores = tl.where(is_seen, scores, float("-inf"))
-    # The factor, log2(e) times the scale, is applied late: then it costs nothing beside the subtraction.
+    # Apply the factor log2(e) · scale after the maximum: it is then fused with the subtraction.
     new_top = tl.maximum(top, tl.max(scores, axis=1) * factor)
     base = tl.where(new_top == float("-inf"), 0.0, new_top) if MASKED else new_top
     weights = tl.exp2(scores * factor - base[:, None])
@@ -108,10 +109,11 @@ def divide_kernel(
 ):
     """Divide the contexts of all decode rows into splits of about equal length.
 
-    Writes the splits to items int32 [num_items, 4]: (row, first key, key behind the last, splits of the row), unused
-    ones with none in all; and to parts int32 [num_rows, 2] each row's (first item, number of items). There are about
-    `wanted_items`, none shorter than `least_tokens` unless its row is. From `whole_rows` rows on they stay whole if
-    none is longer than twice the mean. Program i writes items i · BLOCK_W and up, the first one also all parts.
+    items int32 [num_items, 4] gets the splits: (row, first key, one past the last key, number of splits of the row);
+    unused items are empty. parts int32 [num_rows, 2] gets (first item, number of items) of each row. There are about
+    `wanted_items` splits; none is shorter than `least_tokens` unless its row is. From `whole_rows` rows on, rows are
+    not split if none is longer than twice the mean. Program i writes the items from i · BLOCK_W; program 0 also all
+    parts.
     """
     rows = tl.arange(0, BLOCK_B)
     lens = tl.load(lens_ptr + rows, mask=rows < num_rows, other=0)
@@ -175,11 +177,11 @@ def decode_kernel(
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program (g, i) takes item i of W (see `divide_kernel`) for the query heads of key-value head g. Unused items come
-    last: between others they would upset how these are spread over the multiprocessors.
+    """Program (g, i) computes item i of W (see `divide_kernel`) for the query heads of key-value head g. Unused items
+    are last, so that the others are spread evenly over the multiprocessors.
 
-    Sinks [H] are scores of one more key without a value, which a row's first split takes. The only split of a row
-    writes the output, one of several its own output [W, H, D] and (maximum, sum) [W, H, 2].
+    Sinks [H] are the scores of one additional key without a value; the first split of a row adds them. A row's only
+    split writes the output. Each of several splits writes a partial output [W, H, D] and (maximum, sum) [W, H, 2].
     """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_wait()
@@ -251,11 +253,11 @@ def combine_kernel(
     BLOCK_D: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program (b, i) adds up the splits of row b, each weighted by its sum, where there are several: of the HEADS heads
+    """Program (b, i) combines the splits of row b, weighted by their sums, if there are several, for the HEADS heads
     from head i · HEADS on.
 
-    It starts while `decode_kernel` runs. Only those who have something to do wait for that, and the first, so that
-    this kernel never ends before that one.
+    The kernel starts while `decode_kernel` still runs. Programs with work wait for `decode_kernel`. So does the first
+    program, so that this kernel never ends before `decode_kernel`.
     """
     row = tl.program_id(0).to(tl.int64)
     first_head = tl.program_id(1) * HEADS
@@ -325,10 +327,10 @@ def prefill_kernel(
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program (i, g) takes TOKENS tokens of a row, with the query heads of key-value head g packed into the tile.
+    """Program (i, g) computes TOKENS tokens of a row, with the query heads of key-value head g packed into the tile.
 
-    Row b's tiles begin at number cu_seqlens[b] // TOKENS + b, which leaves room for the last, partial one without a
-    table of tiles. The last tiles, which see most keys, go first.
+    Row b's tiles begin at number cu_seqlens[b] // TOKENS + b, which leaves room for a partial last tile without a table
+    of tiles. The last tiles have most keys, so they run first.
     """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()

@@ -1,9 +1,9 @@
-"""A few rows times a weight matrix, bound by reading the matrix, so everything around the product rides along with it,
-the RMS norm of the input, the gate of a gated layer, the sum with the residual stream.
+"""The product of a few rows with a weight matrix. It is memory-bound by the matrix, so the operations around it are
+fused: the RMS norm of the input, the gate of a gated layer, the sum with the residual stream.
 
-One row is multiplied by plain arithmetic, up to MAX_ROWS by the matrix units. Sums are in float32; what separate
-kernels would write in between is rounded as they would round it. Programs begin to read their weights before the kernel
-that makes x has ended (programmatic dependent launch).
+One row is multiplied with plain arithmetic, up to MAX_ROWS rows with tensor cores. Sums are in float32. Intermediate
+results are rounded as separate kernels would round them. Programs start to read their weights before the kernel that
+computes x has ended (programmatic dependent launch).
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -24,11 +24,11 @@ from seesay.kernels.token_kernels import activate
 from seesay.kernels.token_kernels import norm as rms_norm
 
 MAX_ROWS = 32
-"""Rows that are read beside the weights without slowing them down."""
+"""Largest number of rows that do not slow down reading the weights."""
 
 
 class Tiling(NamedTuple):
-    """A program makes `num_outputs` columns of the result, from `span` elements of each of their rows at a time."""
+    """A program computes `num_outputs` columns of the result, from `span` elements of each weight row at a time."""
 
     num_outputs: int
     span: int
@@ -63,10 +63,10 @@ def one_row_kernel(
     ADDS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program i makes elements i · OUTPUTS … of out [num_outputs] from x [SIZE] and W [num_outputs, SIZE].
+    """Program i computes elements i · OUTPUTS … of out [num_outputs] from x [SIZE] and W [num_outputs, SIZE].
 
-    HAS_NORM: x is divided by its root mean square and multiplied by `norm` [SIZE]. GATE, if there is one: W has
-    2 · num_outputs rows, and out is this activation of the first half, times the second half. ADDS: out is added to.
+    HAS_NORM: divide x by its root mean square and multiply it by `norm` [SIZE]. GATE, if given: W has 2 · num_outputs
+    rows, and out is this activation of the first half times the second half. ADDS: add the result to out.
     """
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
@@ -138,7 +138,7 @@ def few_rows_kernel(
     ADDS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """As `one_row_kernel` for x [num_rows, SIZE], num_rows ≤ ROWS, without a norm."""
+    """Compute the same as `one_row_kernel` for x [num_rows, SIZE], num_rows ≤ ROWS, without a norm."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -179,15 +179,15 @@ def few_rows_kernel(
 
 @cache
 def _tile_one_row(num_outputs: int, size: int, is_gated: bool) -> Tiling:
-    """Measured on an H200 with the sizes of a 7B backbone: 3.4 ms for the products and norms of one token, 4.5 TB/s in
-    the larger ones."""
+    """Return the tiling for one row, as measured on an H200 with the sizes of a 7B backbone: 3.4 ms for the products
+    and norms of one token, 4.5 TB/s in the larger ones."""
     span, num_warps = (4096, 4) if is_gated or num_outputs > 65536 else (1024, 2)
     return Tiling(num_outputs=2, span=min(span, max(16, power_of_2_from(size))), num_warps=num_warps)
 
 
 @cache
 def _tile_few_rows(num_rows: int, num_outputs: int, size: int, is_gated: bool) -> Tiling:
-    """Measured as above with 8 and 32 rows."""
+    """Return the tiling for a few rows, as measured on an H200 with 8 and 32 rows."""
     if num_outputs > 65536:
         tiling = Tiling(num_outputs=64, span=128, num_warps=4, num_stages=3 if num_rows <= 8 else 4)
     elif num_rows <= 8:
@@ -210,10 +210,10 @@ def multiply(
     activation: str | None = None,
     add_to: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x Wᵀ + b [N, out] for x [N, in], N ≤ MAX_ROWS, and weight [out, in]. More than one row in 16-bit types only.
+    """Return x Wᵀ + b [N, out] for x [N, in], N ≤ MAX_ROWS, and weight [out, in]. N > 1 requires 16-bit types.
 
-    norm: (weight [in], eps) of an RMS norm of x. activation: the result is this, of the first half of the product,
-    times the second half. add_to [N, out]: gets the product added, and is returned.
+    norm: (weight [in], eps) of an RMS norm of x. activation: return the activation of the first half of the product
+    times the second half. add_to [N, out]: add the product to it, and return it.
     """
     num_outputs, size = weight.shape
     num_rows = len(x)

@@ -1,4 +1,4 @@
-"""What kernels ask about the GPU that they run on. GPUs are named by `torch.Tensor.get_device()`: -1 is the CPU."""
+"""Properties of the GPU that kernels depend on. GPUs are numbered like `torch.Tensor.get_device()`: -1 is the CPU."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from functools import cache
 import torch
 
 LARGE_SHARED_BYTES = 160 * 1024
-"""Shared memory of a block that data-centre GPUs have since Ampere, and others have not."""
+"""Shared memory per block of data-center GPUs since Ampere. Other GPUs have less."""
 
 
 @cache
 def has_dependent_launch(index: int) -> bool:
-    """Whether a kernel may begin while the one before it ends (programmatic dependent launch)."""
+    """Return whether a kernel may start before the previous one has ended (programmatic dependent launch)."""
     return index >= 0 and torch.cuda.get_device_capability(index) >= (9, 0)
 
 
 @cache
 def has_large_shared_memory(index: int) -> bool:
-    """Whether a block may take as much as data-centre GPUs have; for the interpreter, which takes anything, too."""
+    """Return whether a block may use as much shared memory as on data-center GPUs. True for the interpreter."""
     return index < 0 or torch.cuda.get_device_properties(index).shared_memory_per_block_optin >= LARGE_SHARED_BYTES

@@ -1,8 +1,8 @@
-"""Antialiased resizing of uint8 frames on a GPU, bit for bit as torch's `interpolate` does it on a CPU, and cutting the
+"""Antialiased resizing of uint8 frames on a GPU, bit-identical to torch's `interpolate` on a CPU, and cutting of the
 result into patch vectors.
 
-The CPU's way (aten/src/ATen/native/cpu/UpSampleKernel.cpp, after Pillow): weights as 16-bit integers of one precision,
-columns before rows, and between the two each value is rounded to 8 bits. `interpolate` on CUDA computes in float32.
+The CPU algorithm (aten/src/ATen/native/cpu/UpSampleKernel.cpp, after Pillow) uses 16-bit integer weights of one
+precision, resizes columns before rows, and rounds to 8 bits in between. `interpolate` on CUDA computes in float32.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -27,18 +27,18 @@ Filter = Literal["bilinear", "bicubic"]
 
 CHANNELS = 3
 COLUMN_BLOCK, ROW_BLOCK = 128, 4
-"""Columns and rows of pixels that one program makes in the first pass."""
+"""Columns and rows of pixels per program in the first pass."""
 SPAN = 1024
-"""Values that one program makes in the second pass."""
+"""Values per program in the second pass."""
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
 class Taps(NamedTuple):
-    """How one axis is resized: place o becomes (half + Σ weights[t, o] · pixel[starts[o] + t]) >> precision, kept in 8
-    bits; half is that of 1 << precision. `starts` is int32 [out], `weights` int16 [taps, out], zero behind the last
-    place of the input."""
+    """The filter of one axis: output o is (half + Σ weights[t, o] · pixel[starts[o] + t]) >> precision, clamped to 8
+    bits, with half = (1 << precision) / 2. `starts` is int32 [out]. `weights` is int16 [taps, out], zero beyond the end
+    of the input."""
 
     starts: Any
     weights: Any
@@ -54,7 +54,7 @@ def _weigh_linear(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _weigh_cubic(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Keys' filter with a = -1/2."""
+    """Return the weights of Keys' cubic filter with a = -1/2."""
     a, x = -0.5, np.abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -62,13 +62,13 @@ def _weigh_cubic(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 _FILTERS = {"bilinear": (1.0, _weigh_linear), "bicubic": (2.0, _weigh_cubic)}
-"""Reach in pixels, and weight by distance."""
+"""Radius in pixels, and weight by distance."""
 
 
 @lru_cache(maxsize=512)
 def make_taps(size: int, new_size: int, kind: Filter) -> Taps:
-    """NumPy arrays, which nobody writes to, for an axis of `size` places that gets `new_size`. One that keeps its size
-    is copied as it is."""
+    """Return the filter that resizes an axis from `size` to `new_size`, as read-only NumPy arrays. An axis that keeps
+    its size is copied."""
     if size == new_size:
         return Taps(np.arange(size, dtype=np.int32), np.ones((1, size), dtype=np.int16), 0)
     reach, weigh = _FILTERS[kind]
@@ -82,7 +82,7 @@ def make_taps(size: int, new_size: int, kind: Filter) -> Taps:
     counts = np.clip(counts, 0, num_taps)
     taps = np.arange(num_taps)[:, None]
     weights = np.where(taps < counts, weigh((taps + starts - centers + 0.5) * (1.0 / stretch)), 0.0)
-    # Added one by one, as the CPU does it: NumPy's own sum would round otherwise.
+    # Add one by one, as the CPU kernel does: NumPy's sum rounds differently.
     weights /= np.cumsum(weights, axis=0)[-1]
     precision = 0
     while precision < 22 and int(0.5 + weights.max() * (1 << (precision + 1))) < 1 << 15:
@@ -100,7 +100,7 @@ def _to_8_bits(total, precision):
     return tl.minimum(tl.maximum(total >> precision, 0), 255)
 
 
-# Sizes come as they are: Triton would compile the kernels anew for each kind of number among them.
+# Sizes are not specialized: Triton would recompile the kernels for each class of integers.
 @triton.jit(do_not_specialize=["num_rows", "width", "new_width", "plane_size", "num_taps", "half", "precision"])
 def columns_kernel(
     frames_ptr,
@@ -117,7 +117,8 @@ def columns_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Program (r, b): columns b · BLOCK … of rows r · ROWS …, from [num_rows, width, 3] to [3, num_rows, new_width]."""
+    """Program (r, b) computes columns b · BLOCK … of rows r · ROWS …, from [num_rows, width, 3] to
+    [3, num_rows, new_width]."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     is_column = columns < new_width
@@ -172,7 +173,7 @@ def patches_kernel(
     COPIES: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """Program i makes values i · SPAN … of the vectors, each of which it writes for COPIES equal frames of a patch."""
+    """Program i computes values i · SPAN … of the vectors, and writes each one for COPIES equal frames of a patch."""
     AREA: tl.constexpr = PATCH_H * PATCH_W
     VALUES: tl.constexpr = 3 * FRAMES * AREA
     first = tl.program_id(0).to(tl.int64) * SPAN
@@ -213,8 +214,8 @@ def patches_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchLayout:
-    """How frames are cut: patches of `patch` (height, width) pixels, of `num_frames` frames each; the patches of one
-    `group` (height, width) are neighbours. Groups, and patches in them, go row by row."""
+    """The layout of patches: each has `patch` (height, width) pixels of `num_frames` frames. The patches of a `group`
+    (height, width) are consecutive. Groups, and patches in a group, are in row-major order."""
 
     patch: tuple[int, int]
     group: tuple[int, int]
@@ -225,7 +226,7 @@ class PatchLayout:
         return CHANNELS * self.num_frames * math.prod(self.patch)
 
     def count_groups(self, size: tuple[int, int]) -> tuple[int, int]:
-        """(rows, columns) of groups in frames of `size` (height, width), which they must fill."""
+        """Return (rows, columns) of groups in frames of `size` (height, width), a multiple of the group's size."""
         (rows, rest_h), (columns, rest_w) = (
             divmod(length, patch * group) for length, patch, group in zip(size, self.patch, self.group, strict=True)
         )
@@ -234,7 +235,7 @@ class PatchLayout:
 
 
 def resize_columns(frames: Tensor, taps: Taps) -> Tensor:
-    """Frames uint8 [N, H, W, 3] with other columns: [N, H, new W, 3], a view of memory [3, N, H, new W]."""
+    """Resize the width of frames uint8 [N, H, W, 3]. Returns [N, H, new W, 3], a view of memory [3, N, H, new W]."""
     count, height, width, _ = frames.shape
     new_width = len(taps.starts)
     out = frames.new_empty(CHANNELS, count, height, new_width)
@@ -259,11 +260,10 @@ def resize_columns(frames: Tensor, taps: Taps) -> Tensor:
 
 
 def cut_patches(frames: Tensor, taps: Taps, table: Tensor, layout: PatchLayout, out: Tensor) -> None:
-    """Resize the rows of frames uint8 [N, H, W, 3], cut them into patch vectors laid out as (channel, frame, y, x), and
-    write table[channel, value] of each value into `out` [patches, layout.vector_size].
+    """Resize the height of frames uint8 [N, H, W, 3], cut them into patch vectors in the order (channel, frame, y, x),
+    and write table[channel, value] for each value into `out` [patches, layout.vector_size].
 
-    The last frame stands for those that are missing to a multiple of `layout.num_frames`. `table` is [3, 256] of the
-    type of `out`.
+    The last frame is repeated up to a multiple of `layout.num_frames`. `table` [3, 256] has the dtype of `out`.
     """
     count, height, width, _ = frames.shape
     new_height = len(taps.starts)

@@ -16,13 +16,13 @@ import triton
 import triton.language as tl
 
 GROUP = 64
-"""Tokens of a group: a cache line of 16-bit logits."""
+"""Tokens per group: a cache line of 16-bit logits."""
 GROUPS_PER_PROGRAM = 64
 SEARCH_BLOCK = 4096
 """Tokens that a program searches at a time."""
 SEARCH_WARPS = 16
 BOUND_STEPS = tl.constexpr(12)
-"""Halvings of the range of depths in which the bound lies."""
+"""Bisection steps over the range of depths that contains the bound."""
 
 ROW, POINT, TOP_P, TOP_K, SCALE, REACH, NUM_FIELDS = (tl.constexpr(place) for place in range(7))
 
@@ -34,7 +34,7 @@ def _weigh(depth, UNIT: tl.constexpr):
 
 @triton.jit
 def _take_share(part, whole):
-    """part · whole, rounded up."""
+    """Return part · whole, rounded up."""
     exact = part * whole.to(tl.float64)
     down = exact.to(tl.int64)
     return down + (down.to(tl.float64) < exact).to(tl.int64)
@@ -50,7 +50,7 @@ def _load_depths(row_ptr, tokens, best, scale, num_tokens):
 def _load_chosen(
     row_ptr, chosen_ptr, start, num_chosen, best, scale, num_tokens, GROUP: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Tokens `start` … `start` + BLOCK - 1 of the chosen groups, and their depths."""
+    """Load tokens `start` … `start` + BLOCK - 1 of the chosen groups, and their depths."""
     places = start + tl.arange(0, BLOCK)
     is_inside = places < num_chosen
     tokens = tl.load(chosen_ptr + places // GROUP, mask=is_inside, other=0) * GROUP + places % GROUP
@@ -72,7 +72,8 @@ def survey_kernel(
     GROUP: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """The least depth and the mass of each group. Without top-k and top-p, the mass is that of what min-p leaves."""
+    """Compute the least depth and the mass of each group. Without top-k and top-p, the mass is of the tokens that min-p
+    keeps."""
     index = tl.program_id(1).to(tl.int64)
     fields = drawn_ptr + index * NUM_FIELDS
     row = tl.load(fields + ROW).to(tl.int64)
@@ -93,8 +94,8 @@ def survey_kernel(
 
 @triton.jit
 def _bound_cut(nearest, masses, by_count, least, DEEPEST: tl.constexpr, UNIT: tl.constexpr, GROUP: tl.constexpr):
-    """A depth down to which there are `least` tokens (or that mass) for certain: a group that begins above it has one
-    token there; and what it lacks there, fewer than GROUP tokens, weighs less each than a token at that depth."""
+    """Return a depth down to which there are certainly `least` tokens (or that mass). Each group that begins above this
+    depth has at least one token there. Its tokens below it, fewer than GROUP, weigh less each than a token at it."""
     lightest = _weigh(nearest, UNIT)
     near, far = tl.full([], 0, tl.float32), tl.full([], DEEPEST, tl.float32)
     for _ in range(BOUND_STEPS):
@@ -120,8 +121,8 @@ def _find_cut(
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The least depth down to which there are `least` tokens (or that mass); `far` where there are fewer. The ends of
-    the range move on to depths that tokens have, so that it takes few halvings to meet."""
+    """Return the least depth down to which there are `least` tokens (or that mass), or `far` if there are fewer. Each
+    bisection step moves the ends of the range to depths of actual tokens, so few steps are needed."""
     near = tl.full([], 0, tl.float32)
     while near < far:
         middle = (near + far) * 0.5
@@ -155,7 +156,7 @@ def _sum_mass(
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The mass of the chosen groups' tokens down to the cut."""
+    """Return the mass of the chosen groups' tokens down to the cut."""
     masses = tl.zeros([BLOCK], dtype=tl.int64)
     for start in range(0, num_chosen, BLOCK):
         _, depth = _load_chosen(row_ptr, chosen_ptr, start, num_chosen, best, scale, num_tokens, GROUP, BLOCK)
@@ -177,7 +178,7 @@ def _pick(
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The first token, of those of the chosen groups down to the cut, with which their mass passes `target`."""
+    """Return the first token of the chosen groups, down to the cut, at which the cumulative mass passes `target`."""
     before = target * 0
     token = num_tokens - 1
     for start in range(0, num_chosen, BLOCK):
@@ -209,7 +210,7 @@ def draw_kernel(
     BLOCK: tl.constexpr,
     ALL_GROUPS: tl.constexpr,
 ):
-    """One row: the cut, then the token. Rows whose best is not finite get token 0."""
+    """Find the cut of one row, then draw its token. A row whose best score is not finite gets token 0."""
     index = tl.program_id(0).to(tl.int64)
     fields = drawn_ptr + index * NUM_FIELDS
     row = tl.load(fields + ROW).to(tl.int64)

@@ -1,4 +1,4 @@
-"""Sizes of what a program holds: powers of two."""
+"""Tile sizes, which are powers of two."""
 
 from __future__ import annotations
 
@@ -9,6 +9,5 @@ import triton
 
 @cache
 def power_of_2_from(size: int) -> int:
-    """The next power of two. Triton's function, without the time it takes: at small batches the host is what is waited
-    for."""
+    """Return the next power of two. Faster than Triton's function: with small batches, host time is the bottleneck."""
     return int(triton.next_power_of_2(size))

@@ -1,4 +1,4 @@
-"""Triton kernels of the operations that treat each token by itself: norm, rotation, activation, writes by row number.
+"""Triton kernels of per-token operations: norm, rotary embedding, activation, scatter by row.
 
 Strides count elements. All arithmetic is in float32.
 """
@@ -16,9 +16,9 @@ from seesay.kernels.gpu import has_dependent_launch
 from seesay.kernels.sizes import power_of_2_from
 
 MAX_NORM_TILE = 1024
-"""Most elements of several short rows that one program takes: the norms of heads are that short."""
+"""Largest number of elements when one program processes several short rows, such as heads."""
 SPAN = 1024
-"""Elements of a row that one program multiplies or copies."""
+"""Elements of a row per program of a multiplication or copy."""
 HEADS_PER_PROGRAM = 16
 
 
@@ -40,8 +40,8 @@ def norm_kernel(
     ADD: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Row i of x is at (i // INNER) · outer_stride + (i % INNER) · inner_stride. With ADD, x is added to the residual
-    first, and the norm is that of the sum as it was rounded."""
+    """Row i of x is at (i // INNER) · outer_stride + (i % INNER) · inner_stride. ADD: add x to the residual first, and
+    normalize the rounded sum."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -80,7 +80,7 @@ def angles_kernel(
     HAS_LONG: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program i takes tokens i · TOKENS …; `axes` [DIM] names the row of positions that turns a component."""
+    """Program i computes tokens i · TOKENS …. `axes` [DIM] is the row of positions for each component."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -127,9 +127,9 @@ def rotate_and_write_kernel(
     HAS_FAULTS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program (t, p) takes heads p · HEADS … of token t: queries and keys are turned in place by tables of 2 · HALF
-    components, sin's first half negated; keys and values go to the token's slot of the cache, too. Where one of them is
-    not finite there, the token's fault becomes NaN: a store that no lane makes otherwise."""
+    """Program (t, p) computes heads p · HEADS … of token t. Queries and keys are rotated in place with tables of 2 ·
+    HALF components, in which the first half of sin is negated. Keys and values are also written to the token's slot of
+    the cache. If a value is not finite there, the token's fault is set to NaN; otherwise it is not written."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -192,20 +192,21 @@ def rotate_and_write_kernel(
 
 @triton.jit
 def _is_not_finite(x):
-    """Written so that a NaN, with which every comparison is false, counts."""
+    """Return whether x is not finite. Comparisons with NaN are false, so the test is negated."""
     return (tl.abs(x.to(tl.float32)) < float("inf")) == 0
 
 
 @triton.jit
 def _note_fault(fault_ptr, is_bad):
-    """Write NaN to one place if any element is bad."""
+    """Write NaN to `fault_ptr` if any element is bad."""
     nan = tl.full(is_bad.shape, float("nan"), tl.float32)
     tl.store(fault_ptr + tl.zeros(is_bad.shape, tl.int32), nan, mask=is_bad)
 
 
 @triton.jit
 def _normed(x, scale, query_norm_ptr, key_norm_ptr, columns, is_column, is_query, is_turned, like_ptr):
-    """x · scale · the weight of queries or keys, rounded as a kernel of its own would write it; values stay."""
+    """Return x · scale · the norm weight of queries or keys, rounded as a separate kernel would. Values are
+    unchanged."""
     query_weight = tl.load(query_norm_ptr + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
     key_weight = tl.load(key_norm_ptr + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
     normed = x * scale * tl.where(is_query[:, None], query_weight, key_weight)
@@ -214,8 +215,8 @@ def _normed(x, scale, query_norm_ptr, key_norm_ptr, columns, is_column, is_query
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """SiLU; GELU by the error function (Hendrycks & Gimpel 2016), or else with tanh for it, which is a sigmoid of twice
-    its argument."""
+    """Apply SiLU, GELU with the error function (Hendrycks & Gimpel 2016), or GELU with the tanh approximation, computed
+    as a sigmoid of twice its argument."""
     if ACTIVATION == "silu":
         return x * tl.sigmoid(x)
     elif ACTIVATION == "gelu":
@@ -259,7 +260,7 @@ def scatter_kernel(
 
 
 def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The norm of x, or of x + residual (both [T, size]), which is then written to the residual."""
+    """Return the norm of x, or of x + residual (both [T, size]). The sum is written to the residual."""
     size = x.shape[-1]
     if x.dim() not in (2, 3) or x.stride(-1) != 1:
         x = x.reshape(-1, size).contiguous()
@@ -301,10 +302,10 @@ def make_rotary_tables(
     scale: float,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin [T, 1, dim], times `scale`, of int64 positions [T] or [3, T] times inv_freq float32 [dim], or times
-    long_inv_freq where is_long [T]; the first half of sin is negated.
+    """Return cos and sin [T, 1, dim], times `scale`, of int64 positions [T] or [3, T] times inv_freq float32 [dim], or
+    times long_inv_freq where is_long [T]. The first half of sin is negated.
 
-    axes int64 [dim]: the row of positions that turns a component; without it positions have one row.
+    axes int64 [dim]: the row of positions for each component; without it, positions have one row.
     """
     num_tokens, dim = positions.shape[-1], len(inv_freq)
     assert positions.stride(-1) == 1 or num_tokens <= 1
@@ -397,7 +398,7 @@ def act_and_mul(x: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def scatter(target: torch.Tensor, rows: torch.Tensor, source: torch.Tensor) -> None:
-    """target[rows[i]] = source[i], for matrices whose last axis is dense."""
+    """Set target[rows[i]] = source[i], for matrices whose last axis is contiguous."""
     if not source.numel():
         return
     assert target.stride(1) == source.stride(1) == 1 and rows.is_contiguous()

@@ -1,7 +1,7 @@
-"""Triton kernels that only vision towers need: rotation of queries and keys; attention inside windows, with it, and
-inside longer segments, without; norms of a sum; quick GELU.
+"""Triton kernels for vision towers only: rotary embedding of queries and keys; attention inside windows, with rotary
+embedding; attention inside longer segments, without; norms of a sum; quick GELU.
 
-Strides count elements. All arithmetic is in float32; what goes into a matrix product is rounded to the tensors' type.
+Strides count elements. All arithmetic is in float32; inputs of matrix products are rounded to the tensors' dtype.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -16,19 +16,19 @@ import triton.language as tl
 from seesay.kernels.sizes import power_of_2_from
 
 LONGEST_WINDOW = 64
-"""Rows that one program takes as queries and as keys. Qwen2.5-VL's windows have as many."""
+"""Queries and keys per program: the size of Qwen2.5-VL's windows."""
 SPAN = 4096
-"""Elements that one program of an elementwise kernel takes."""
+"""Elements per program of an elementwise kernel."""
 SEGMENT_BLOCKS = (128, 64, 8, 3)
 """Queries of a program, keys at a time, warps and stages for segments of any lengths, for types of 16 bits."""
 LOG2_E = 1.4426950408889634
 ROTATED_HEADS = 16
-"""Heads of a row that one program turns."""
+"""Heads of a row that one program rotates."""
 
 
 @triton.jit
 def _load_turned(x_ptr, places, mask, cos, sin, HALF: tl.constexpr):
-    """Both halves of heads at `places`, turned by their rows' angles and rounded as they were stored."""
+    """Load both halves of heads at `places`, rotated by the angles of their rows and rounded to the stored dtype."""
     first = tl.load(x_ptr + places, mask=mask, other=0.0)
     last = tl.load(x_ptr + places + HALF, mask=mask, other=0.0)
     turned_first = first.to(tl.float32) * cos - last.to(tl.float32) * sin
@@ -46,7 +46,7 @@ def rotate_kernel(
     BLOCK_HALF: tl.constexpr,
     HEADS: tl.constexpr,
 ):
-    """Program (r, p) turns heads p · HEADS … of row r, of its queries and keys."""
+    """Program (r, p) rotates heads p · HEADS … of the queries and keys of row r."""
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     pairs = tl.arange(0, BLOCK_HALF)
@@ -72,10 +72,10 @@ def window_kernel(
     BLOCK_HALF: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Program w · heads + h: head h in window w, which is rows starts[w] … starts[w + 1], at most BLOCK.
+    """Program w · heads + h computes head h in window w, which is rows starts[w] … starts[w + 1], at most BLOCK.
 
-    A head's two halves are apart: their sizes are padded to powers of two, and rotation pairs them. `scale` is that of
-    the scores times log2(e)."""
+    The two halves of a head are loaded separately: each is padded to a power of two, and the rotation pairs them.
+    `scale` is the scale of the scores times log2(e)."""
     head = tl.program_id(0) % NUM_HEADS
     window = tl.program_id(0) // NUM_HEADS
     start = tl.load(starts_ptr + window).to(tl.int64)
@@ -121,8 +121,8 @@ def _attend_keys(
     HEAD_DIM: tl.constexpr,
     IS_WHOLE: tl.constexpr,
 ):
-    """One block of keys: (highest score, sum of weights, weighted values) of the queries with it. Where the block
-    IS_WHOLE, all of its keys are in the segment."""
+    """Add one block of keys to (highest score, sum of weights, weighted values) of the queries. IS_WHOLE: all keys of
+    the block are in the segment."""
     places = rows[:, None] * (3 * NUM_HEADS * HEAD_DIM) + columns
     mask = is_column if IS_WHOLE else is_key[:, None] & is_column
     key = tl.load(keys_ptr + places, mask=mask, other=0.0)
@@ -150,8 +150,8 @@ def segment_kernel(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Program (b · heads + h, s): queries b · QUERIES … of head h in segment s, which is rows starts[s] …
-    starts[s + 1]. `scale` is that of the scores times log2(e)."""
+    """Program (b · heads + h, s) computes queries b · QUERIES … of head h in segment s, which is rows starts[s] …
+    starts[s + 1]. `scale` is the scale of the scores times log2(e)."""
     head = tl.program_id(0) % NUM_HEADS
     first_query = tl.program_id(0) // NUM_HEADS * QUERIES
     start = tl.load(starts_ptr + tl.program_id(1)).to(tl.int64)
@@ -202,9 +202,9 @@ def norm_kernel(
     HAS_OFFSET: tl.constexpr,
     IS_CENTERED: tl.constexpr,
 ):
-    """One row per program. HAS_UPDATE: the update, times scale if there is one, is added to x first, and the norm is
-    that of the sum as it was rounded. HAS_OFFSET: the norm is that of x + offset; x stays. IS_CENTERED: layer norm with
-    a bias, else RMS norm."""
+    """Normalize one row per program. HAS_UPDATE: add the update, times scale if given, to x first, and normalize the
+    rounded sum. HAS_OFFSET: normalize x + offset without changing x. IS_CENTERED: layer norm with a bias, else RMS
+    norm."""
     columns = tl.arange(0, BLOCK)
     is_inside = columns < SIZE
     places = tl.program_id(0).to(tl.int64) * SIZE + columns
@@ -237,7 +237,7 @@ def quick_gelu_kernel(x_ptr, size, BLOCK: tl.constexpr):
 
 
 def rotate_(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Turn the queries and keys in qkv [P, 3, heads, head_dim] in place. cos, sin float32 [P, head_dim / 2]."""
+    """Rotate the queries and keys in qkv [P, 3, heads, head_dim] in place. cos, sin float32 [P, head_dim / 2]."""
     num_rows, _, num_heads, head_dim = qkv.shape
     assert qkv.is_contiguous() and cos.is_contiguous() and sin.is_contiguous()
     heads = min(ROTATED_HEADS, power_of_2_from(2 * num_heads))
@@ -255,11 +255,11 @@ def rotate_(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
 def attend_windows(
     qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, starts: torch.Tensor, longest: int
 ) -> torch.Tensor:
-    """Full attention inside every window, of queries and keys that are turned here: qkv [P, 3, heads, head_dim] to
+    """Rotate queries and keys, and compute full attention inside every window: qkv [P, 3, heads, head_dim] to
     [P, heads, head_dim].
 
-    cos, sin float32 [P, head_dim / 2]. starts int32 [W + 1]: window w is rows starts[w] … starts[w + 1], all windows
-    together all rows, none longer than `longest`, which is LONGEST_WINDOW at most.
+    cos, sin float32 [P, head_dim / 2]. starts int32 [W + 1]: window w is rows starts[w] … starts[w + 1]. The windows
+    cover all rows, and none is longer than `longest` ≤ LONGEST_WINDOW.
     """
     num_rows, _, num_heads, head_dim = qkv.shape
     assert qkv.is_contiguous() and cos.is_contiguous() and sin.is_contiguous() and longest <= LONGEST_WINDOW
@@ -281,10 +281,10 @@ def attend_windows(
 
 
 def attend_segments(qkv: torch.Tensor, starts: torch.Tensor, longest: int) -> torch.Tensor:
-    """Full attention inside every segment: qkv [P, 3, heads, head_dim] to [P, heads, head_dim].
+    """Compute full attention inside every segment: qkv [P, 3, heads, head_dim] to [P, heads, head_dim].
 
-    starts int32 [S + 1]: segment s is rows starts[s] … starts[s + 1], all segments together all rows, none longer than
-    `longest`.
+    starts int32 [S + 1]: segment s is rows starts[s] … starts[s + 1]. The segments cover all rows, and none is longer
+    than `longest`.
     """
     num_rows, _, num_heads, head_dim = qkv.shape
     assert qkv.is_contiguous()
@@ -316,8 +316,8 @@ def norm(
     scale: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The norm over the last axis of x, or of x + update · scale, which is then written to x; with an offset (float32)
-    that of the sum with it. Layer norm where there is a bias, else RMS norm. All tensors are dense."""
+    """Return the norm over the last axis of x, or of x + update · scale, which is also written to x, or of the sum with
+    an offset (float32). Layer norm if there is a bias, else RMS norm. All tensors are contiguous."""
     assert x.is_contiguous() and (update is None or update.is_contiguous())
     out = torch.empty_like(x)
     size = x.shape[-1]
@@ -343,7 +343,7 @@ def norm(
 
 
 def quick_gelu_(x: torch.Tensor) -> torch.Tensor:
-    """x · sigmoid(1.702 x) in place, for a dense x."""
+    """Compute x · sigmoid(1.702 x) in place, for a contiguous x."""
     assert x.is_contiguous()
     if x.numel():
         quick_gelu_kernel[(-(-x.numel() // SPAN),)](x, x.numel(), BLOCK=SPAN, num_warps=8)

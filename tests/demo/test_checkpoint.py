@@ -173,7 +173,7 @@ def test_the_command_refuses_seeds_of_training(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--scenes", "0"], "--scenes 0: must be at least 1"), (["--seed", "7"], "--seed 7: must be at least 1000000")],
+    [(["--scenes", "0"], "--scenes must be at least 1, got 0"), (["--seed", "7"], "--seed must be at least 1000000")],
 )
 def test_the_option_at_fault_is_named(capsys, arguments, message):
     with pytest.raises(SystemExit):

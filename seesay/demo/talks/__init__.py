@@ -1,4 +1,4 @@
-"""Conversations in many wordings about drawn scenes, about pictures that are not drawn, and about nothing."""
+"""Conversations in many wordings: about drawn scenes, about stand-ins for photos, and without a picture."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from seesay.demo.wording.voice import Voice
 TALK_TASKS = (
     "describe", "count", "attribute", "read", "chart", "motion", "compare", "arithmetic", "follow_up", "chat", "photo",
 )  # fmt: skip
-"""What `evaluate --phrasings` reports; `photo` shows pictures that no scene draws."""
+"""The tasks of `evaluate --phrasings`. `photo` uses stand-ins for photos."""
 
 _Talk = Callable[[random.Random, str, bool], Example]
 
 
 def make_talk(task: str, seed: int, *, held_out: bool = False) -> Example:
-    """The conversation of `task` that `seed` stands for.
+    """Return the conversation of `task` for `seed`.
 
-    Held out, the question at turn `asked` has a form that training never uses; its earlier turns are ordinary.
+    held_out: the question at turn `asked` has a form held out of training; earlier turns are ordinary.
     """
     if task not in TALK_TASKS:
-        raise ValueError(f"unknown task {task!r}; known are {', '.join(TALK_TASKS)}")
+        raise ValueError(f"task must be one of {', '.join(TALK_TASKS)}, got {task!r}")
     side = "held-out" if held_out else "training"
     rng = random.Random(f"seesay-demo/talk/{side}/{task}/{seed}")
     example = _pick_talk(rng, task)(rng, task, held_out)

@@ -1,4 +1,4 @@
-"""What every talk shares: an answered question, and the order in which a conversation asks."""
+"""The common parts of all talks: an answered question, and the order of the questions in a conversation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHOTO_SEEN_ANSWER = "This does not look like a drawn scene. I only know drawn sc
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of some kind and its answer; `focus` is what `it` would mean next."""
+    """A question of some kind and its answer. `focus`: the thing that `it` would refer to in the next question."""
 
     kind: str
     question: str
@@ -30,11 +30,11 @@ class Asked:
 
 
 Ask = Callable[[Voice, Asked | None], "Asked | None"]
-"""Asks in a voice, given what was asked before; None where the scene has no such question."""
+"""Asks in a voice, given the previous question. Returns None if the scene has no such question."""
 
 
 def ask_some(asks: Sequence[tuple[Ask, int]], voice: Voice, last: Asked | None = None) -> Asked:
-    """A question by one of `asks`, chosen by weight, of those that suit the scene."""
+    """Return a question from one of `asks`, chosen by weight among those that fit the scene."""
     functions, weights = zip(*asks, strict=True)
     while True:
         asked: Asked | None = voice.rng.choices(functions, weights)[0](voice, last)
@@ -98,7 +98,7 @@ SMALL_TALK = (
 
 
 def ask_small_talk(voice: Voice, _last: Asked | None) -> Asked:
-    """What has nothing to do with any picture."""
+    """Ask a question that is unrelated to any picture."""
     kind, answer, _ = voice.rng.choices(SMALL_TALK, [weight for *_, weight in SMALL_TALK])[0]
     speaker = Voice(voice.rng, held_out=voice.held_out)
     question = speaker.ask(kind, word=voice.rng.choice(WORDS), who=speaker.person())
