@@ -81,7 +81,7 @@ def test_stand_ins_for_photos_are_busy_pictures_of_which_nothing_is_said(seed: i
 
 
 def test_unknown_tasks_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="task must be one of .*, got 'dance'"):
+    with pytest.raises(ValueError, match=r"task must be one of .*, got 'dance'"):
         make_talk("dance", 0)
 
 
