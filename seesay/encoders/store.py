@@ -64,6 +64,11 @@ class EmbeddingStore:
         with self._lock:
             self._on_change = on_change
 
+    def keys(self) -> list[bytes]:
+        """The keys that are in the store: see `__contains__`."""
+        with self._lock:
+            return [*self._entries, *self._in_flight]
+
     def __contains__(self, key: bytes) -> bool:
         """Return whether the embedding is stored or being encoded. Does not count as a use."""
         with self._lock:

@@ -91,7 +91,10 @@ class AsyncEngine:
         vision_config: VisionConfig | None = None,
         chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
         media_limits: MediaLimits | None = None,
+        engine_address: str | None = None,
     ) -> None:
+        """`engine_address`: use the engine process behind this door (`engine/process/door.py`) instead of loading the
+        model. It has loaded the same with the same configuration, and goes on when this engine is closed."""
         check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
         check_instance("vision_config", vision_config, VisionConfig)
         check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str, os.PathLike)
@@ -107,7 +110,7 @@ class AsyncEngine:
         self.family = model.family
         self.vocab_size = model.vocab_size
         chat_template = choose_template(self.model_path, model.tokenizer, chat_template_config, folder=folder)
-        core: EngineCore = start_core(model, folder, self.config, vision_config)
+        core: EngineCore = start_core(model, folder, self.config, vision_config, address=engine_address)
         self.core = core
         self.family.resizes_on_device = core.facts.resizes_on_device
         self._preparer = RequestPreparer(

@@ -18,6 +18,7 @@ from seesay.engine.core import CoreListener
 from seesay.engine.failures import explain
 from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenRequest
 from seesay.engine.process import kinds
+from seesay.engine.process.door import Connection
 from seesay.engine.process.failures import restore_failure
 from seesay.engine.process.launch import END_S, ChildProcess
 from seesay.engine.process.ledger import Entry, Ledger
@@ -28,7 +29,7 @@ from seesay.values import EngineStats, FinishReason
 
 logger = logging.getLogger("seesay")
 
-Child = ChildProcess[kinds.ToCore, kinds.ToFront]
+Child = ChildProcess[kinds.ToCore, kinds.ToFront] | Connection[kinds.ToCore, kinds.ToFront]
 
 MAX_DEATHS = 3
 """A process that ends so often without one token in between is not started again."""
@@ -49,17 +50,20 @@ class ProcessCore:
     """
 
     def __init__(
-        self, folder: Path, engine: Mapping[str, Any], vision: Mapping[str, Any], *, step_timeout_s: float | None = None
+        self,
+        start: kinds.Start | kinds.Join,
+        *,
+        step_timeout_s: float | None = None,
+        door: socket.socket | None = None,
+        address: str | None = None,
     ) -> None:
-        """Start the process and wait until its model is loaded. Raises what the process raised.
-
-        `engine` and `vision` are the fields of the configurations, as plain data.
-        """
+        """Use `load` or `join`."""
         self.fault: Fault | None = Fault(ENGINE, "the engine process is being started")
         self._step_timeout_s = step_timeout_s
-        self._beat_s = BEAT_S if step_timeout_s is None else min(BEAT_S, step_timeout_s / 4)
-        level = min(logging.getLogger("seesay").getEffectiveLevel(), logging.INFO)
-        self._start_message = kinds.Start(str(folder), dict(engine), dict(vision), level, self._beat_s)
+        self._beat_s = _choose_beat_s(step_timeout_s)
+        self._start_message = start
+        self._door = door
+        self._address = address
         self._facts: CoreFacts | None = None
         self._failure: Exception | None = None  # why it is not started again
         self._listener: CoreListener | None = None
@@ -85,6 +89,31 @@ class ProcessCore:
         except BaseException:  # also Ctrl-C
             self.close()
             raise
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        engine: Mapping[str, Any],
+        vision: Mapping[str, Any],
+        *,
+        step_timeout_s: float | None = None,
+        door: socket.socket | None = None,
+    ) -> ProcessCore:
+        """Start a process and wait until its model is loaded. Raises what the process raised.
+
+        `engine` and `vision` are the fields of the configurations, as plain data. `door` of `open_door`: other fronts
+        may `join`.
+        """
+        level = min(logging.getLogger("seesay").getEffectiveLevel(), logging.INFO)
+        beat_s = _choose_beat_s(step_timeout_s)
+        start = kinds.Start(str(folder), dict(engine), dict(vision), level, beat_s)
+        return cls(start, step_timeout_s=step_timeout_s, door=door)
+
+    @classmethod
+    def join(cls, address: str, *, step_timeout_s: float | None = None) -> ProcessCore:
+        """Use the process behind the door at `address`, which somebody else starts, ends and starts again."""
+        return cls(kinds.Join(), step_timeout_s=step_timeout_s, address=address)
 
     def _wait_until_loaded(self) -> None:
         with self._changed:
@@ -245,6 +274,12 @@ class ProcessCore:
         with contextlib.suppress(OSError):  # it has more to wake up for than it can take, or has ended
             self._waker.send(b"\0")
 
+    def _wait_for_wake(self) -> None:
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        poll.poll()
+        self._take_wakes()
+
     def _take_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(1 << 10)
@@ -255,7 +290,7 @@ class ProcessCore:
         """Start the process, hear it, and start it again, until closed."""
         while not self._is_closing and self._failure is None:
             try:
-                child: Child = ChildProcess(_MODULE, receives=kinds.ToFront)
+                child = self._open()
             except Exception as error:
                 self._note_end(None, error)
                 continue
@@ -270,8 +305,7 @@ class ProcessCore:
                 self._note_end(child, end)
         while not self._is_closing:  # what is asked for now ends with an error
             self._hand_out()
-            select.select([self._woken], [], [])
-            self._take_wakes()
+            self._wait_for_wake()
         with self._changed:
             self._child = None
             self._is_over = True
@@ -283,6 +317,11 @@ class ProcessCore:
         self._hand_out()
         self._woken.close()
         self._waker.close()
+
+    def _open(self) -> Child:
+        if self._address is not None:
+            return Connection(self._address, receives=kinds.ToFront)
+        return ChildProcess(_MODULE, receives=kinds.ToFront, door=self._door)
 
     def _hear(self, child: Child) -> Exception:
         """Take the messages of a process until it has ended, hangs, or is to end. Returns why."""
@@ -349,8 +388,6 @@ class ProcessCore:
         live = []
         with self._changed:
             for output in outputs:
-                if output.token_ids:
-                    self._num_deaths = 0
                 is_final = output.finish_reason is not None
                 if self._ledger.remove(output.request_id) if is_final else self._ledger.find(output.request_id):
                     live.append(output.restore())
@@ -369,6 +406,8 @@ class ProcessCore:
         with self._changed:
             self._ledger.note_encoded(news.encoded, news.dropped)
         if news.stats is not None:
+            if news.stats.total_step_tokens:  # also those of other fronts
+                self._num_deaths = 0
             self._stats = replace(news.stats, total_engine_restarts=self._num_restarts)
 
     def _hand_out(self) -> None:
@@ -421,6 +460,10 @@ class ProcessCore:
             logger.error("%s", reason)
         for request_id in lost:
             self._end(request_id, "error", _make_lost_error(reason))
+
+
+def _choose_beat_s(step_timeout_s: float | None) -> float:
+    return BEAT_S if step_timeout_s is None else min(BEAT_S, step_timeout_s / 4)
 
 
 class _HungError(SeesayError):

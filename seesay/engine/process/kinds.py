@@ -155,9 +155,10 @@ class Output(Piece):
     report: Report | None
 
     @classmethod
-    def of(cls, output: TokenOutput) -> Output:
+    def of(cls, output: TokenOutput, request_id: int) -> Output:
+        """`request_id` is the front's own."""
         return cls(
-            output.request_id,
+            request_id,
             output.token_ids,
             None if output.logprobs is None else tuple(map(dict, output.logprobs)),
             output.finish_reason,
@@ -190,6 +191,10 @@ class Start(Message):
     vision: dict[str, Any]
     log_level: int
     beat_s: float
+
+
+class Join(Message):
+    """A front that did not start the process begins to ask."""
 
 
 class Submit(Message):
@@ -232,7 +237,7 @@ class Stop(Message):
     pass
 
 
-ToCore = Start | Submit | Finish | Abort | ExpectMedia | ForgetMedia | GiveFeatures | ResetCaches | Stop
+ToCore = Start | Join | Submit | Finish | Abort | ExpectMedia | ForgetMedia | GiveFeatures | ResetCaches | Stop
 
 
 # --- from the core to the front --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import threading
 from pathlib import Path
@@ -38,11 +39,14 @@ class Link(Generic[S, R]):
     for as long as it takes to connect, and `files`, the ends of a socket pair that carries descriptors.
     """
 
-    def __init__(self, folder: Path, files: socket.socket, *, receives: Any, is_child: bool) -> None:
+    def __init__(
+        self, folder: Path, files: socket.socket, *, receives: Any, is_child: bool, max_send_s: float = MAX_SEND_S
+    ) -> None:
         self._reader = ArrayReader()
         self._decoder = msgspec.msgpack.Decoder(receives, ext_hook=self._reader.extension_hook, dec_hook=_keep)
         self._files = files
-        self._files.settimeout(MAX_SEND_S)
+        self._files.settimeout(max_send_s)
+        self._max_send_s = max_send_s
         self._context = zmq.Context()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -58,7 +62,7 @@ class Link(Generic[S, R]):
         end = self._context.socket(kind)
         end.setsockopt(zmq.SNDHWM, 0)
         end.setsockopt(zmq.RCVHWM, 0)
-        end.setsockopt(zmq.SNDTIMEO, int(1000 * MAX_SEND_S))
+        end.setsockopt(zmq.SNDTIMEO, int(1000 * self._max_send_s))
         to_child = (kind == zmq.PUSH) != is_child
         address = f"ipc://{folder}/{'to' if to_child else 'from'}"
         if is_child:
@@ -95,6 +99,23 @@ class Link(Generic[S, R]):
             poller.register(descriptor, zmq.POLLIN)
         ready = dict(poller.poll(None if timeout_s is None else max(0, int(1000 * timeout_s))))
         return self._incoming in ready
+
+    def register(self, poller: zmq.Poller) -> None:
+        """Let `poller` wait for messages, and for the end of the other process."""
+        poller.register(self._incoming, zmq.POLLIN)
+        poller.register(self._files.fileno(), zmq.POLLIN)
+
+    def has_message(self) -> bool:
+        """Whether `receive` has something to return."""
+        return bool(self._incoming.poll(0))
+
+    def is_cut(self) -> bool:
+        """Whether the other process has closed its end, as it does however it ends."""
+        try:
+            is_readable = _is_readable(self._files)
+            return is_readable and not self._files.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
 
     def receive(self) -> R:
         """Return the next message; call it when `wait` says that there is one. Raises `LinkClosedError` when it is cut
@@ -137,3 +158,9 @@ def _keep(kind: Any, value: Any) -> Any:
     """msgspec checks that an array is one where it is expected; there is nothing to convert."""
     del kind
     return value
+
+
+def _is_readable(files: socket.socket) -> bool:
+    poll = select.poll()  # unlike `select`, it takes descriptors of any number
+    poll.register(files, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,101 @@
+"""Where further fronts come in: an address at which an engine process takes connections.
+
+Whoever starts engine processes makes the door and hands it to one after the other, so that its address outlives them.
+The address is of Linux's abstract namespace: no file is left behind. Only processes of the same user are let in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from seesay.engine.process.link import Link
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+_LENGTH = struct.Struct("<H")
+_GREETING_S = 2.0
+"""A front that connects says at once where its sockets are."""
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+MAX_SEND_S = 2.0
+"""A front that takes nothing for so long is let go: the others wait meanwhile."""
+
+
+def open_door() -> tuple[socket.socket, str]:
+    """Return a listening socket and its address."""
+    address = f"seesay-{os.getpid()}-{secrets.token_hex(16)}"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind("\0" + address)
+    listening.listen()
+    return listening, address
+
+
+def let_in(door: socket.socket, *, receives: Any) -> tuple[Link[Any, Any], Path] | None:
+    """Take a connection that waits. Returns the link and the folder of its sockets; None for one that is refused."""
+    files, _ = door.accept()
+    try:
+        credentials = files.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user_id, _ = _CREDENTIALS.unpack(credentials)
+        if user_id != os.getuid():
+            raise PermissionError(f"user {user_id} is not user {os.getuid()}")
+        files.settimeout(_GREETING_S)
+        [length] = _LENGTH.unpack(_receive(files, _LENGTH.size))
+        folder = Path(os.fsdecode(_receive(files, length)))
+        return Link(folder, files, receives=receives, is_child=True, max_send_s=MAX_SEND_S), folder
+    except Exception:
+        files.close()
+        return None
+
+
+def _receive(files: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = files.recv(size - len(data))
+        if not piece:
+            raise EOFError("the connection was closed")
+        data += piece
+    return data
+
+
+class Connection(Generic[S, R]):
+    """A link to an engine process that somebody else started: `ChildProcess` for those who did not."""
+
+    pid = None
+
+    def __init__(self, address: str, *, receives: Any) -> None:
+        """Connect. Raises `OSError` where nobody listens."""
+        self._folder = Path(tempfile.mkdtemp(prefix="seesay-", dir="/tmp" if len(tempfile.gettempdir()) > 70 else None))
+        files = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            files.connect("\0" + address)
+            self.link: Link[S, R] = Link(self._folder, files, receives=receives, is_child=False)
+            name = os.fsencode(self._folder)
+            files.sendall(_LENGTH.pack(len(name)) + name)
+        except BaseException:
+            files.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._files = files
+
+    def wait(self, timeout_s: float, *others: int) -> bool:
+        """Wait for a message, the end of the process, or one of the descriptors `others`. Returns whether there is a
+        message."""
+        return self.link.wait(timeout_s, *others, self._files.fileno())
+
+    def find_end(self) -> str | None:
+        """That the process has ended; None while it lives."""
+        return "its connection was closed" if self.link.is_cut() else None
+
+    def end(self) -> None:
+        """Leave. The process goes on."""
+        self.link.close()
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,256 @@
+"""One core serves several fronts: the one that started its process, and those that come in by the door.
+
+A front knows nothing of the others. Ids of requests are its own, owners of different fronts are different, and a front
+that ends loses its own requests only.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zmq
+
+from seesay.engine.failures import explain
+from seesay.engine.process import kinds
+from seesay.engine.process.door import let_in
+from seesay.engine.process.link import Link, LinkClosedError
+
+if TYPE_CHECKING:
+    from seesay.engine.loop import EngineLoop
+    from seesay.engine.messages import TokenOutput
+
+logger = logging.getLogger("seesay")
+
+STATS_S = 0.1
+"""The counts are sent with outputs no more often than this, and whenever a request ends."""
+_ID_BITS = 40
+"""Of a request's number in the core: the rest is the front's."""
+
+
+class Front:
+    """One front as the core's process knows it. `index` is never used again by another one."""
+
+    def __init__(self, index: int, link: Link[kinds.ToFront, kinds.ToCore], folder: Path | None = None) -> None:
+        self.index = index
+        self.link = link
+        self.folder = folder  # of its sockets, until it has joined
+        self.live: set[int] = set()  # its requests in the core
+        self.expected: set[int] = set()  # its requests that are expected there
+        self.has_joined = folder is None
+        self.is_lost = False
+        self.changed: deque[bytes] = deque()  # hashes whose embedding has come or gone since the last news
+        self._told: set[bytes] = set()  # hashes of which it knows that their embedding is there
+        self._lock = threading.Lock()  # news are sent in the order in which they are made
+        self._stats_at_s = 0.0
+
+    def number(self, request_id: int) -> int:
+        """The core's number of one of its requests."""
+        assert 0 <= request_id < 1 << _ID_BITS, request_id
+        return self.index << _ID_BITS | request_id
+
+    def numbers(self, request_ids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(map(self.number, request_ids))
+
+    def tell(
+        self, make: Callable[[kinds.News], kinds.ToFront], core: EngineLoop, *, with_stats: bool | None = None
+    ) -> None:
+        """Send a message that carries the news, with the counts or (None) where they are due."""
+        with self._lock:
+            now_s = time.monotonic()
+            is_due = now_s - self._stats_at_s >= STATS_S if with_stats is None else with_stats
+            if is_due:
+                self._stats_at_s = now_s
+            changed = {self.changed.popleft() for _ in range(len(self.changed))}
+            there = {item_hash for item_hash in changed if core.is_encoded(item_hash)}
+            encoded, dropped = there - self._told, (changed - there) & self._told
+            self._told = (self._told | encoded) - dropped
+            self.send(make(kinds.News(tuple(encoded), tuple(dropped), core.stats() if is_due else None)))
+
+    def send(self, message: kinds.ToFront) -> None:
+        """Send a message; a front that takes none is lost."""
+        try:
+            if not self.is_lost:
+                self.link.send(message)
+        except LinkClosedError:
+            self.is_lost = True
+
+    def close(self, *, delivers: bool = False) -> None:
+        """End the link, and remove what the front may have left behind."""
+        self.link.close(delivers=delivers)
+        self.remove_folder()
+
+    def remove_folder(self) -> None:
+        """Remove the names of its sockets, which nobody needs once they are connected."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
+
+
+class Service:
+    """Asks `core` for what fronts ask for, and tells them what it says: a `CoreListener`. The process ends with the
+    front of `link`; `door` lets others in."""
+
+    def __init__(
+        self, link: Link[kinds.ToFront, kinds.ToCore], core: EngineLoop, door: socket.socket | None, *, beat_s: float
+    ) -> None:
+        self._core = core
+        self._door = door
+        self._beat_s = beat_s
+        self._first = Front(0, link)
+        self._fronts: dict[int, Front] = {0: self._first}
+        self._num_fronts = 1
+
+    def run(self) -> None:
+        """Serve until the first front says that it is enough."""
+        self._core.embeddings.store.watch(self._note)
+        self._core.start(self)
+        self._first.send(kinds.Started(self._core.facts))
+        poller, next_beat_s, is_stopped = self._make_poller(), 0.0, False
+        while not is_stopped:
+            if time.monotonic() >= next_beat_s:
+                next_beat_s = time.monotonic() + self._beat_s
+                for front in [front for front in self._fronts.values() if front.has_joined]:
+                    front.tell(partial(kinds.Beat, self._core.busy_s()), self._core, with_stats=True)
+            ready = dict(poller.poll(max(0, int(1000 * (next_beat_s - time.monotonic())))))
+            num_fronts = len(self._fronts)
+            if self._door is not None and self._door.fileno() in ready:
+                self._let_in(self._door)
+            for front in list(self._fronts.values()):
+                is_stopped |= self._hear(front)
+            if len(self._fronts) != num_fronts:
+                poller = self._make_poller()
+        self._core.close()
+        for front in self._fronts.values():
+            front.close(delivers=True)
+
+    def _make_poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        for front in self._fronts.values():
+            front.link.register(poller)
+        if self._door is not None:
+            poller.register(self._door.fileno(), zmq.POLLIN)
+        return poller
+
+    def _let_in(self, door: socket.socket) -> None:
+        """Take a front that has connected."""
+        found = let_in(door, receives=kinds.ToCore)
+        if found is None:
+            logger.warning("a connection to the engine process was refused")
+            return
+        front = Front(self._num_fronts, *found)
+        self._num_fronts += 1
+        front.changed.extend(self._core.embeddings.store.keys())
+        self._fronts = {**self._fronts, front.index: front}  # others read it: see `_note`
+        front.send(kinds.Hello())
+
+    def _hear(self, front: Front) -> bool:
+        """Take the messages of a front that are there. Returns whether all is to end."""
+        try:
+            while front.link.has_message():
+                message = front.link.receive()
+                if isinstance(message, kinds.Stop):
+                    if front is self._first:
+                        return True
+                    front.is_lost = True
+                    break
+                self._take(front, message)
+                del message  # the pixels in it are the core's to keep
+        except Exception:
+            if front is self._first:
+                raise
+            logger.exception("a front of the engine process is let go: it cannot be understood")
+            front.is_lost = True
+        if front is not self._first and (front.is_lost or front.link.is_cut()):
+            self._let_go(front)
+        return False
+
+    def _let_go(self, front: Front) -> None:
+        """A front has ended: end what only it waits for."""
+        self._fronts = {index: other for index, other in self._fronts.items() if other is not front}
+        self._core.forget_media(front.expected)
+        self._core.abort(list(front.live))
+        front.close()
+
+    def _take(self, front: Front, message: kinds.ToCore) -> None:
+        core = self._core
+        match message:
+            case kinds.Submit(requests):
+                for request in requests:
+                    self._submit(front, request)
+            case kinds.Finish(request_id, reason):
+                core.finish(front.number(request_id), reason)
+            case kinds.Abort(request_ids):
+                core.abort(front.numbers(request_ids))
+            case kinds.ExpectMedia(request_ids):
+                front.expected.update(numbers := front.numbers(request_ids))
+                core.expect_media(numbers)
+            case kinds.ForgetMedia(request_ids):
+                front.expected.difference_update(numbers := front.numbers(request_ids))
+                core.forget_media(numbers)
+            case kinds.GiveFeatures(request_id, item_index, features, error):
+                given = kinds.restore_features(features) if error is None else error.restore()
+                core.give_features(front.number(request_id), item_index, given)
+            case kinds.ResetCaches(number):
+                arguments = (front, number)
+                threading.Thread(target=self._reset_caches, args=arguments, name="seesay-reset", daemon=True).start()
+            case kinds.Join():
+                front.remove_folder()
+                front.send(kinds.Started(core.facts))
+                front.has_joined = True
+            case _:
+                raise TypeError(f"{type(message).__name__} is not expected now")
+
+    def _submit(self, front: Front, request: kinds.Request) -> None:
+        number = front.number(request.request_id)
+        front.expected.discard(number)
+        try:
+            restored = replace(request.restore(), request_id=number, owner=(front.index, request.owner))
+        except Exception as error:
+            failure = kinds.Failure.of(explain(error))
+            output = kinds.Output(request.request_id, (), None, "error", None, failure, None)
+            front.tell(partial(kinds.Outputs, (output,)), self._core)
+            self._core.forget_media([number])
+        else:
+            front.live.add(number)
+            self._core.submit([restored])
+
+    def _reset_caches(self, front: Front, number: int) -> None:
+        self._core.reset_caches()
+        front.tell(partial(kinds.CachesReset, number), self._core, with_stats=True)
+
+    # --- called by the core -------------------------------------------------------------------------------------------
+
+    def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+        """Send all outputs of a step, each front its own, in one message."""
+        by_front: dict[int, list[TokenOutput]] = {}
+        for output in outputs:
+            by_front.setdefault(output.request_id >> _ID_BITS, []).append(output)
+        for index, mine in by_front.items():
+            front = self._fronts.get(index)
+            if front is None:  # it has ended
+                continue
+            ended = [output.request_id for output in mine if output.finish_reason is not None]
+            front.live.difference_update(ended)
+            sent = tuple(kinds.Output.of(output, output.request_id - front.number(0)) for output in mine)
+            front.tell(partial(kinds.Outputs, sent), self._core, with_stats=True if ended else None)
+
+    def on_features_wanted(self, request_id: int, item_index: int) -> None:
+        """Ask the front of the request for them."""
+        front = self._fronts.get(request_id >> _ID_BITS)
+        if front is not None:
+            front.send(kinds.FeaturesWanted(request_id - front.number(0), item_index))
+
+    def _note(self, item_hash: bytes) -> None:
+        """An embedding has come or gone. Called by the store, under its lock."""
+        for front in self._fronts.values():
+            front.changed.append(item_hash)

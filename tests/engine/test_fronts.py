@@ -1,0 +1,165 @@
+"""Several fronts of one engine process: each has its own requests, and one that dies loses no others."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import join, make_picture, parse
+
+from seesay.config import EngineConfig, GenerationConfig, VisionConfig
+from seesay.config.plain import as_plain
+from seesay.engine.engine import AsyncEngine
+from seesay.engine.process.core import ProcessCore
+from seesay.engine.process.door import Connection, open_door
+from seesay.engine.process.kinds import ToFront
+from seesay.engine.response import Response
+from seesay.errors import RequestError
+from seesay.values import GenerationRequest, OutputDelta
+
+CONFIG = EngineConfig(device_type="cpu", block_size=16)
+
+
+@pytest.fixture(scope="module")
+def path(tiny_checkpoint: Callable[[str], Path]) -> Path:
+    return tiny_checkpoint("qwen2_5_vl")
+
+
+@pytest.fixture(scope="module")
+def supervisor(path: Path) -> Iterator[tuple[ProcessCore, str]]:
+    """What starts the engine process, and the address of its door. It asks for nothing itself."""
+    door, address = open_door()
+    with door:
+        core = ProcessCore.load(
+            path, as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig()), door=door
+        )
+        yield core, address
+        core.close()
+
+
+def enter(path: Path, address: str) -> AsyncEngine:
+    return AsyncEngine(str(path), backend_config=CONFIG, engine_address=address)
+
+
+def submit(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> tuple[list[int], queue.SimpleQueue[Any]]:
+    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+    return engine.submit_batch(requests, arrived.put), arrived
+
+
+def read(ids: Sequence[int], arrived: queue.SimpleQueue[Any]) -> list[Response]:
+    deltas: dict[int, list[OutputDelta]] = {request_id: [] for request_id in ids}
+    left = set(ids)
+    while left:
+        delta = arrived.get(timeout=120)
+        assert delta.request_id in left, "an output behind the final one"
+        deltas[delta.request_id].append(delta)
+        left.difference_update([delta.request_id] if delta.finish_reason is not None else [])
+    return [join(found) for found in deltas.values()]
+
+
+def wait_until(is_true: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_fronts_ask_one_engine_at_the_same_time(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
+    """Their requests have the same ids, and each gets its own answers; an embedding is made once for all."""
+    prompts = [("what is this?", make_picture(100, 90, k % 3)) for k in range(6)]
+    config = GenerationConfig(max_new_tokens=8, ignore_eos=True)
+    with AsyncEngine(str(path), backend_config=CONFIG) as alone:
+        ids, arrived = submit(alone, parse(prompts, config))
+        expected = [answer.token_ids for answer in read(ids, arrived)]
+    before = supervisor[0].stats().total_encoder_items
+    with enter(path, supervisor[1]) as one, enter(path, supervisor[1]) as other:
+        running = [submit(one, parse(prompts, config)), submit(other, parse(prompts[::-1], config))]
+        assert running[0][0] == running[1][0], "the same ids"
+        found = [[answer.token_ids for answer in read(*asked)] for asked in running]
+        assert found == [expected, expected[::-1]]
+        assert one.stats().total_encoder_items == before + 3
+        wait_until(lambda: set(other.core._ledger.encoded) == set(one.core._ledger.encoded) != set())
+    wait_until(lambda: supervisor[0].stats().num_running == 0)
+
+
+def test_a_front_that_joins_later_knows_what_is_encoded(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
+    request = parse([("known?", make_picture(80, 81, 50))], max_new_tokens=2)
+    for is_known in (False, True):
+        with enter(path, supervisor[1]) as one:
+            wait_until(lambda engine=one, waits=is_known: not waits or bool(engine.core._ledger.encoded))
+            [answer] = read(*submit(one, request))
+            assert answer.media[0].is_cached is is_known
+
+
+FRONT = """
+import sys
+sys.path[:0] = {paths!r}
+from seesay import EngineConfig, GenerationConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.vl.messages import parse_prompts
+config = EngineConfig(device_type="cpu", block_size=16)
+engine = AsyncEngine({model!r}, backend_config=config, engine_address={address!r})
+config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
+requests, _ = parse_prompts(["go on"] * 6, config)
+engine.submit_batch(requests, lambda delta: print(len(delta.token_ids), flush=True))
+sys.stdin.read()
+"""
+
+
+def test_a_front_that_is_killed_loses_its_own_requests_alone(
+    path: Path, supervisor: tuple[ProcessCore, str], tmp_path: Path
+) -> None:
+    core, address = supervisor
+    script = FRONT.format(paths=[str(Path(__file__).parents[2])], model=str(path), address=address)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with enter(path, address) as one:
+        asked = submit(one, parse(["mine"], max_new_tokens=400, ignore_eos=True))
+        with subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        ) as front:
+            try:
+                assert front.stdout is not None and front.stdout.readline()
+                asked = submit(one, parse(["mine"], max_new_tokens=400, ignore_eos=True))
+            finally:
+                front.kill()
+        [answer] = read(*asked)
+        assert answer.finish_reason == "length" and answer.generate_token_len == 400
+        wait_until(lambda: core.stats().num_running == 0 and core.stats().num_used_kv_blocks == 0)
+        assert not list(tmp_path.iterdir())
+
+
+def test_strangers_are_let_go(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
+    """Whoever sends what is no message ends its own connection."""
+    core, address = supervisor
+    stranger: Connection[Any, ToFront] = Connection(address, receives=ToFront)
+    stranger.link.send(["no", "message"])
+    wait_until(lambda: stranger.find_end() is not None)
+    stranger.end()
+    with enter(path, address) as one:
+        [answer] = read(*submit(one, parse(["still there?"], max_new_tokens=2, ignore_eos=True)))
+        assert answer.finish_reason == "length"
+    assert core.fault is None
+
+
+def test_fronts_go_on_with_the_next_engine_process(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
+    """Last in this file: the counts of the process begin anew."""
+    core, address = supervisor
+    with enter(path, address) as one:
+        asked = submit(one, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
+        assert asked[1].get(timeout=60).finish_reason is None
+        assert core.pid is not None
+        os.kill(core.pid, signal.SIGKILL)
+        [answer] = read(*asked)
+        assert isinstance(answer.error, RequestError) and "send the request again" in str(answer.error)
+        [answer] = read(*submit(one, parse(["again"], max_new_tokens=2, ignore_eos=True)))
+        assert answer.finish_reason == "length" and one.fault is None and core.fault is None
+    assert threading.active_count() < 100
