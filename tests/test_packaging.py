@@ -118,3 +118,24 @@ def test_a_clip_in_a_batch_without_the_extra():
         "['error', 'stop'] reading a video requires the package 'av': pip install 'seesay[video]'"
     ), (done.stdout, done.stderr)
     assert done.stderr == ""
+
+
+def test_an_engine_in_a_thread_needs_no_link() -> None:
+    """The packages of the link are imported for an engine process alone, which says when they are missing."""
+    code = """
+import sys
+sys.modules.update(msgspec=None, zmq=None)
+from pathlib import Path
+from seesay import EngineConfig, VisionConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.errors import ConfigError
+with AsyncEngine(backend_config=EngineConfig(device_type="cpu")) as engine:
+    print(engine.fault)
+try:
+    AsyncEngine(backend_config=EngineConfig(device_type="cpu", engine_process=True))
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    first, second = done.stdout.splitlines()
+    assert first == "None" and second.startswith("engine_process=True: needs the packages msgspec and pyzmq")
