@@ -307,8 +307,8 @@ def test_ctrl_c_goes_to_the_parent_alone(tmp_path: Path) -> None:
     body = """
     child = start()
     child.link.send(Echo(1, {}))
-    print(child.pid, flush=True)
     try:
+        print(child.pid, flush=True)
         time.sleep(600)
     except KeyboardInterrupt:
         child.link.send(Echo(7, {}))
