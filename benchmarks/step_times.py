@@ -41,6 +41,7 @@ from seesay.llm.kv_cache import bytes_per_block
 from seesay.llm.launched_step import LaunchedStep
 from seesay.llm.plan_deltas import make_begun
 from seesay.llm.runner import ModelRunner
+from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
@@ -137,8 +138,12 @@ def load(model: str) -> tuple[Family, ModelRunner, Encoder | None]:
         tied_embeddings=backbone.tie_word_embeddings,
         device=resolved.device,
         dtype=resolved.dtype,
-        block_size=BLOCK_SIZE,
-        session_len=resolved.session_len,
+        limits=RunnerLimits(
+            max_batch_size=resolved.max_batch_size,
+            max_step_tokens=WARM_TOKENS,
+            session_len=resolved.session_len,
+            block_size=BLOCK_SIZE,
+        ),
     )
     return family, runner, encoder
 
@@ -151,11 +156,16 @@ def get_ready(runner: ModelRunner, points: Sequence[Point]) -> list[Point]:
     max_rows = max(point.num_rows + len(point.chunks()) for point in [*points, warm_point()])
     session_len = max(max(point.context, point.start + point.max_chunk) for point in points)
     num_blocks = max(*(point.num_blocks() for point in points), NUM_WARM_STEPS * warm_point().num_blocks())
-    runner.allocate_cache(num_blocks=min(num_blocks, most), share=1.0, max_batch_size=max_rows, session_len=session_len)
+    runner.limits = RunnerLimits(
+        max_batch_size=max_rows,
+        max_step_tokens=max(WARM_TOKENS, *(point.num_rows + point.num_prompt_tokens for point in points)),
+        session_len=session_len,
+        block_size=BLOCK_SIZE,
+    )
+    runner.allocate_cache(num_blocks=min(num_blocks, most), share=1.0)
     if runner.device.type == "cuda":
-        max_tokens = max(WARM_TOKENS, *(point.num_rows + point.num_prompt_tokens for point in points))
-        runner.warm_up(max_tokens=max_tokens, max_batch_size=max_rows)
-        runner.record_graphs(max_batch_size=max_rows, session_len=session_len)
+        runner.warm_up()
+        runner.record_graphs()
     return points
 
 
@@ -328,9 +338,9 @@ def make_work(shape: StepShape) -> StepWork:
     )
 
 
-def measure_at_start(runner: ModelRunner, session_len: int) -> StartCosts:
+def measure_at_start(runner: ModelRunner) -> StartCosts:
     started_s = time.perf_counter()
-    costs = runner.measure_step_costs(session_len=session_len)
+    costs = runner.measure_step_costs()
     return StartCosts(costs, time.perf_counter() - started_s)
 
 
@@ -339,7 +349,7 @@ def record(model: str, points: Sequence[Point], sides_px: Sequence[int], rounds:
     points = get_ready(runner, points)
     device = runner.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
-    at_start = measure_at_start(runner, max(max(point.context, point.start + point.max_chunk) for point in points))
+    at_start = measure_at_start(runner)
     steps = time_steps(runner, points, rounds)
     encodes = [] if encoder is None else time_calls(family, runner, encoder, sides_px, rounds)
     recording = Recording(

@@ -28,6 +28,7 @@ from seesay.engine.loop import EngineLoop
 from seesay.engine.messages import TokenOutput, TokenRequest
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.runner import ModelRunner
+from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.step_plan import StepPlan
@@ -196,25 +197,24 @@ class World:
             tied_embeddings=bool(config.tie_word_embeddings),
             device=device,
             dtype=torch.float32,
-            block_size=setup.block_size,
-            session_len=SESSION_LEN,
+            limits=RunnerLimits(
+                max_batch_size=setup.max_live,
+                max_step_tokens=setup.chunk,
+                session_len=SESSION_LEN,
+                block_size=setup.block_size,
+            ),
         )
-        sizes = {"max_batch_size": setup.max_live}
-        self.runner.allocate_cache(
-            num_blocks=setup.num_blocks,
-            share=0.5,
-            session_len=SESSION_LEN,
-            num_host_slots=setup.num_host_slots,
-            **sizes,
-        )
+        self.runner.allocate_cache(num_blocks=setup.num_blocks, share=0.5, num_host_slots=setup.num_host_slots)
         if device.type == "cuda":
-            self.runner.warm_up(max_tokens=setup.chunk, **sizes)
-            self.runner.record_graphs(session_len=SESSION_LEN, **sizes)
+            self.runner.warm_up()
+            self.runner.record_graphs()
         pool = BlockPool(setup.num_blocks, setup.block_size, setup.caching, setup.num_host_slots)
-        limits = SchedulerConfig(max_prefill_token_num=setup.chunk, session_len=SESSION_LEN, **sizes)
+        limits = SchedulerConfig(
+            max_batch_size=setup.max_live, max_prefill_token_num=setup.chunk, session_len=SESSION_LEN
+        )
         policy: StepPolicy | None = None
         if setup.max_step_s is not None:
-            times = StepTimes(self.runner.measure_step_costs(session_len=SESSION_LEN))
+            times = StepTimes(self.runner.measure_step_costs())
             policy = TimedSteps(times=times, max_step_s=setup.max_step_s, least_tokens=2)
         self.scheduler = Scheduler(limits, pool, policy=policy)
         self.loop = EngineLoop(

@@ -10,6 +10,7 @@ from seesay.device.query import measure_peak, pick_device
 from seesay.engine.loop import EngineLoop
 from seesay.engine.watchdog import hang_limit_s
 from seesay.llm.block_pool import BlockPool
+from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.step_policy import TimedSteps
 from seesay.llm.step_times import StepTimes
@@ -116,25 +117,22 @@ def _build_runner(
         tied_embeddings=backbone.tie_word_embeddings,
         device=resolved.device,
         dtype=resolved.dtype,
-        block_size=config.block_size,
-        session_len=resolved.session_len,
+        limits=RunnerLimits(
+            max_batch_size=resolved.max_batch_size,
+            max_step_tokens=config.max_prefill_token_num,
+            session_len=resolved.session_len,
+            block_size=config.block_size,
+        ),
     )
     is_gpu = resolved.device.type == "cuda"
     records_graphs = is_gpu and not config.eager_mode
-    reserved = runner.profile(
-        max_tokens=config.max_prefill_token_num,
-        max_batch_size=resolved.max_batch_size,
-        session_len=resolved.session_len,
-        records_graphs=records_graphs,
-    )
+    reserved = runner.profile(records_graphs=records_graphs)
     largest = model.family.largest_input() if encoder is not None and resolved.device.type != "cpu" else None
     if encoder is not None and largest is not None:
         reserved += measure_peak(resolved.device, lambda: encoder.encode([largest]))
     num_blocks = runner.allocate_cache(
         num_blocks=config.num_gpu_blocks,
         share=config.cache_max_entry_count,
-        max_batch_size=resolved.max_batch_size,
-        session_len=resolved.session_len,
         reserved_bytes=reserved,
         num_host_slots=config.num_cpu_blocks,
     )
@@ -146,13 +144,13 @@ def _build_runner(
     )
     where = f"{num_blocks} blocks of {config.block_size} tokens on {resolved.device}"
     logger.info("KV cache: %s, %d more in host memory", where, config.num_cpu_blocks)
-    if num_blocks * config.block_size < resolved.session_len:
-        resolved = replace(resolved, session_len=num_blocks * config.block_size)
+    if runner.limits.session_len < resolved.session_len:
+        resolved = replace(resolved, session_len=runner.limits.session_len)
         logger.warning("the KV cache holds %d tokens: session_len is lowered to that", resolved.session_len)
     if is_gpu:
-        runner.warm_up(max_tokens=config.max_prefill_token_num, max_batch_size=resolved.max_batch_size)
+        runner.warm_up()
     if records_graphs:
-        runner.record_graphs(max_batch_size=resolved.max_batch_size, session_len=resolved.session_len)
+        runner.record_graphs()
     scheduler_config = SchedulerConfig(
         max_batch_size=resolved.max_batch_size,
         max_prefill_token_num=config.max_prefill_token_num,
@@ -161,12 +159,12 @@ def _build_runner(
         session_len=resolved.session_len,
         short_limit=runner.decoder.config.rotary.short_limit,
     )
-    return runner, Scheduler(scheduler_config, pool, policy=_build_policy(runner, config, resolved.session_len))
+    return runner, Scheduler(scheduler_config, pool, policy=_build_policy(runner, config))
 
 
-def _build_policy(runner: ModelRunner, config: EngineConfig, session_len: int) -> StepPolicy | None:
+def _build_policy(runner: ModelRunner, config: EngineConfig) -> StepPolicy | None:
     """Return the policy for the length of steps that is asked for; None for the scheduler's own."""
     if config.max_step_ms is None:
         return None
-    times = StepTimes(runner.measure_step_costs(session_len=session_len))
+    times = StepTimes(runner.measure_step_costs())
     return TimedSteps(times=times, max_step_s=config.max_step_ms / 1e3)

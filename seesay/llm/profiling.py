@@ -9,6 +9,7 @@ from seesay.device.query import measure_peak
 from seesay.llm.kv_cache import KVCache
 from seesay.llm.logit_changes import start_counts
 from seesay.llm.models.decoder import Decoder, ModelInput
+from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.sampler import choose_tokens
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sampling_row import SamplingRow
@@ -17,13 +18,11 @@ from seesay.llm.step_input import build_profile_inputs
 _COSTLY = SamplingParams(greedy=False, top_p=0.9, logprobs=20, repetition_penalty=1.1)
 
 
-def measure_peaks(
-    decoder: Decoder, cache: KVCache, *, max_tokens: int, max_batch_size: int, session_len: int
-) -> list[int]:
+def measure_peaks(decoder: Decoder, cache: KVCache, limits: RunnerLimits) -> list[int]:
     """Peak bytes of the largest steps (`build_profile_inputs`), the largest decode step last, each sampled in the ways
     that take the most memory. All rows share one block of `cache`."""
     device, size = decoder.device, decoder.config.vocab_size
-    token_ids = np.zeros(min(session_len, 8192), np.int64)
+    token_ids = np.zeros(min(limits.session_len, 8192), np.int64)
     plain = SamplingRow(seed=0, params=SamplingParams(), token_ids=token_ids, num_generated=1)
     ways = [
         plain._replace(params=_COSTLY, counts=start_counts(token_ids, _COSTLY, size)),
@@ -32,13 +31,7 @@ def measure_peaks(
         plain._replace(mask=np.full(-(-size // 32), -1, np.int32)),
     ]
     peaks = []
-    for inputs, num_rows in build_profile_inputs(
-        max_tokens=max_tokens,
-        max_batch_size=max_batch_size,
-        session_len=session_len,
-        block_size=cache.block_size,
-        device=device,
-    ):
+    for inputs, num_rows in build_profile_inputs(limits, device=device):
 
         def trial(inputs: ModelInput = inputs, num_rows: int = num_rows) -> None:
             with torch.inference_mode():

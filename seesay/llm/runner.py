@@ -10,6 +10,7 @@ the next one begins with.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from seesay.checkpoint import Checkpoint
+    from seesay.llm.runner_limits import RunnerLimits
 
 SINGLE_THREAD_FLOPS = 200_000_000
 """A step of fewer operations runs on one CPU thread (measured: at 90 million, 2.4 ms on one and 3.8 ms on two)."""
@@ -57,13 +59,13 @@ SINGLE_THREAD_FLOPS = 200_000_000
 class ModelRunner:
     """Owns the decoder and its KV cache. Used by one thread at a time.
 
-    `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `rows` is its
-    row table.
+    `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
+    what these prepare for; they may be replaced before. `rows` is its row table.
     """
 
-    def __init__(self, decoder: Decoder, *, block_size: int) -> None:
+    def __init__(self, decoder: Decoder, limits: RunnerLimits) -> None:
         self.decoder = decoder
-        self.block_size = block_size
+        self.limits = limits
         self.rows = RowTable()
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
@@ -86,13 +88,12 @@ class ModelRunner:
         tied_embeddings: bool,
         device: torch.device,
         dtype: torch.dtype,
-        block_size: int,
-        session_len: int,
+        limits: RunnerLimits,
     ) -> ModelRunner:
         """A runner with the checkpoint's weights. Raises `CheckpointError` naming what does not fit."""
-        config = DecoderConfig.from_hf(text_config, tied_embeddings=tied_embeddings, session_len=session_len)
+        config = DecoderConfig.from_hf(text_config, tied_embeddings=tied_embeddings, session_len=limits.session_len)
         decoder = Decoder.load(checkpoint, config, decoder_name=decoder_name, device=device, dtype=dtype)
-        return cls(decoder, block_size=block_size)
+        return cls(decoder, limits)
 
     @property
     def device(self) -> torch.device:
@@ -103,11 +104,15 @@ class ModelRunner:
         return self.decoder.dtype
 
     @property
+    def block_size(self) -> int:
+        return self.limits.block_size
+
+    @property
     def num_blocks(self) -> int:
         """Number of KV blocks; 0 before `allocate_cache`."""
         return self._num_blocks
 
-    def profile(self, *, max_tokens: int, max_batch_size: int, session_len: int, records_graphs: bool = False) -> int:
+    def profile(self, *, records_graphs: bool = False) -> int:
         """Bytes that the largest prefill and the largest decode step need beside weights and cache, by trying both, and
         what `record_graphs` will take, if it comes.
 
@@ -115,26 +120,12 @@ class ModelRunner:
         """
         if self.device.type == "cpu":
             return 0
-        peaks = measure_peaks(
-            self.decoder,
-            self._make_cache(1),
-            max_tokens=max_tokens,
-            max_batch_size=max_batch_size,
-            session_len=session_len,
-        )
+        peaks = measure_peaks(self.decoder, self._make_cache(1), self.limits)
         return max(peaks) + (peaks[-1] if records_graphs else 0)
 
-    def allocate_cache(
-        self,
-        *,
-        num_blocks: int,
-        share: float,
-        max_batch_size: int,
-        session_len: int,
-        reserved_bytes: int = 0,
-        num_host_slots: int = 0,
-    ) -> int:
-        """Allocate the KV cache and return its number of blocks.
+    def allocate_cache(self, *, num_blocks: int, share: float, reserved_bytes: int = 0, num_host_slots: int = 0) -> int:
+        """Allocate the KV cache and return its number of blocks. Where it holds less than the longest sequence,
+        `limits.session_len` is lowered to that.
 
         `num_blocks` 0 takes `share` of the memory that is free now less `reserved_bytes` (what `profile` and the
         encoder's own trial returned). `num_host_slots` blocks more are kept in host memory.
@@ -147,7 +138,7 @@ class ModelRunner:
                 reserved_bytes=reserved_bytes + (staging_bytes(block_bytes) if num_host_slots else 0),
                 share=share,
                 block_bytes=block_bytes,
-                num_blocks_of_full_batch=max_batch_size * -(-session_len // self.block_size),
+                num_blocks_of_full_batch=self.limits.max_batch_size * self.limits.max_sequence_blocks,
                 is_cpu=device.type == "cpu",
             )
         elif (num_blocks + 1) * block_bytes > (free := measure_memory(device).free_bytes):
@@ -157,11 +148,14 @@ class ModelRunner:
             )
         self._cache = self._make_cache(num_blocks + 1)  # the last one is scratch, for what steps are filled up with
         self._num_blocks = num_blocks
+        self.limits = replace(
+            self.limits, session_len=min(self.limits.session_len, num_blocks * self.limits.block_size)
+        )
         if num_host_slots:
             self._host_cache = HostCache(self._cache.blocks, num_host_slots)
         return num_blocks
 
-    def record_graphs(self, *, max_batch_size: int, session_len: int) -> None:
+    def record_graphs(self) -> None:
         """Have decode steps computed by CUDA graphs. Only on a GPU."""
         assert self._cache is not None and self.stream is not None
         with torch.inference_mode():
@@ -169,21 +163,21 @@ class ModelRunner:
                 self.decoder,
                 self._cache.layers,
                 stream=self.stream,
-                max_batch_size=max_batch_size,
-                max_blocks=-(-session_len // self.block_size),
+                max_batch_size=self.limits.max_batch_size,
+                max_blocks=self.limits.max_sequence_blocks,
                 scratch_block=self._num_blocks,
                 block_size=self.block_size,
             )
 
-    def warm_up(self, *, max_tokens: int, max_batch_size: int) -> None:
+    def warm_up(self) -> None:
         """Use all kernels of steps of a few sizes, to which steps are filled up from now on, so that no request waits
         for one to be compiled or loaded. Of use on a GPU."""
         assert self._cache is not None
         device = self.decoder.device
         padding = StepPadding(
             scratch_block=self._num_blocks,
-            token_sizes=token_sizes(max_tokens),
-            row_sizes=row_sizes(max_batch_size),
+            token_sizes=token_sizes(self.limits.max_step_tokens),
+            row_sizes=row_sizes(self.limits.max_batch_size),
         )
         with torch.inference_mode(), on_stream(self.stream):
             for inputs, wanted in build_warm_up_inputs(padding, block_size=self.block_size, device=device):
@@ -191,7 +185,7 @@ class ModelRunner:
         synchronize(device)
         self._padding = padding
 
-    def measure_step_costs(self, *, session_len: int) -> StepCosts:
+    def measure_step_costs(self) -> StepCosts:
         """Return how long steps take: on a GPU by trying some, after `warm_up`; on the CPU a guess."""
         if self.device.type == "cpu":
             return StepCosts.guess(self.decoder.config.flops_per_token)
@@ -202,7 +196,7 @@ class ModelRunner:
                 self._cache,
                 sizes=self._padding.token_sizes,
                 num_blocks=self._num_blocks,
-                session_len=session_len,
+                session_len=self.limits.session_len,
                 stream=self.stream,
             )
 

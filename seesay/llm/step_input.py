@@ -17,6 +17,7 @@ from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
 from seesay.llm.row_table import RowState, RowTable
+from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.step_plan import Row, StepPlan
 from seesay.llm.step_sizes import fill_up
 
@@ -271,27 +272,22 @@ def _find_splices(row: Row, member: RowState, embeddings: Embeddings) -> _Splice
     return _Splices(offsets=offsets, pieces=pieces)
 
 
-def build_profile_inputs(
-    *,
-    max_tokens: int,
-    max_batch_size: int,
-    session_len: int,
-    block_size: int,
-    device: torch.device,
-) -> Iterator[tuple[ModelInput, int]]:
+def build_profile_inputs(limits: RunnerLimits, *, device: torch.device) -> Iterator[tuple[ModelInput, int]]:
     """Inputs that need the most memory, each with the number of rows whose logits are made: the last chunk of the
     longest prompt, a batch of short prompts, and a full batch of decode rows at the longest length.
 
     All rows read and write block 0, so a cache of one block is enough.
     """
+    max_tokens, max_rows, session_len = limits.max_step_tokens, limits.max_batch_size, limits.session_len
     chunk = min(max_tokens, session_len)
-    many = max(1, min(max_batch_size, max_tokens))
+    many = max(1, min(max_rows, max_tokens))
     for num_new, kv_lens in (
         ([chunk], [session_len]),
         ([max_tokens // many] * many, [max_tokens // many] * many),
-        ([1] * max_batch_size, [session_len] * max_batch_size),
+        ([1] * max_rows, [session_len] * max_rows),
     ):
-        yield make_blank_input(num_new, kv_lens, scratch_block=0, block_size=block_size, device=device), len(num_new)
+        inputs = make_blank_input(num_new, kv_lens, scratch_block=0, block_size=limits.block_size, device=device)
+        yield inputs, len(num_new)
 
 
 def build_warm_up_inputs(

@@ -162,14 +162,10 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
     with AsyncEngine(str(tiny_checkpoint(name)), backend_config=EngineConfig(**options)) as engine:
         first, second = runners
         tape.watch(first, monkeypatch)
-        second.allocate_cache(
-            num_blocks=first.num_blocks,
-            share=0.5,
-            max_batch_size=8,
-            session_len=256,
-            num_host_slots=options.get("num_cpu_blocks", 0),
-        )
-        graph_steps = record_eagerly(second, monkeypatch, max_batch_size=8, session_len=256) if has_graphs else []
+        num_host_slots = options.get("num_cpu_blocks", 0)
+        second.limits = replace(second.limits, max_batch_size=8, session_len=256)
+        second.allocate_cache(num_blocks=first.num_blocks, share=0.5, num_host_slots=num_host_slots)
+        graph_steps = record_eagerly(second, monkeypatch) if has_graphs else []
         asked = parse(make_conversations(name), max_new_tokens=NEW_TOKENS, ignore_eos=True)
         requests = []
         for index in range(max(len(asked), len(SAMPLING))):
@@ -218,7 +214,7 @@ def test_a_follower_whose_plan_is_changed_samples_something_else(
         requests = parse(make_conversations("llama"), max_new_tokens=NEW_TOKENS, ignore_eos=True)
         ask(engine, requests)
         for runner in runners[1:]:
-            runner.allocate_cache(num_blocks=runners[0].num_blocks, share=0.5, max_batch_size=8, session_len=256)
+            runner.allocate_cache(num_blocks=runners[0].num_blocks, share=0.5)
     assert tape.play(runners[1]) == tape.tokens
     events = []
     for what, number, given in tape.events:

@@ -14,6 +14,7 @@ import transformers
 from seesay.checkpoint import Checkpoint
 from seesay.llm.plan_deltas import make_begun
 from seesay.llm.runner import ModelRunner
+from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
@@ -152,12 +153,9 @@ def load_runner(
         tied_embeddings=bool(config.tie_word_embeddings),
         device=torch.device(device),
         dtype=torch.float32,
-        block_size=block_size,
-        session_len=256,
+        limits=RunnerLimits(max_batch_size=4, max_step_tokens=150, session_len=256, block_size=block_size),
     )
-    runner.allocate_cache(
-        num_blocks=num_blocks, share=0.5, max_batch_size=4, session_len=256, num_host_slots=num_host_slots
-    )
+    runner.allocate_cache(num_blocks=num_blocks, share=0.5, num_host_slots=num_host_slots)
     return runner
 
 

@@ -34,9 +34,7 @@ class EagerRecorder:
         return replay, output
 
 
-def record_eagerly(
-    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, *, max_batch_size: int, session_len: int
-) -> list[int]:
+def record_eagerly(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let decode steps of a runner on the CPU take the path of graphs. Returns a list of the sizes of such steps, which
     grows with them."""
     block_size, sizes = runner.block_size, list[int]()
@@ -65,8 +63,8 @@ def record_eagerly(
             runner.decoder,
             runner._cache.layers,
             stream=None,  # type: ignore[arg-type]
-            max_batch_size=max_batch_size,
-            max_blocks=-(-session_len // block_size),
+            max_batch_size=runner.limits.max_batch_size,
+            max_blocks=runner.limits.max_sequence_blocks,
             scratch_block=runner.num_blocks,
             block_size=block_size,
         )

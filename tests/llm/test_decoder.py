@@ -187,7 +187,7 @@ def test_steps_filled_up_give_the_same(saved, name, device):
         expected = backbones.Driver(backbones.load_runner(backbone, device=device)).generate(prompts, [params] * 4)
         for chunk in (7, 1 << 30):
             runner = backbones.load_runner(backbone, device=device, num_blocks=41)  # all of them are used
-            runner.warm_up(max_tokens=150, max_batch_size=4)
+            runner.warm_up()
             tokens, logits = backbones.Driver(runner, chunk=chunk).generate(prompts, [params] * 4)
             assert tokens == expected[0]
             for own, other in zip(logits, expected[1], strict=True):
@@ -205,7 +205,7 @@ def test_warming_up_tries_all_sizes_of_products_that_steps_have(saved, name, mon
 
     monkeypatch.setattr(Linear, "__call__", watch)
     runner = backbones.load_runner(backbone)
-    runner.warm_up(max_tokens=150, max_batch_size=4)
+    runner.warm_up()
     tried = set(seen)
     assert tried
     prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (41, 9, 70, 1)]

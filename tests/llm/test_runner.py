@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -268,17 +270,19 @@ def test_cache_size_follows_memory_and_limits(backbone):
 def test_allocated_cache_is_as_asked(backbone):
     runner = backbones.load_runner(backbone, num_blocks=7)
     assert runner.num_blocks == 7
-    assert runner.profile(max_tokens=64, max_batch_size=2, session_len=64) == 0
-    assert runner.allocate_cache(num_blocks=0, share=0.5, max_batch_size=2, session_len=30) == 16
+    assert runner.limits.session_len == 28, "lowered to what the cache holds"
+    runner.limits = replace(runner.limits, max_batch_size=2, session_len=30)
+    assert runner.profile() == 0
+    assert runner.allocate_cache(num_blocks=0, share=0.5) == 16
+    assert runner.limits.session_len == 30
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_profile_measures_what_a_step_needs(backbone):
     runner = backbones.load_runner(backbone, device="cuda")
-    peak = runner.profile(max_tokens=4096, max_batch_size=8, session_len=8192)
+    runner.limits = replace(runner.limits, max_step_tokens=4096, max_batch_size=8, session_len=8192)
+    peak = runner.profile()
     assert 4096 * 88 * 4 < peak < 4 << 30
-    num_blocks = runner.allocate_cache(
-        num_blocks=0, share=0.01, max_batch_size=8, session_len=8192, reserved_bytes=peak
-    )
+    num_blocks = runner.allocate_cache(num_blocks=0, share=0.01, reserved_bytes=peak)
     assert num_blocks > 1000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from llm import backbones
@@ -64,14 +66,15 @@ def test_the_blocks_of_sequences_are_left_alone(backbone: backbones.Backbone) ->
 
 def test_on_the_cpu_nothing_is_measured(backbone: backbones.Backbone) -> None:
     runner = backbones.load_runner(backbone)
-    assert runner.measure_step_costs(session_len=SESSION_LEN) == StepCosts.guess(runner.decoder.config.flops_per_token)
+    assert runner.measure_step_costs() == StepCosts.guess(runner.decoder.config.flops_per_token)
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_predictions_are_near_what_steps_take(backbone: backbones.Backbone) -> None:
     runner = backbones.load_runner(backbone, device="cuda")
-    runner.warm_up(max_tokens=4096, max_batch_size=64)
-    times = StepTimes(runner.measure_step_costs(session_len=SESSION_LEN))
+    runner.limits = replace(runner.limits, max_step_tokens=4096, max_batch_size=64, session_len=SESSION_LEN)
+    runner.warm_up()
+    times = StepTimes(runner.measure_step_costs())
     assert runner._cache is not None
     found, predicted = [], []
     for size in (64, 512, 1024, 2048, 4096):
