@@ -37,16 +37,35 @@ class TextPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPlace:
+    """Where a media part is in its request, for errors: `messages[0].content[1].image_url.url` is a `source`.
+
+    `parent` is the path of the object that has the options, and `keys` maps each option to its key in that object.
+    """
+
+    source: str
+    parent: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, param: str | None) -> str:
+        """Return the path of the option `param`, or of the source if the part has no such option."""
+        key = None if param is None else self.keys.get(param)
+        return self.source if key is None else f"{self.parent}.{key[:60]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPart:
     """A reference to a picture or video, not loaded yet.
 
     `source` is whatever `load_image` / `load_video` take: path, URL, data URL, bytes, PIL image, list of frames.
-    `options` are the per-item options of the request: `min_pixels`, `max_pixels`, `fps`, `num_frames`, ….
+    `options` are the per-item options of the request: `min_pixels`, `max_pixels`, `fps`, `num_frames`, …. `place` is
+    named by errors only: equal media in two places are equal.
     """
 
     modality: Modality
     source: Any
     options: Mapping[str, Any] = field(default_factory=dict)
+    place: MediaPlace | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError, show
 from seesay.serving.errors import ApiError, bad_request
-from seesay.values import MediaPart, Message
+from seesay.values import MediaPart, MediaPlace, Message, Modality
 from seesay.vl.messages import parse_messages
 
 # Fields of assistant messages that clients send back unchanged. Empty ones are dropped.
@@ -30,32 +31,54 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
         raise bad_request(f"{param} must be a list with at least one message", param)
     cleaned = [_clean(message, f"{param}[{index}]") for index, message in enumerate(messages)]
     try:
-        parsed = parse_messages(cleaned)
+        parsed = parse_messages(cleaned, param)
     except RequestError as error:
-        raise _rename(error, param) from error
-    check_num_media(sum(isinstance(part, MediaPart) for message in parsed for part in message.parts), limits, param)
-    for index, message in enumerate(parsed):
-        for part in message.parts:
-            if isinstance(part, MediaPart):
-                check_source(part.source, limits, f"{param}[{index}].content")
+        raise ApiError.from_error(error) from error
+    check_media((part for message in parsed for part in message.parts if isinstance(part, MediaPart)), limits, param)
     return parsed
 
 
-def check_num_media(num_media: int, limits: MediaLimits, param: str) -> None:
-    """Raise `ApiError` 400 for more pictures and videos than a request may have."""
-    if num_media > limits.max_items:
+def read_pictures(urls: str | Sequence[str] | None, limits: MediaLimits, param: str) -> tuple[MediaPart, ...]:
+    """Return the pictures of a field that holds a URL or a list of URLs. Raises `ApiError` 400 naming the bad one."""
+    places = [param] if isinstance(urls, str) else [f"{param}[{index}]" for index in range(len(urls or ()))]
+    pictures = tuple(
+        MediaPart(modality=Modality.IMAGE, source=url, place=MediaPlace(source=place))
+        for url, place in zip([urls] if isinstance(urls, str) else urls or (), places)
+    )
+    check_media(pictures, limits, param)
+    return pictures
+
+
+def keep_media(messages: Iterable[Message], field: str) -> tuple[Message, ...]:
+    """Return messages to store for later requests, which refer to them by `field`: errors then name that field."""
+    place = MediaPlace(source=field)
+    return tuple(
+        replace(
+            message,
+            parts=tuple(replace(part, place=place) if isinstance(part, MediaPart) else part for part in message.parts),
+        )
+        for message in messages
+    )
+
+
+def check_media(media: Iterable[MediaPart], limits: MediaLimits, param: str) -> None:
+    """Raise `ApiError` 400 for more pictures and videos than a request may have, and for forbidden sources."""
+    media = list(media)
+    if len(media) > limits.max_items:
         raise bad_request(
-            f"{param} has {num_media} pictures and videos; at most {limits.max_items} are allowed",
+            f"{param} has {len(media)} pictures and videos; at most {limits.max_items} are allowed",
             param,
             code=ErrorCode.MEDIA_TOO_LARGE.value,
         )
+    for part in media:
+        check_source(part.source, limits, param if part.place is None else part.place.source)
 
 
 def check_source(source: object, limits: MediaLimits, param: str) -> None:
     """Raise `ApiError` 400 for a media source that is not an http(s) or data URL, unless local paths are allowed."""
     if isinstance(source, list):
-        for item in source:
-            check_source(item, limits, param)
+        for index, item in enumerate(source):
+            check_source(item, limits, f"{param}[{index}]")
         return
     if not isinstance(source, str):
         raise bad_request(f"{param}: a URL must be a string", param, code="invalid_media")
@@ -70,16 +93,6 @@ def check_source(source: object, limits: MediaLimits, param: str) -> None:
             param,
             code="media_forbidden",
         )
-
-
-def _rename(error: RequestError, param: str) -> ApiError:
-    """Replace 'messages', the name that `parse_messages` uses in `error`, by the API's name of the field."""
-    renamed = RequestError(
-        error.code,
-        error.message.replace("messages[", f"{param}["),
-        None if error.param is None else error.param.replace("messages", param, 1),
-    )
-    return ApiError.from_error(renamed)
 
 
 def _clean(message: object, where: str) -> Mapping[str, Any]:

@@ -9,8 +9,9 @@ other pictures.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.frame_sampling import fill_sampling_options
 from seesay.processors.media.open import DECODE_OPTIONS, OpenedMedia, open_media
 from seesay.thread_pool import ThreadPool
-from seesay.values import MediaPart, MediaSize, Modality
+from seesay.values import MediaPart, MediaPlace, MediaSize, Modality
 from seesay.vl.decoded_before import SeenContents, SeenMedia
 from seesay.vl.family import Family, Features, MediaPlan
 from seesay.vl.feature_cache import FeatureCache, FeatureCacheStats
@@ -61,10 +62,11 @@ class OpenItem:
     """One picture or video that was read or fetched, and not decoded.
 
     `options` are the checked preprocessing options, `preprocessing_key` is what they and the family's settings add to
-    the item's key. `size` and `plan` are None where only decoding tells the size.
+    the item's key. `size` and `plan` are None where only decoding tells the size. `place` is named by errors.
     """
 
     media: OpenedMedia
+    place: MediaPlace | None
     options: Mapping[str, int]
     preprocessing_key: bytes
     size: MediaSize | None
@@ -115,9 +117,10 @@ class MediaFront:
         allowance = Allowance(self._limits)
         allowance.check_items(len(media))
         if len(media) == 1:
-            return OpenRequest(items=[self._open_one(media[0], allowance)], allowance=allowance)
+            with _located(media[0].place):
+                return OpenRequest(items=[self._open_one(media[0], allowance)], allowance=allowance)
         futures = [self._fetchers.submit(self._open_one, part, allowance) for part in media]
-        return OpenRequest(items=_gather(futures), allowance=allowance)
+        return OpenRequest(items=_gather(futures, [part.place for part in media]), allowance=allowance)
 
     def prepare(self, request: OpenRequest, batch: MediaBatch | None = None) -> list[PreparedMedia]:
         """Decode and preprocess opened media, in order; a picture that other requests of `batch` hold too, once. Raises
@@ -127,8 +130,12 @@ class MediaFront:
             return self._decoders.submit(self._prepare_one, item, request.allowance)
 
         if batch is None:
-            return _gather([begin(item) for item in request.items])
-        return [future.result() for future in [batch.share(item, begin) for item in request.items]]
+            return _gather([begin(item) for item in request.items], [item.place for item in request.items])
+        prepared = []
+        for item, future in [(item, batch.share(item, begin)) for item in request.items]:
+            with _located(item.place):
+                prepared.append(future.result())
+        return prepared
 
     def forget(self) -> None:
         """Forget cached features and known contents."""
@@ -165,6 +172,7 @@ class MediaFront:
             allowance.spend_pixels(size.num_pixels)
         return OpenItem(
             media=media,
+            place=part.place,
             options=options,
             preprocessing_key=family.media_key(modality, options),
             size=size,
@@ -210,7 +218,8 @@ class MediaFront:
 
     def _load_features(self, item: OpenItem) -> Features:
         """Decode and preprocess an item that was recalled without its arrays."""
-        return self._decode_one(item, Allowance(self._limits)).features
+        with _located(item.place):
+            return self._decode_one(item, Allowance(self._limits)).features
 
     def _decode_one(self, item: OpenItem, allowance: Allowance) -> PreparedMedia:
         with self._gate.passing(None if item.size is None else item.size.num_pixels):
@@ -245,10 +254,27 @@ class MediaFront:
         return self._family.plan_media(item.media.modality, size, item.options)
 
 
-def _gather(futures: Sequence[Future[T]]) -> list[T]:
-    """Return all results, in order. After a failure, calls that have not begun are cancelled."""
+@contextmanager
+def _located(place: MediaPlace | None) -> Iterator[None]:
+    """Name `place`, or an option there, in each `RequestError` raised in the block."""
     try:
-        return [future.result() for future in futures]
+        yield
+    except RequestError as error:
+        if place is None:
+            raise
+        where = place.find(error.param)
+        raise RequestError(error.code, f"{where}: {error.message}", where) from error
+
+
+def _gather(futures: Sequence[Future[T]], places: Sequence[MediaPlace | None]) -> list[T]:
+    """Return all results, in order. After a failure, calls that have not begun are cancelled. `places` are those of
+    the media."""
+    results = []
+    try:
+        for future, place in zip(futures, places, strict=True):
+            with _located(place):
+                results.append(future.result())
+        return results
     finally:
         for future in futures:
             future.cancel()

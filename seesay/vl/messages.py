@@ -21,6 +21,7 @@ from seesay.values import (
     VIDEO_SUFFIXES,
     GenerationRequest,
     MediaPart,
+    MediaPlace,
     Message,
     Modality,
     TextPart,
@@ -64,12 +65,12 @@ def parse_prompts(
     return requests, is_list
 
 
-def parse_messages(messages: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
+def parse_messages(messages: Iterable[Mapping[str, Any]], where: str = "messages") -> tuple[Message, ...]:
     """Return OpenAI messages as values. Media stay where their parts are; `IMAGE_TOKEN` in a text is text.
 
-    Raises RequestError naming what is wrong and where.
+    Raises RequestError naming what is wrong and where. `where` is the name of the list of messages.
     """
-    return tuple(_parse_message(message, index) for index, message in enumerate(messages))
+    return tuple(_parse_message(message, f"{where}[{index}]") for index, message in enumerate(messages))
 
 
 def _one_each(gen_config: GenerationConfig | Sequence[GenerationConfig] | None, num: int) -> list[GenerationConfig]:
@@ -201,8 +202,7 @@ def _place(parts: Sequence[Part]) -> tuple[Part, ...]:
 # --- OpenAI messages -----------------------------------------------------------------------------------------------
 
 
-def _parse_message(message: Mapping[str, Any], index: int) -> Message:
-    where = f"messages[{index}]"
+def _parse_message(message: Mapping[str, Any], where: str) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         _fail(f"{where} has no role ({', '.join(_ROLES)})", f"{where}.role")
@@ -258,12 +258,12 @@ def _parse_part(part: Any, where: str) -> Part:
 
 def _parse_media_object(value: Any, modality: Modality, source_key: str, where: str) -> MediaPart:
     """`{"url": …, option: …}`, or the source alone."""
+    path = f"{where}.{source_key}" if isinstance(value, Mapping) else where
     if not isinstance(value, Mapping):
         value = {source_key: value}
     if value.get(source_key) is None:
         _fail(f"{where} has no {source_key}", f"{where}.{source_key}")
-    options = {key: option for key, option in value.items() if key != source_key}
-    return MediaPart(modality=modality, source=value[source_key], options=_media_options(options, where))
+    return _make_part(modality, value[source_key], value, (source_key,), path=path, where=where)
 
 
 def _parse_inline_media(part: Mapping[str, Any], modality: Modality, where: str) -> MediaPart:
@@ -271,21 +271,28 @@ def _parse_inline_media(part: Mapping[str, Any], modality: Modality, where: str)
     keys = [key for key in (modality.value, "url", "path", "base64") if part.get(key) is not None]
     if len(keys) != 1:
         _fail(f"{where} must have exactly one of {modality.value}, url, path, base64; it has {keys or 'none'}", where)
-    options = {key: option for key, option in part.items() if key not in ("type", keys[0])}
-    return MediaPart(modality=modality, source=part[keys[0]], options=_media_options(options, where))
+    return _make_part(modality, part[keys[0]], part, ("type", keys[0]), path=f"{where}.{keys[0]}", where=where)
 
 
-def _media_options(options: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the options of a media part, which decoding and the model's family check later. None means the default."""
-    options = {key: value for key, value in options.items() if value is not None}
+def _make_part(
+    modality: Modality, source: Any, holder: Mapping[str, Any], reserved: Sequence[str], *, path: str, where: str
+) -> MediaPart:
+    """Return a media part. All keys of `holder` that are not reserved are options, which decoding and the model's
+    family check later. None means the default. `path` is that of the source, `where` that of `holder`."""
+    options = {key: value for key, value in holder.items() if key not in reserved and value is not None}
+    keys = dict(zip(options, options))
     if (num_frames := options.pop("nframes", None)) is not None:  # as qwen-vl-utils spells it
         if "num_frames" in options:
             _fail(f"{where} has both nframes and num_frames, which mean the same", f"{where}.nframes")
         options["num_frames"] = num_frames
+        keys["num_frames"] = "nframes"
     detail = options.pop("detail", "auto")
     if detail not in DETAILS:
         _fail(f"{where}.detail must be {', '.join(DETAILS)}, got {show(detail)}", f"{where}.detail")
-    return {**options, "detail": detail} if detail == "low" else options
+    if detail == "low":
+        options["detail"] = detail
+    place = MediaPlace(source=path, parent=where, keys=keys)
+    return MediaPart(modality=modality, source=source, options=options, place=place)
 
 
 def _refuse_unknown(part: Mapping[str, Any], known: Sequence[str], where: str) -> None:

@@ -167,7 +167,7 @@ def test_sessions_belong_to_a_key(engine: AsyncEngine):
         ({"request_output_len": 0}, "request_output_len"),
         ({"adapter_name": "x"}, "adapter_name"),
         ({"n": 2}, "n"),
-        ({"image_url": "ftp://x/y.png"}, "prompt"),
+        ({"image_url": "ftp://x/y.png"}, "image_url"),
         ({"no_such_field": 1}, "no_such_field"),
         ({"prompt": [{"role": "user", "content": "x"}], "image_url": "http://x/"}, "image_url"),
     ],

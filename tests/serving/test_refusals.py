@@ -104,7 +104,10 @@ PICTURE = {"type": "image_url", "image_url": {"url": make_data_url()}}
         ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "messages[0].content[0].type"),
         ({"role": "user", "content": [{"type": "odd"}]}, "messages[0].content[0].type"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0].image_url.url"),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": 3}}]}, "messages[0].content"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": 3}}]},
+            "messages[0].content[0].image_url.url",
+        ),
         ({"role": "user", "content": [{**PICTURE, "extra": 1}]}, "messages[0].content[0].extra"),
         (
             {

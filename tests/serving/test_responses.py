@@ -141,7 +141,8 @@ def test_fields_that_come_back(server: LiveServer) -> None:
         ([{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}], "input[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}], "input[0].content[0].image_url"),
         ([{"role": "user", "content": [{"type": "input_text", "text": 3}]}], "input[0].content[0].text"),
-        ([{"role": "user", "content": [{"type": "input_image", "image_url": "/etc/passwd"}]}], "input[0].content"),
+        ([{"role": "user", "content": [{"type": "input_image", "image_url": "/etc/passwd"}]}],
+         "input[0].content[0].image_url"),
         ([{"role": "user"}], "input[0].content"),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ from seesay.serving.anthropic.checks import check_media_type, check_tools
 from seesay.serving.content import check_source
 from seesay.serving.errors import bad_request
 from seesay.templates.json_pieces import dump_in_pieces
-from seesay.values import MediaPart, Message, Modality, TextPart
+from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 
 Part = TextPart | MediaPart
 
@@ -156,11 +156,12 @@ def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Me
         if not isinstance(data, str) or not data:
             raise bad_request(f"{path}.data must be the picture in base64", f"{path}.data")
         check_media_type(media_type, data, path)
-        return MediaPart(modality=Modality.IMAGE, source=f"data:{media_type};base64,{data}")
+        place = MediaPlace(source=f"{path}.data")
+        return MediaPart(modality=Modality.IMAGE, source=f"data:{media_type};base64,{data}", place=place)
     if source.get("type") == "url":
         _refuse_unknown(source, ("type", "url"), path)
         check_source(source.get("url"), limits, f"{path}.url")
-        return MediaPart(modality=Modality.IMAGE, source=source["url"])
+        return MediaPart(modality=Modality.IMAGE, source=source["url"], place=MediaPlace(source=f"{path}.url"))
     raise bad_request(f"{path}.type must be base64 or url, got {show(source.get('type'))}", f"{path}.type")
 
 

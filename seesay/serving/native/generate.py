@@ -11,12 +11,12 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import Caller, caller_of
-from seesay.serving.content import check_num_media, check_source
+from seesay.serving.content import read_pictures
 from seesay.serving.native.protocol import GenerateAnswer, GenerateRequest
 from seesay.serving.openai.wire import DONE, make_error_event
 from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, make_event
-from seesay.values import GenerationRequest, MediaPart, Modality, OutputDelta
+from seesay.values import GenerationRequest, OutputDelta
 
 _PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_words": "stop"}
 
@@ -53,9 +53,7 @@ def make_router(state: ServerState) -> APIRouter:
 
 
 def _make_request(state: ServerState, body: GenerateRequest) -> GenerationRequest:
-    check_num_media(len(body.image_urls), state.settings.media, "image_data")
-    for url in body.image_urls:
-        check_source(url, state.settings.media, "image_data")
+    pictures = read_pictures(body.image_data, state.settings.media, "image_data")
     config = state.defaults.make_config(
         max_new_tokens=body.max_tokens,
         logprobs=0 if body.return_logprob else None,
@@ -66,7 +64,7 @@ def _make_request(state: ServerState, body: GenerateRequest) -> GenerationReques
     return GenerationRequest(
         prompt=body.prompt if body.prompt is not None else tuple(body.input_ids or ()),
         gen_config=config,
-        media=tuple(MediaPart(modality=Modality.IMAGE, source=url) for url in body.image_urls),
+        media=pictures,
         streams=bool(body.stream),
     )
 

@@ -10,11 +10,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from seesay.config import MediaLimits
 from seesay.serving.answers import unless_gone
 from seesay.serving.auth import owner_of
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import Caller, caller_of
-from seesay.serving.content import check_num_media, read_messages
+from seesay.serving.content import keep_media, read_messages, read_pictures
 from seesay.serving.errors import bad_request
 from seesay.serving.native.protocol import InteractiveAnswer, InteractiveRequest
 from seesay.serving.native.sessions import Conversation, SessionStore
@@ -111,8 +112,7 @@ class _Reply:
             param_names=PARAM_NAMES,
             **body.sampling(),
         )
-        check_num_media(len(body.image_urls), state.settings.media, "image_url")
-        self._turn = read_messages(_as_messages(body), state.settings.media, param="prompt")
+        self._turn = _read_turn(body, state.settings.media)
         self._streams = bool(body.stream) or key is not None  # a session stores the text generated before a cancel
 
     async def pieces(self, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
@@ -165,23 +165,21 @@ class _Reply:
             answer = Message(role="assistant", parts=(TextPart(text=text),))
             self._store.extend(
                 conversation,
-                (*self._turn, answer),
+                (*keep_media(self._turn, "session_id"), answer),
                 num_tokens=prompt_tokens + tokens,
                 num_prompt_tokens=prompt_tokens + min(tokens, num_text_tokens + 1),  # one ends the answer
             )
 
 
-def _as_messages(body: InteractiveRequest) -> list[Any]:
+def _read_turn(body: InteractiveRequest, limits: MediaLimits) -> tuple[Message, ...]:
     if not isinstance(body.prompt, str):
         if not isinstance(body.prompt, list):
             raise bad_request("prompt must be a string or a list of messages", "prompt")
-        return body.prompt
-    if not body.prompt and not body.image_urls:
+        return read_messages(body.prompt, limits, param="prompt")
+    if not body.prompt and not body.image_url:
         raise bad_request("prompt must not be empty", "prompt")
-    if not body.image_urls:
-        return [{"role": "user", "content": body.prompt}]
-    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in body.image_urls]
-    return [{"role": "user", "content": [*parts, {"type": "text", "text": body.prompt}]}]
+    pictures = read_pictures(body.image_url, limits, "image_url")
+    return (Message(role="user", parts=(*pictures, TextPart(text=body.prompt))),)
 
 
 async def _until(

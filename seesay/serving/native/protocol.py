@@ -56,10 +56,6 @@ class InteractiveRequest(SamplingFields):
             raise bad_request("image_url requires a prompt that is a string; put pictures into messages", "image_url")
         return self
 
-    @property
-    def image_urls(self) -> list[str]:
-        return [self.image_url] if isinstance(self.image_url, str) else self.image_url or []
-
 
 class InteractiveAnswer(BaseModel):
     """An answer, or a piece of a streamed answer.
@@ -105,10 +101,6 @@ class GenerateRequest(SamplingFields):
             name = "image_data" if self.input_ids else "input_ids"
             raise bad_request(f"{name}: input_ids must not be empty, and cannot be combined with pictures", name)
         return self
-
-    @property
-    def image_urls(self) -> list[str]:
-        return [self.image_data] if isinstance(self.image_data, str) else self.image_data or []
 
 
 class FinishReason(BaseModel):

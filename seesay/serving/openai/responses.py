@@ -15,7 +15,7 @@ from seesay.serving.answers import Answer, Tally
 from seesay.serving.auth import owner_of
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import caller_of
-from seesay.serving.content import read_messages
+from seesay.serving.content import check_media, keep_media
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.response_store import ResponseStore, StoredResponse
@@ -23,11 +23,20 @@ from seesay.serving.openai.responses_protocol import DeletedResponse, ResponseOb
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
 from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, describe_events, make_event
-from seesay.values import GenerationRequest, Message, OutputDelta, TextPart
+from seesay.values import GenerationRequest, MediaPart, MediaPlace, Message, Modality, OutputDelta, TextPart
+from seesay.vl.constants import DETAILS
 
 _PARAM_NAMES = {"max_new_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_PREVIOUS = "previous_response_id"
 _ITEM_KEYS = frozenset({"type", "role", "content", "id", "status", "phase"})
-_TEXT_TYPES = ("input_text", "output_text", "text")
+_ROLES = ("system", "developer", "user", "assistant")
+_TEXT_KEYS = frozenset({"type", "text"})
+_PART_KEYS = {
+    "input_text": _TEXT_KEYS,
+    "input_image": frozenset({"type", "image_url", "detail", "file_id"}),
+    "output_text": _TEXT_KEYS | {"annotations", "logprobs"},
+    "text": _TEXT_KEYS,
+}
 
 
 def make_router(state: ServerState) -> APIRouter:
@@ -85,11 +94,17 @@ def read_input(body: ResponseRequest, state: ServerState) -> tuple[Message, ...]
         return (Message(role="user", parts=(TextPart(text=body.input),)),)
     if not isinstance(body.input, list):
         raise bad_request("input must be a string or a list of items", "input")
-    items = [_to_chat_message(item, f"input[{index}]") for index, item in enumerate(body.input)]
-    return read_messages(items, state.settings.media, param="input")
+    if not body.input:
+        raise bad_request("input must be a list with at least one item", "input")
+    limits = state.settings.media
+    messages = tuple(_read_item(item, f"input[{index}]") for index, item in enumerate(body.input))
+    check_media(
+        (part for message in messages for part in message.parts if isinstance(part, MediaPart)), limits, "input"
+    )
+    return messages
 
 
-def _to_chat_message(item: object, where: str) -> dict[str, Any]:
+def _read_item(item: object, where: str) -> Message:
     if not isinstance(item, dict):
         raise bad_request(f"{where} must be an object with role and content", where)
     kind = item.get("type", "message")
@@ -97,31 +112,45 @@ def _to_chat_message(item: object, where: str) -> dict[str, Any]:
         raise bad_request(f"{where}.type must be 'message', got {show(kind)}", f"{where}.type")
     if unknown := sorted(set(item) - _ITEM_KEYS):
         raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
-    content = item.get("content")
-    if isinstance(content, list):
-        content = [_to_chat_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
-    return {"role": item.get("role"), "content": content}
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}, got {show(role)}", f"{where}.role")
+    if isinstance(content, str):
+        content = [{"type": "input_text", "text": content}]
+    if not isinstance(content, list):
+        raise bad_request(f"{where}.content must be a string or a list of parts", f"{where}.content")
+    parts = tuple(_read_part(part, f"{where}.content[{index}]") for index, part in enumerate(content))
+    return Message(role="system" if role == "developer" else role, parts=parts)
 
 
-def _to_chat_part(part: object, where: str) -> dict[str, Any]:
+def _read_part(part: object, where: str) -> TextPart | MediaPart:
     if not isinstance(part, dict):
         raise bad_request(f"{where} must be an object with a type", where)
     kind = part.get("type")
-    if kind in _TEXT_TYPES:
-        allowed = {"type", "text", "annotations", "logprobs"} if kind == "output_text" else {"type", "text"}
-        shaped: dict[str, Any] = {"type": "text", "text": part.get("text")}
-    elif kind == "input_image":
-        if part.get("file_id") is not None or not isinstance(part.get("image_url"), str):
-            raise bad_request(f"{where}.image_url must be a URL; file_id is not supported", f"{where}.image_url")
-        allowed = {"type", "image_url", "detail", "file_id"}
-        url = {"url": part["image_url"], "detail": part.get("detail") or "auto"}
-        shaped = {"type": "image_url", "image_url": url}
-    else:
-        known = "input_text, input_image, output_text"
-        raise bad_request(f"{where}.type must be one of {known}; got {show(kind)}", f"{where}.type")
-    if unknown := sorted(set(part) - allowed):
+    known = _PART_KEYS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise bad_request(f"{where}.type must be one of {', '.join(_PART_KEYS)}; got {show(kind)}", f"{where}.type")
+    if unknown := sorted(set(part) - known):
         raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
-    return shaped
+    if kind == "input_image":
+        return _read_image(part, where)
+    if not isinstance(part.get("text"), str):
+        raise bad_request(f"{where}.text must be a string", f"{where}.text")
+    return TextPart(text=part["text"])
+
+
+def _read_image(part: dict[str, Any], where: str) -> MediaPart:
+    if part.get("file_id") is not None or not isinstance(part.get("image_url"), str):
+        raise bad_request(f"{where}.image_url must be a URL; file_id is not supported", f"{where}.image_url")
+    detail = part.get("detail")
+    if detail is not None and detail not in DETAILS:
+        raise bad_request(f"{where}.detail must be {', '.join(DETAILS)}, got {show(detail)}", f"{where}.detail")
+    return MediaPart(
+        modality=Modality.IMAGE,
+        source=part["image_url"],
+        options={"detail": "low"} if detail == "low" else {},
+        place=MediaPlace(source=f"{where}.image_url", parent=where, keys={"detail": "detail"}),
+    )
 
 
 class ResponseReply:
@@ -137,7 +166,7 @@ class ResponseReply:
         self._stores = body.store is not False and state.settings.max_stored_responses > 0
         earlier: tuple[Message, ...] = ()
         if body.previous_response_id is not None:
-            earlier = _find(store, http, body.previous_response_id, "previous_response_id", status=400).messages
+            earlier = _find(store, http, body.previous_response_id, _PREVIOUS, status=400).messages
         self._messages = (*earlier, *read_input(body, state))
         config = state.defaults.make_config(
             max_new_tokens=body.max_output_tokens,
@@ -181,7 +210,7 @@ class ResponseReply:
         }
         if self._stores:
             said = Message(role="assistant", parts=(TextPart(text=answer.text),))
-            stored = StoredResponse(body=dict(response), messages=(*self._messages, said))
+            stored = StoredResponse(body=dict(response), messages=keep_media((*self._messages, said), _PREVIOUS))
             self._store.put(self._owner, self._id, stored)
         if self._wants_timings:
             response["seesay"] = make_details(tally)
