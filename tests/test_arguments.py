@@ -33,7 +33,7 @@ def pipe(shared):
     shared.tokenizer, shared.chat_template = tokenizer, template
 
 
-def test_a_tokenizer_of_transformers_is_wrapped(pipe):
+def test_a_tokenizer_of_transformers_is_wrapped(pipe) -> None:
     expected = pipe("hello", SHORT).text
     pipe.tokenizer = AutoTokenizer.from_pretrained(str(CHECKPOINT))
     assert isinstance(pipe.tokenizer, Tokenizer)
@@ -44,7 +44,7 @@ def test_a_tokenizer_of_transformers_is_wrapped(pipe):
     assert pipe("hello", SHORT).text == expected
 
 
-def test_a_template_by_name_or_configuration(pipe):
+def test_a_template_by_name_or_configuration(pipe) -> None:
     pipe.chat_template = "vicuna"
     assert pipe.chat_template.name == "vicuna" and "vicuna" in repr(pipe.chat_template)
     pipe.chat_template = ChatTemplateConfig("chatml", meta_instruction="Be brief.")
@@ -58,7 +58,7 @@ def test_a_template_by_name_or_configuration(pipe):
 
 
 @pytest.mark.parametrize("name", [None, "chatml"])
-def test_pieces_of_a_template_are_texts(pipe, name):
+def test_pieces_of_a_template_are_texts(pipe, name) -> None:
     if name is not None:
         pipe.chat_template = name
         with pytest.raises(ConfigError, match="user must be a string, got None"):
@@ -70,7 +70,7 @@ def test_pieces_of_a_template_are_texts(pipe, name):
     assert pipe("hello", SHORT).finish_reason in ("stop", "length")
 
 
-def test_names_of_things(pipe):
+def test_names_of_things(pipe) -> None:
     assert repr(pipe).startswith("Pipeline(AsyncEngine('seesay-demo', family=")
     assert "device='cpu', dtype='float32', session_len=" in repr(pipe.engine)
 
@@ -90,12 +90,12 @@ def test_names_of_things(pipe):
         ({"log_level": 10}, ConfigError, "log_level must be one of .*, got 10"),
     ],
 )
-def test_wrong_arguments_say_what_is_expected(arguments, error, message):
+def test_wrong_arguments_say_what_is_expected(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         pipeline(**arguments)
 
 
-def test_wrong_arguments_of_calls(pipe):
+def test_wrong_arguments_of_calls(pipe) -> None:
     for wrong in ({}, EngineConfig(), 5, "greedy"):
         with pytest.raises(TypeError, match=f"gen_config must be a GenerationConfig .*not {type(wrong).__name__}"):
             pipe("hello", gen_config=wrong)
@@ -105,7 +105,7 @@ def test_wrong_arguments_of_calls(pipe):
         pipe.stream_infer("hello", sessions=5)
 
 
-def test_halves_of_surrogate_pairs_end_their_request(pipe):
+def test_halves_of_surrogate_pairs_end_their_request(pipe) -> None:
     tool = {"role": "assistant", "content": "x", "reasoning_content": "a \udcff b"}
     message = {"role": "user", "content": [{"type": "text", "text": "\udfff"}]}
     answers = pipe(["bad \ud800 text", [message], "hello", [{"role": "user", "content": "hi"}, tool]], SHORT)
@@ -118,32 +118,32 @@ def test_halves_of_surrogate_pairs_end_their_request(pipe):
 
 
 @pytest.mark.parametrize("option", ["stop_token_ids", "bad_token_ids"])
-def test_token_ids_outside_the_vocabulary_are_named(pipe, option):
+def test_token_ids_outside_the_vocabulary_are_named(pipe, option) -> None:
     answer = pipe("hello", GenerationConfig(max_new_tokens=2, **{option: [3, 10_000_000]}))
     assert answer.error.param == option
     assert f"{option}: token id 10000000 is not in the vocabulary (0 to " in answer.text
 
 
-def test_numbers_of_numpy_reach_the_engine(pipe):
+def test_numbers_of_numpy_reach_the_engine(pipe) -> None:
     plain = {"max_new_tokens": 3, "top_k": 5, "random_seed": 7, "logprobs": 2, "bad_token_ids": [3]}
     given = {name: [np.int64(3)] if name == "bad_token_ids" else np.int64(value) for name, value in plain.items()}
     answers = [pipe("hello", GenerationConfig(do_sample=True, **options)) for options in (plain, given)]
     assert answers[0].error is None and answers[0].token_ids == answers[1].token_ids
 
 
-def test_unknown_options_of_a_clip_list_all_that_are_known(pipe):
+def test_unknown_options_of_a_clip_list_all_that_are_known(pipe) -> None:
     part = {"type": "video", "video": [np.zeros((32, 32, 3), np.uint8)] * 4, "speed": 2}
     answer = pipe([{"role": "user", "content": [part, {"type": "text", "text": "what?"}]}], SHORT)
     assert "'speed' is unknown" in answer.text and "fps, max_frames, min_frames, num_frames" in answer.text
 
 
-def test_pieces_of_a_stream_tell_the_length_of_the_prompt(pipe):
+def test_pieces_of_a_stream_tell_the_length_of_the_prompt(pipe) -> None:
     pieces = list(pipe.stream_infer("hello", gen_config=SHORT))
     assert len(pieces) > 1
     assert {piece.input_token_len for piece in pieces} == {pieces[-1].usage.prompt_tokens} != {0}
 
 
-def test_perplexity_of_arrays_and_tensors(pipe):
+def test_perplexity_of_arrays_and_tensors(pipe) -> None:
     ids = pipe.tokenizer.encode("a red circle")
     expected = pipe.get_ppl(ids)
     assert pipe.get_ppl(np.array(ids)) == pipe.get_ppl(torch.tensor(ids)) == expected
@@ -155,7 +155,7 @@ def test_perplexity_of_arrays_and_tensors(pipe):
             pipe.get_ppl(wrong)
 
 
-def test_sessions_longer_than_the_model_was_trained_for_warn(caplog):
+def test_sessions_longer_than_the_model_was_trained_for_warn(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("seesay")
     logger.addHandler(caplog.handler)
     try:

@@ -26,7 +26,7 @@ def write_index(folder: Path, weight_map: object) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path):
     write_config(tmp_path)
     save_file(
         {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4, dtype=torch.int64)}, tmp_path / "model.safetensors"
@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def sharded(tmp_path):
+def sharded(tmp_path: Path):
     write_config(tmp_path)
     save_file({"a": torch.zeros(2)}, tmp_path / "one.safetensors")
     save_file({"b": torch.ones(3)}, tmp_path / "two.safetensors")
@@ -52,7 +52,7 @@ def rewrite_header(file: Path, change) -> None:
     file.write_bytes(len(raw).to_bytes(8, "little") + raw + data[8 + length :])
 
 
-def test_reads_what_is_there(folder):
+def test_reads_what_is_there(folder) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": 7}')
     checkpoint = Checkpoint.load(folder)
     assert checkpoint.architecture == "LlamaForCausalLM"
@@ -65,7 +65,7 @@ def test_reads_what_is_there(folder):
     assert tensors["a"].dtype == torch.bfloat16 and tensors["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_quantized_weights_are_refused(folder):
+def test_quantized_weights_are_refused(folder) -> None:
     with pytest.raises(CheckpointError, match="tensor 'b' is stored as I64"):
         list(Checkpoint.load(folder).tensors(["a", "b"], "cpu"))
     quantized = {"quantization_config": {"quant_method": "awq"}}
@@ -77,13 +77,13 @@ def test_quantized_weights_are_refused(folder):
     Checkpoint.load(folder, {"quantization_config": None})
 
 
-def test_missing_names_are_spelled_as_their_neighbours():
+def test_missing_names_are_spelled_as_their_neighbours() -> None:
     stored = {"layers.0.a.weight": "model.language_model.layers.0.a.weight", "lm_head.weight": "head.weight"}
     assert guess_stored_name("layers.0.b.weight", stored) == "model.language_model.layers.0.b.weight"
     assert guess_stored_name("lm_head.bias", stored) == "lm_head.bias"
 
 
-def test_a_model_path_is_a_path():
+def test_a_model_path_is_a_path() -> None:
     for wrong in (None, 5):
         with pytest.raises(TypeError, match="model_path must be the path of a folder or a hub id, got"):
             resolve_checkpoint(wrong)
@@ -91,12 +91,12 @@ def test_a_model_path_is_a_path():
         resolve_checkpoint("")
 
 
-def test_reads_shards(sharded):
+def test_reads_shards(sharded) -> None:
     checkpoint = Checkpoint.load(sharded)
     assert {name: t.sum().item() for name, t in checkpoint.tensors(["a", "b"], "cpu")} == {"a": 0, "b": 3}
 
 
-def test_overrides_are_merged_by_key(folder):
+def test_overrides_are_merged_by_key(folder) -> None:
     write_config(folder, CONFIG | {"rope_parameters": {"rope_type": "default", "rope_theta": 1.0}})
     checkpoint = Checkpoint.load(folder, {"rope_parameters": {"rope_theta": 5.0}, "num_hidden_layers": 3})
     assert checkpoint.config["rope_parameters"] == {"rope_type": "default", "rope_theta": 5.0}
@@ -106,7 +106,7 @@ def test_overrides_are_merged_by_key(folder):
         Checkpoint.load(folder, {"rope_parameters": 3})
 
 
-def test_digest_follows_config_names_and_data(folder):
+def test_digest_follows_config_names_and_data(folder) -> None:
     first = Checkpoint.load(folder).revision_digest
     assert len(first) == 32 and first == Checkpoint.load(folder).revision_digest
     assert first != Checkpoint.load(folder, {"hidden_size": 16}).revision_digest
@@ -114,7 +114,7 @@ def test_digest_follows_config_names_and_data(folder):
     assert first != Checkpoint.load(folder).revision_digest
 
 
-def truncate(folder):
+def truncate(folder) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-9])
 
@@ -154,14 +154,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_folders_are_refused_by_name(folder, case):
+def test_broken_folders_are_refused_by_name(folder, case) -> None:
     damage, message = BROKEN[case]
     damage(folder)
     with pytest.raises(CheckpointError, match=message):
         Checkpoint.load(folder)
 
 
-def test_pickles_are_refused(folder):
+def test_pickles_are_refused(folder) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(CheckpointError, match=r"pickles \(pytorch_model.bin\)"):
@@ -169,7 +169,7 @@ def test_pickles_are_refused(folder):
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/../../b", "..\\x", ""])
-def test_an_index_may_not_leave_the_folder(sharded, name):
+def test_an_index_may_not_leave_the_folder(sharded, name) -> None:
     write_index(sharded, {"a": name})
     with pytest.raises(CheckpointError, match="points out of the folder"):
         Checkpoint.load(sharded)
@@ -178,7 +178,7 @@ def test_an_index_may_not_leave_the_folder(sharded, name):
         Checkpoint.load(sharded).read_json(name)
 
 
-def test_an_index_that_does_not_fit_is_refused(sharded):
+def test_an_index_that_does_not_fit_is_refused(sharded) -> None:
     write_index(sharded, {"a": "one.safetensors", "b": "three.safetensors"})
     with pytest.raises(CheckpointError, match=r"three.safetensors: the shard is missing"):
         Checkpoint.load(sharded)
@@ -194,12 +194,12 @@ def test_an_index_that_does_not_fit_is_refused(sharded):
         Checkpoint.load(sharded)
 
 
-def test_missing_tensors_are_named(folder):
+def test_missing_tensors_are_named(folder) -> None:
     with pytest.raises(CheckpointError, match="tensor 'c' is missing"):
         list(Checkpoint.load(folder).tensors(["a", "c"], "cpu"))
 
 
-def test_kinds_that_are_unknown_are_named(folder):
+def test_kinds_that_are_unknown_are_named(folder) -> None:
     write_config(folder, {"model_type": "nonesuch", "auto_map": {"AutoConfig": "evil.Config"}})
     checkpoint = Checkpoint.load(folder)
     with pytest.raises(CheckpointError, match="model_type 'nonesuch' is unknown"):
@@ -216,7 +216,7 @@ def test_kinds_that_are_unknown_are_named(folder):
 
 
 @pytest.mark.parametrize("architectures", ({}, {"architectures": None}, {"architectures": []}))
-def test_without_architectures_the_model_type_tells_the_base_model(folder, architectures):
+def test_without_architectures_the_model_type_tells_the_base_model(folder, architectures) -> None:
     for model_type, expected in (("qwen2", "Qwen2Model"), ("qwen2_5_vl", "Qwen2_5_VLModel"), ("llava", "LlavaModel")):
         write_config(folder, {"model_type": model_type, **architectures})
         assert Checkpoint.load(folder).architecture == expected
@@ -224,7 +224,7 @@ def test_without_architectures_the_model_type_tells_the_base_model(folder, archi
 
 @pytest.mark.parametrize("field", ("rope_scaling", "rope_parameters"))
 @pytest.mark.parametrize("key", ("type", "rope_type"))
-def test_su_is_longrope(folder, field, key):
+def test_su_is_longrope(folder, field, key) -> None:
     factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "original_max_position_embeddings": 40}
     config = {"model_type": "phi3", "max_position_embeddings": 400, **sizes, field: {key: "su", **factors}}
@@ -234,23 +234,23 @@ def test_su_is_longrope(folder, field, key):
     assert Checkpoint.load(folder).config[field] == {key: "su", **factors}, "the file's own is kept as it is"
 
 
-def test_resolves_folders_and_the_built_in_name(tmp_path):
+def test_resolves_folders_and_the_built_in_name(tmp_path: Path) -> None:
     assert resolve_checkpoint(tmp_path) == tmp_path
     assert resolve_checkpoint("seesay-demo").parts[-2:] == ("demo", "checkpoint")
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./nowhere", "a/b/c", "word"])
-def test_a_folder_that_is_not_there_is_named(name):
+def test_a_folder_that_is_not_there_is_named(name) -> None:
     with pytest.raises(CheckpointError, match=f"'{name}': no such folder"):
         resolve_checkpoint(name)
 
 
-def test_a_file_is_no_folder(folder):
+def test_a_file_is_no_folder(folder) -> None:
     with pytest.raises(CheckpointError, match="is a file"):
         resolve_checkpoint(folder / "config.json")
 
 
-def test_offline_the_id_and_the_way_out_are_named(tmp_path):
+def test_offline_the_id_and_the_way_out_are_named(tmp_path: Path) -> None:
     code = f"""
 from seesay.checkpoint import resolve_checkpoint
 from seesay.errors import CheckpointError
@@ -270,12 +270,12 @@ except CheckpointError as error:
     assert "pass the path of its folder" in result.stdout
 
 
-def test_an_id_that_is_none_is_named():
+def test_an_id_that_is_none_is_named() -> None:
     with pytest.raises(CheckpointError, match="neither a folder nor a hub id"):
         resolve_checkpoint("bad id/x y")
 
 
-def test_importing_it_does_not_import_torch():
+def test_importing_it_does_not_import_torch() -> None:
     code = "import sys, seesay.checkpoint; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from typing import Never
 
 import pytest
 from PIL import Image
@@ -17,7 +18,7 @@ from seesay.errors import CheckpointError
 from seesay.values import StageTimings, Usage
 
 
-def test_help_is_quick_and_loads_nothing_heavy():
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
     code = (
         "import sys, time, seesay.cli\n"
         "try: seesay.cli.main(['demo', '--help'])\n"
@@ -32,12 +33,12 @@ def test_help_is_quick_and_loads_nothing_heavy():
     assert "--seed N" in done.stdout
 
 
-def test_without_a_command_it_helps(capsys):
+def test_without_a_command_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 0
     assert "examples:" in capsys.readouterr().out
 
 
-def test_version(capsys):
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
     assert caught.value.code == 0
@@ -52,8 +53,10 @@ def test_version(capsys):
         (KeyboardInterrupt(), 130, "\nseesay: interrupted\n"),
     ],
 )
-def test_errors_are_one_line(monkeypatch, capsys, error, status, message):
-    def fail(*args, **kwargs):
+def test_errors_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error, status, message
+) -> None:
+    def fail(*args, **kwargs) -> Never:
         raise error
 
     monkeypatch.setattr(tour, "run_tour", fail)
@@ -62,8 +65,8 @@ def test_errors_are_one_line(monkeypatch, capsys, error, status, message):
 
 
 @pytest.mark.parametrize("argv", [["--debug", "demo"], ["demo", "--debug"]])
-def test_debug_shows_the_traceback(monkeypatch, capsys, argv):
-    def fail(*args, **kwargs):
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv) -> None:
+    def fail(*args, **kwargs) -> Never:
         raise RuntimeError("oops")
 
     monkeypatch.setattr(tour, "run_tour", fail)
@@ -112,7 +115,7 @@ def run(monkeypatch, tmp_path, pipe, **kwargs):
     return status, stream.getvalue()
 
 
-def test_tour(monkeypatch, tmp_path):
+def test_tour(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     pipe = FakePipe()
     status, shown = run(monkeypatch, tmp_path, pipe, seed=3)
     assert status == 0
@@ -135,7 +138,7 @@ def test_tour(monkeypatch, tmp_path):
     ]
 
 
-def test_tour_of_a_model_without_video(monkeypatch, tmp_path):
+def test_tour_of_a_model_without_video(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     status, shown = run(monkeypatch, tmp_path, FakePipe(fails_at_clips=True), out=tmp_path / "new" / "scene")
     assert status == 1
     assert "this model takes no video" in shown
@@ -143,7 +146,7 @@ def test_tour_of_a_model_without_video(monkeypatch, tmp_path):
     assert "clip               failed" in shown
 
 
-def test_tour_where_nothing_can_be_written(monkeypatch, tmp_path):
+def test_tour_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(tour.Path, "cwd", lambda: tmp_path / "missing")
     status, shown = run(monkeypatch, tmp_path, FakePipe())
     assert status == 0
@@ -151,7 +154,7 @@ def test_tour_where_nothing_can_be_written(monkeypatch, tmp_path):
     assert path.is_file() and tmp_path not in path.parents
 
 
-def test_demo_takes_the_model_like_the_other_commands(monkeypatch):
+def test_demo_takes_the_model_like_the_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(tour, "run_tour", lambda model, **kwargs: seen.append(model) or 0)
     assert cli.main(["demo", "./mine"]) == cli.main(["demo"]) == 0

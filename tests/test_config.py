@@ -60,19 +60,19 @@ from seesay.serving.settings import ServerSettings
         (ServerSettings, "api_keys", ["key", [b"key"]]),
     ],
 )
-def test_wrong_types_and_values_name_the_option(config, option, values):
+def test_wrong_types_and_values_name_the_option(config, option, values) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=option):
             config(**{option: value})
 
 
-def test_what_is_wrong_with_a_template():
+def test_what_is_wrong_with_a_template() -> None:
     for wrong in ({"user": 5}, {"stop_words": "abc"}, {"stop_words": [1]}, {"capability": "xx"}, {"model_name": None}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             ChatTemplateConfig(**{"model_name": "chatml", **wrong})
 
 
-def test_numbers_of_numpy_and_paths_are_fine(tmp_path):
+def test_numbers_of_numpy_and_paths_are_fine(tmp_path: Path) -> None:
     config = GenerationConfig(max_new_tokens=np.int64(4), temperature=np.float32(0.5), stop_token_ids=[np.int32(3)])
     assert config.max_new_tokens == 4
     assert EngineConfig(download_dir=tmp_path).download_dir == tmp_path
@@ -83,7 +83,7 @@ def test_numbers_of_numpy_and_paths_are_fine(tmp_path):
 # --- options of LMDeploy that seesay does not have -----------------------------------------------------------------
 
 
-def test_defaults_of_lmdeploy_are_taken():
+def test_defaults_of_lmdeploy_are_taken() -> None:
     assert EngineConfig(dp=1, ep=1, attn_tp_size=None, enable_metrics=True, block_size=32) == EngineConfig(
         block_size=32
     )
@@ -107,12 +107,12 @@ def test_defaults_of_lmdeploy_are_taken():
         (GenerationConfig, "repetition_ngram_threshold", np.zeros(2)),
     ],
 )
-def test_anything_else_is_refused_by_name(config, option, value):
+def test_anything_else_is_refused_by_name(config, option, value) -> None:
     with pytest.raises(ConfigError, match=f"{config.__name__}.{option}=.* is not supported"):
         config(**{option: value})
 
 
-def test_configurations_still_are_frozen_dataclasses():
+def test_configurations_still_are_frozen_dataclasses() -> None:
     config = GenerationConfig(max_new_tokens=3)
     assert replace(config, top_k=1) == GenerationConfig(max_new_tokens=3, top_k=1)
     assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
@@ -129,12 +129,12 @@ def test_configurations_still_are_frozen_dataclasses():
 
 
 @pytest.mark.parametrize("name", ["cpu:0", "cpu:1", "tpu", "meta"])
-def test_devices_are_named(name):
+def test_devices_are_named(name) -> None:
     with pytest.raises(ConfigError, match=f"device_type must be .*, got '{name}'"):
         pick_device(name)
 
 
-def test_log_levels_are_names():
+def test_log_levels_are_names() -> None:
     for level, length in ((10, None), ("LOUD", None), ("INFO", "5"), ("INFO", -1)):
         with pytest.raises(ConfigError, match=r"log_level|max_log_len"):
             set_up_logging(level, length)

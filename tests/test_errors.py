@@ -24,11 +24,11 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=repr)
-def test_pickled_and_back(error):
+def test_pickled_and_back(error) -> None:
     back = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert type(back) is type(error) and str(back) == str(error) and vars(back) == vars(error)
 
 
-def test_every_kind_is_tested():
+def test_every_kind_is_tested() -> None:
     ours = {kind for kind in all_errors() if kind.__module__ == "seesay.errors"}
     assert ours == {type(error) for error in EXAMPLES}

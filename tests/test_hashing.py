@@ -8,13 +8,13 @@ import pytest
 from seesay import hashing
 
 
-def test_parts_are_framed():
+def test_parts_are_framed() -> None:
     assert len(hashing.digest(b"a")) == 32
     different = [(), (b"",), (b"", b""), (b"ab", b"c"), (b"a", b"bc"), (b"abc",), (b"c", b"ab")]
     assert len({hashing.digest(*parts) for parts in different}) == len(different)
 
 
-def test_views_hash_as_their_bytes():
+def test_views_hash_as_their_bytes() -> None:
     array = np.arange(24, dtype=np.int64).reshape(4, 6)
     assert hashing.digest(array.data) == hashing.digest(array.tobytes())
     assert hashing.digest(array.T.data) == hashing.digest(array.T.tobytes())
@@ -22,7 +22,7 @@ def test_views_hash_as_their_bytes():
 
 
 @pytest.mark.parametrize("has_blake3", [True, False])
-def test_each_byte_of_a_large_part_counts(monkeypatch, has_blake3):
+def test_each_byte_of_a_large_part_counts(monkeypatch: pytest.MonkeyPatch, has_blake3) -> None:
     """With hashlib in place of blake3, too; several threads hash it, and the order of their pieces counts."""
     if not has_blake3:
         monkeypatch.setitem(sys.modules, "blake3", None)

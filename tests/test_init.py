@@ -14,7 +14,7 @@ PUBLIC = {
 }  # fmt: skip
 
 
-def test_public_names():
+def test_public_names() -> None:
     assert set(seesay.__all__) == PUBLIC
     for name in seesay.__all__:
         assert getattr(seesay, name) is not None
@@ -24,7 +24,7 @@ def test_public_names():
     assert callable(seesay.pipeline)
 
 
-def test_names_where_lmdeploy_has_them():
+def test_names_where_lmdeploy_has_them() -> None:
     from seesay.vl import load_image, load_video
     from seesay.vl.constants import IMAGE_TOKEN
 
@@ -32,12 +32,12 @@ def test_names_where_lmdeploy_has_them():
     assert IMAGE_TOKEN == seesay.IMAGE_TOKEN
 
 
-def test_unknown_names_raise():
+def test_unknown_names_raise() -> None:
     assert not hasattr(seesay, "pipelines")
     assert not hasattr(seesay.vl, "load_sound")
 
 
-def test_import_is_light():
+def test_import_is_light() -> None:
     """Measured inside the new process, so that its start does not count, in time of the processor, so that others on
     the machine do not."""
     code = (

@@ -35,7 +35,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_tells_packages_and_sizes(tool):
+def test_progress_tells_packages_and_sizes(tool) -> None:
     progress = tool.Progress()
     told = []
     for line in LINES.splitlines(keepends=True):
@@ -56,19 +56,19 @@ def run(tool, tmp_path: Path, code: str) -> tuple[int, list[str], str]:
     return status, shown, log.read_text()
 
 
-def test_pips_words_go_to_the_log_and_its_status_comes_back(tool, tmp_path: Path):
+def test_pips_words_go_to_the_log_and_its_status_comes_back(tool, tmp_path: Path) -> None:
     status, shown, log = run(tool, tmp_path, f"print({LINES!r}, end='', flush=True)")
     assert status == 0 and log == LINES
     assert shown[-1] == "unpacking 3 packages (2.0 GB downloaded)"
     assert run(tool, tmp_path, "raise SystemExit('no such package')")[::2] == (1, "no such package\n")
 
 
-def test_something_is_shown_while_pip_is_silent(tool, tmp_path: Path):
+def test_something_is_shown_while_pip_is_silent(tool, tmp_path: Path) -> None:
     _, shown, _ = run(tool, tmp_path, "import time; time.sleep(2.5)")
     assert len(shown) >= 2
 
 
-def test_a_terminal_has_one_line_and_a_file_one_per_step(tool):
+def test_a_terminal_has_one_line_and_a_file_one_per_step(tool) -> None:
     progress = tool.Progress()
     terminal, file = Terminal(), io.StringIO()
     for stream in (terminal, file):
@@ -80,7 +80,9 @@ def test_a_terminal_has_one_line_and_a_file_one_per_step(tool):
     assert [line[:8] for line in file.getvalue().splitlines()] == ["     2 s", "    18 s", "  20 s  "]
 
 
-def test_a_failure_shows_the_end_of_the_log(tool, tmp_path: Path, monkeypatch, capsys):
+def test_a_failure_shows_the_end_of_the_log(
+    tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert tool.main([str(tmp_path / "nothing-here")]) != 0
     shown = capsys.readouterr().out
@@ -88,7 +90,7 @@ def test_a_failure_shows_the_end_of_the_log(tool, tmp_path: Path, monkeypatch, c
     assert tool.main([]) == 2
 
 
-def test_the_makefile_says_size_and_time_before_it_installs():
+def test_the_makefile_says_size_and_time_before_it_installs() -> None:
     makefile = (FILE.parents[1] / "Makefile").read_text()
     assert "tools/install.py" in makefile
     said = makefile[makefile.index("Installing seesay into") : makefile.index("Installing the test extras")]

@@ -15,7 +15,7 @@ from seesay.errors import ConfigError
 from seesay.templates import builtin
 
 
-def test_custom_chat_template(monkeypatch):
+def test_custom_chat_template(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "_registered", {})
     from seesay.model import MODELS, BaseChatTemplate
 
@@ -56,7 +56,7 @@ def test_custom_chat_template(monkeypatch):
         assert "".join(response.text for response in pipe.stream_infer(messages))
 
 
-def test_templates_that_are_more_than_pieces_are_refused(monkeypatch):
+def test_templates_that_are_more_than_pieces_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "_registered", {})
     from seesay.model import MODELS, BaseChatTemplate
 
@@ -72,7 +72,7 @@ def test_templates_that_are_more_than_pieces_are_refused(monkeypatch):
     assert builtin.find("own") is None
 
 
-def test_messages_and_pictures_as_base64(tmp_path):
+def test_messages_and_pictures_as_base64(tmp_path) -> None:
     from seesay import pipeline
     from seesay.messages import GenerationConfig, PytorchEngineConfig
     from seesay.vl.utils import encode_image_base64
@@ -92,7 +92,7 @@ def test_messages_and_pictures_as_base64(tmp_path):
     assert out.finish_reason in ("stop", "length"), out.text
 
 
-def test_template_by_its_name_alone():
+def test_template_by_its_name_alone() -> None:
     from seesay import pipeline
 
     with pipeline("seesay-demo", chat_template_config="vicuna") as pipe:
@@ -122,13 +122,13 @@ IMPORTS = [
 
 
 @pytest.mark.parametrize("statement", IMPORTS)
-def test_imports(statement):
+def test_imports(statement) -> None:
     names: dict[str, object] = {}
     exec(statement, names)
     assert all(value is not None for value in names.values())
 
 
-def test_modules_hold_what_their_names_say():
+def test_modules_hold_what_their_names_say() -> None:
     import seesay
     import seesay.pytorch
     import seesay.turbomind
@@ -150,7 +150,7 @@ def test_modules_hold_what_their_names_say():
         "from seesay import serve; from seesay.serve.openai.api_client import APIClient",
     ],
 )
-def test_serve_is_a_function_whatever_was_imported(first):
+def test_serve_is_a_function_whatever_was_imported(first) -> None:
     """In LMDeploy `serve` is a function and a package, too."""
     code = (
         f"{first}\nimport inspect, seesay\nfrom seesay import serve\nfrom seesay.serving import launch\n"
@@ -173,7 +173,7 @@ def test_serve_is_a_function_whatever_was_imported(first):
         ("seesay", "Tokenizer", "use the `tokenizer` of a pipeline"),
     ],
 )
-def test_names_without_a_counterpart_say_what_to_use(module, name, advice):
+def test_names_without_a_counterpart_say_what_to_use(module, name, advice) -> None:
     with pytest.raises(ImportError, match=re.escape(f"{module}.{name} is LMDeploy's and not part of seesay: {advice}")):
         exec(f"from {module} import {name}")
     with pytest.raises(ImportError, match="cannot import name 'other'"):
@@ -203,7 +203,7 @@ def test_modules_without_a_counterpart_say_what_to_use(statement: str, advice: s
             exec(f"import {module}")
 
 
-def test_the_webui_of_a_space(monkeypatch):
+def test_the_webui_of_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """LMDeploy's manual gives a Space this name."""
     from seesay.serve.gradio.turbomind_coupled import run_local
     from seesay.ui import app

@@ -39,7 +39,7 @@ def imported_modules(folder: Path) -> set[str]:
     return found
 
 
-def test_extras_are_used():
+def test_extras_are_used() -> None:
     assert set(EXTRAS) == {*USED, "all", "bench", "dev"}
     assert EXTRAS["all"] == [f"seesay[{','.join(USED)}]"]
     in_package, in_benchmarks = imported_modules(PACKAGE), imported_modules(PROJECT.parent / "benchmarks")
@@ -49,13 +49,13 @@ def test_extras_are_used():
             assert package.replace("-", "_") in modules, f"{package} of [{extra}] is imported nowhere"
 
 
-def test_check_env_knows_the_extras():
+def test_check_env_knows_the_extras() -> None:
     assert {extra: list(names) for extra, names in check_env._EXTRAS.items()} == {
         extra: packages_of(extra) for extra in USED
     }
 
 
-def test_the_package_is_typed():
+def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
@@ -78,7 +78,7 @@ def run_without(extras: tuple[str, ...], code: str) -> subprocess.CompletedProce
     ],
     ids=str,
 )
-def test_a_command_names_the_extra_it_lacks(argv: list[str], extra: str):
+def test_a_command_names_the_extra_it_lacks(argv: list[str], extra: str) -> None:
     argv = [str(CLIP) if word == "CLIP" else word for word in argv]
     done = run_without(USED, f"from seesay.cli import main; sys.exit(main({argv!r}))")
     [line] = [line for line in done.stderr.splitlines() if "pip install" in line]
@@ -100,13 +100,13 @@ def test_a_command_names_the_extra_it_lacks(argv: list[str], extra: str):
     ],
     ids=str,
 )
-def test_a_function_names_the_extra_it_lacks(missing: tuple[str, ...], code: str, extra: str):
+def test_a_function_names_the_extra_it_lacks(missing: tuple[str, ...], code: str, extra: str) -> None:
     guarded = f"try:\n    {code.replace('CLIP', str(CLIP))}\nexcept ImportError as error: print(error)"
     done = run_without(missing, guarded)
     assert done.stdout.strip().endswith(f"pip install 'seesay[{extra}]'"), (done.stdout, done.stderr)
 
 
-def test_a_clip_in_a_batch_without_the_extra():
+def test_a_clip_in_a_batch_without_the_extra() -> None:
     """The clip's answer says what is missing; its sibling is answered; nothing is logged as a failure of ours."""
     code = (
         "from seesay import pipeline\n"

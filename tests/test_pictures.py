@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_pictures_of_the_readme_are_there_and_small():
+def test_pictures_of_the_readme_are_there_and_small() -> None:
     names = re.findall(r'(?:src|srcset)="([^"]+)"', README)
     assert len(names) == 7 and len(set(names)) == 7
     for name in names:
@@ -35,12 +35,12 @@ def test_pictures_of_the_readme_are_there_and_small():
         assert name[1], f"{name[0]} needs a text for those who do not see it"
 
 
-def test_the_table_shows_the_recorded_figures():
+def test_the_table_shows_the_recorded_figures() -> None:
     assert draw_speed.make_table(draw_speed.load()) in README
 
 
 @pytest.mark.parametrize("name", draw_speed.PICTURES)
-def test_the_plots_were_drawn_from_the_recorded_figures(name: str, tmp_path: Path):
+def test_the_plots_were_drawn_from_the_recorded_figures(name: str, tmp_path: Path) -> None:
     data = draw_speed.load()
     drawn = (PICTURES / name).read_text(encoding="utf-8")
     assert draw_speed.make_digest(data) in drawn, "run docs/pictures/draw_speed.py"
@@ -52,7 +52,7 @@ def test_the_plots_were_drawn_from_the_recorded_figures(name: str, tmp_path: Pat
             assert workload["title"] in texts and all(figure in texts for figure in workload["figures"])
 
 
-def test_every_workload_has_a_figure_for_each_engine():
+def test_every_workload_has_a_figure_for_each_engine() -> None:
     data = draw_speed.load()
     assert data["engines"][0] == "seesay"
     for workload in data["workloads"]:
@@ -70,7 +70,7 @@ def rows_of(pieces: list[Piece]) -> list[str]:
     return [rows.get(row, "") for row in range(1, max(rows) + 1)]
 
 
-def test_a_program_is_recorded_as_it_writes(tmp_path: Path):
+def test_a_program_is_recorded_as_it_writes(tmp_path: Path) -> None:
     code = (
         "import time\nfor word in ('one ', 'two\\n', '\\n', '<3> & more'):\n"
         "    print(word, end='', flush=True)\n    time.sleep(0.1)"
@@ -82,14 +82,14 @@ def test_a_program_is_recorded_as_it_writes(tmp_path: Path):
     assert 0.05 < pieces[1].time_s - pieces[0].time_s < 5
 
 
-def test_a_program_that_fails_is_no_film(tmp_path: Path):
+def test_a_program_that_fails_is_no_film(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="status 3"):
         record_terminal.record([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)
     with pytest.raises(ValueError, match="cannot draw"):
         record_terminal.split_pieces([(0.0, "\x1b[1mbold")])
 
 
-def test_the_film_lasts_ten_seconds_and_shortens_waits():
+def test_the_film_lasts_ten_seconds_and_shortens_waits() -> None:
     pieces = [Piece(time_s=time_s, row=1, column=k, text="x") for k, time_s in enumerate((5.0, 5.1, 95.1, 95.2))]
     paced = record_terminal.pace(pieces)
     steps = [later.time_s - earlier.time_s for earlier, later in pairwise(paced)]
@@ -98,12 +98,12 @@ def test_the_film_lasts_ten_seconds_and_shortens_waits():
     assert steps[0] == pytest.approx(steps[2]) and steps[1] == pytest.approx(6 * steps[0])
 
 
-def test_pieces_of_one_moment_are_one():
+def test_pieces_of_one_moment_are_one() -> None:
     pieces = [Piece(time_s=time_s, row=1, column=k, text="x") for k, time_s in enumerate((0.0, 0.01, 0.5))]
     assert [piece.text for piece in record_terminal.join(pieces)] == ["xx", "x"]
 
 
-def test_each_piece_appears_at_its_time():
+def test_each_piece_appears_at_its_time() -> None:
     film = record_terminal.draw([*record_terminal.type_command(), Piece(time_s=5.0, row=1, column=0, text="a < b")])
     texts = list(ElementTree.fromstring(film).iter(f"{SVG}text"))
     assert "".join(text.text or "" for text in texts) == f"${record_terminal.COMMAND}a < b".replace("", "")
@@ -114,7 +114,7 @@ def test_each_piece_appears_at_its_time():
     assert "prefers-reduced-motion" in film
 
 
-def test_the_film_shows_the_demo():
+def test_the_film_shows_the_demo() -> None:
     root = ElementTree.parse(PICTURES / "terminal.svg").getroot()
     text = "".join(text.text or "" for text in root.iter(f"{SVG}text"))
     for shown in (record_terminal.COMMAND, "one picture", "two pictures", "a clip", "no picture", "tokens/s"):

@@ -15,7 +15,7 @@ from seesay.errors import RequestError
 from seesay.offline.pipeline import Pipeline
 
 
-def test_what_is_typed_is_text(tiny_checkpoint: Callable[[str], Path]):
+def test_what_is_typed_is_text(tiny_checkpoint: Callable[[str], Path]) -> None:
     """`<IMAGE_TOKEN>` moves no picture, and its characters are tokens; a wrong picture raises."""
     config = EngineConfig(session_len=512, device_type="cpu", block_size=16)
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:

@@ -76,7 +76,7 @@ def picture(tmp_path: Path) -> Path:
     return path
 
 
-def test_questions_and_answers():
+def test_questions_and_answers() -> None:
     chat = Chat("one", "", "two", "/exit", "three")
     assert chat.turns == [("one", "answer 1"), ("two", "answer 2")]
     assert [len(messages) for messages in chat.model.asked] == [1, 3]
@@ -84,7 +84,7 @@ def test_questions_and_answers():
     assert chat.status == 0 and chat.model.num_closed == 2
 
 
-def test_over_a_pipe_only_answers_are_printed(picture: Path):
+def test_over_a_pipe_only_answers_are_printed(picture: Path) -> None:
     chat = Chat("one", f"/image '{picture}'", "two", "/undo", "/help", "/nothing", "fail", at_terminal=False)
     assert chat.out.getvalue() == "answer 1\nanswer 2\n"
     assert "unknown command /nothing" in chat.err.getvalue()
@@ -93,26 +93,26 @@ def test_over_a_pipe_only_answers_are_printed(picture: Path):
     assert chat.status == 1
 
 
-def test_lines_are_continued():
+def test_lines_are_continued() -> None:
     assert Chat("one\\", "two\\", "three", "/exit").turns[0][0] == "one\ntwo\nthree"
     assert Chat("one\\").turns[0][0] == "one\n"[:-1]
 
 
-def test_texts_of_several_lines():
+def test_texts_of_several_lines() -> None:
     assert Chat('"""one', "two", 'three"""', "/exit").turns[0][0] == "one\ntwo\nthree"
     assert Chat('"""', "  one", "/exit", "", '"""', "/exit").turns[0][0] == "one\n/exit"
     assert Chat('"""one"""', "/exit").turns[0][0] == "one"
     assert Chat('"""one').turns[0][0] == "one"
 
 
-def test_slashes_can_be_said():
+def test_slashes_can_be_said() -> None:
     assert Chat("//etc is a folder").turns[0][0] == "/etc is a folder"
     chat = Chat("x")
     chat.loop.take("/usr/bin/python\nis a program")
     assert chat.turns[1][0] == "/usr/bin/python\nis a program"
 
 
-def test_a_command_is_one_line_unless_it_takes_a_text(picture: Path):
+def test_a_command_is_one_line_unless_it_takes_a_text(picture: Path) -> None:
     chat = Chat("x")
     chat.loop.take(f"/image '{picture}'\nwhat is this,\nplease?")
     assert chat.turns[1][0] == "what is this,\nplease?" and len(chat.loop.conversation.turns[1].media) == 1
@@ -122,13 +122,13 @@ def test_a_command_is_one_line_unless_it_takes_a_text(picture: Path):
     assert len(chat.turns) == 2
 
 
-def test_unknown_commands_name_the_nearest():
+def test_unknown_commands_name_the_nearest() -> None:
     chat = Chat("/imge x.png", "/zoo")
     assert "error: unknown command /imge: did you mean '/image'?" in chat.shown
     assert "unknown command /zoo; /help lists them" in chat.shown
 
 
-def test_wrong_files_are_named(tmp_path: Path):
+def test_wrong_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
     (tmp_path / "a b.png").write_bytes(b"no picture")
     chat = Chat(f"/image {tmp_path}/notes.txt", f"/image '{tmp_path}/a b.png'", f"{tmp_path}/gone.png")
@@ -138,13 +138,13 @@ def test_wrong_files_are_named(tmp_path: Path):
     assert chat.loop.conversation.attached == [] and chat.turns == []
 
 
-def test_files_are_named_in_what_the_model_says_of_them(tmp_path: Path):
+def test_files_are_named_in_what_the_model_says_of_them(tmp_path: Path) -> None:
     (tmp_path / "c.mp4").write_bytes(b"no clip")
     chat = Chat(f"/video {tmp_path}/c.mp4", "name the file")
     assert f"error: '{tmp_path}/c.mp4' is broken\n" in chat.shown
 
 
-def test_pictures(picture: Path):
+def test_pictures(picture: Path) -> None:
     chat = Chat(f"/image {picture}", "/image", "what?", "more", f"/video http://x/y.mp4 {picture.name}")
     first, second = chat.model.asked
     assert [part["type"] for part in first[0]["content"]] == ["image_url", "text"]
@@ -154,7 +154,7 @@ def test_pictures(picture: Path):
     assert "error: cannot read 'red'" in chat.shown and chat.loop.conversation.attached == []
 
 
-def test_dropped_files_are_attached(picture: Path):
+def test_dropped_files_are_attached(picture: Path) -> None:
     chat = Chat(f"'{picture}'", "what?")
     assert [part["type"] for part in chat.model.asked[0][0]["content"]] == ["image_url", "text"]
     url = picture.as_uri()
@@ -167,7 +167,7 @@ def test_dropped_files_are_attached(picture: Path):
     assert len(Chat(f"'{picture}'", at_terminal=False).turns) == 1
 
 
-def test_undo():
+def test_undo() -> None:
     chat = Chat("one", "two", "three", "/undo 2", "/undo x")
     assert chat.turns == [("one", "answer 1")]
     assert "took back: three" in chat.shown and "usage: /undo" in chat.shown
@@ -175,7 +175,7 @@ def test_undo():
     assert Chat("one", "/undo 99").turns == []
 
 
-def test_retry_and_edit():
+def test_retry_and_edit() -> None:
     assert Chat("one", "/retry").turns == [("one", "answer 2")]
     chat = Chat("one", "two", "/edit too")
     assert chat.turns == [("one", "answer 1"), ("too", "answer 3")]
@@ -186,7 +186,7 @@ def test_retry_and_edit():
         assert "no question has been asked yet" in Chat(line).shown
 
 
-def test_what_failed_is_not_said_and_can_be_asked_again(picture: Path):
+def test_what_failed_is_not_said_and_can_be_asked_again(picture: Path) -> None:
     chat = Chat("one", f"/image '{picture}'", "fail", "/edit better")
     assert [text for text, _ in chat.turns] == ["one", "better"]
     assert "error: cannot read this picture" in chat.shown
@@ -194,25 +194,25 @@ def test_what_failed_is_not_said_and_can_be_asked_again(picture: Path):
     assert chat.status == 0
 
 
-def test_interrupting_stops_the_answer_not_the_chat():
+def test_interrupting_stops_the_answer_not_the_chat() -> None:
     chat = Chat("interrupt", "two")
     assert chat.turns == [("interrupt", "answer 1"), ("two", "answer 2")]
     assert "answer 1\n[stopped]\n" in chat.shown
     assert chat.model.num_closed == 2
 
 
-def test_interrupting_a_pipe_ends_the_program():
+def test_interrupting_a_pipe_ends_the_program() -> None:
     with pytest.raises(KeyboardInterrupt):
         Chat("interrupt", "two", at_terminal=False)
 
 
-def test_answers_do_not_steer_the_terminal():
+def test_answers_do_not_steer_the_terminal() -> None:
     assert Chat("steer").turns == [("steer", "answer 1\x1b[2Jred\x07")]
     assert "\x1b[2J" not in Chat("steer").out.getvalue() and "\x07" not in Chat("steer").out.getvalue()
     assert "\x1b[2J" in Chat("steer", at_terminal=False).out.getvalue()
 
 
-def test_cut_answers_are_told():
+def test_cut_answers_are_told() -> None:
     assert "cut off: the context is full" in Chat("long").shown  # 3 tokens of 512
     chat = Chat("x")
     chat.loop._max_new_tokens = 3
@@ -221,13 +221,13 @@ def test_cut_answers_are_told():
     assert "cut off" in Chat("long", at_terminal=False).err.getvalue()
 
 
-def test_reset_and_system():
+def test_reset_and_system() -> None:
     chat = Chat("/system Be brief.", "one", "/reset", "two", "/system -", "three")
     assert [messages[0]["role"] for messages in chat.model.asked] == ["system", "system", "user"]
     assert [len(messages) for messages in chat.model.asked] == [2, 2, 3]
 
 
-def test_save_and_load(tmp_path: Path):
+def test_save_and_load(tmp_path: Path) -> None:
     file = tmp_path / "my chat.json"
     saved = Chat("one", f"/save '{file}'", f"/save {tmp_path}/c.md", "/save", f"/save {tmp_path}/no/c.md")
     assert "saved 1 turn " in saved.shown and "usage: /save" in saved.shown and "No such file" in saved.shown
@@ -237,13 +237,13 @@ def test_save_and_load(tmp_path: Path):
     assert "cannot read '/no/such.json'" in chat.shown
 
 
-def test_history_and_help():
+def test_history_and_help() -> None:
     shown = Chat("/history", "one", "/history", "/help").shown
     assert "the conversation is empty" in shown and "1. you: one\n   model: answer 1" in shown
     assert all(action.usage in shown for action in ACTIONS.values())
 
 
-def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cat.png").touch()
     (tmp_path / "folder").mkdir()
     loop = Chat().loop

@@ -35,7 +35,7 @@ def bash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return file
 
 
-def test_bash(bash: Path):
+def test_bash(bash: Path) -> None:
     subprocess.run(["bash", "-n", str(bash)], check=True, timeout=10)
     assert complete(bash, "seesay", "") == [command.name for command in cli.COMMANDS]
     assert complete(bash, "seesay", "se") == ["serve"]
@@ -48,7 +48,7 @@ def test_bash(bash: Path):
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_other_shells(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = script(shell, capsys)
     for word in ("chat", "serve", "api_server", "gradio", "server-port", "bfloat16"):
         assert word in text

@@ -21,7 +21,7 @@ def picture(tmp_path: Path) -> Path:
     return path
 
 
-def test_messages(picture: Path):
+def test_messages(picture: Path) -> None:
     conversation = Conversation(system="Be brief.")
     conversation.turns.append(Turn(text="one", answer="1"))
     conversation.attached.append(Attachment.read("image", str(picture)))
@@ -35,7 +35,7 @@ def test_messages(picture: Path):
     assert conversation.messages() == messages[:3]
 
 
-def test_a_file_is_read_when_it_is_attached(picture: Path):
+def test_a_file_is_read_when_it_is_attached(picture: Path) -> None:
     attachment = Attachment.read("image", str(picture))
     picture.unlink()
     assert attachment.url.startswith("data:image/png;base64,")
@@ -47,12 +47,12 @@ def test_a_file_is_read_when_it_is_attached(picture: Path):
             Attachment.read("image", str(there))
 
 
-def test_addresses_are_left_as_they_are():
+def test_addresses_are_left_as_they_are() -> None:
     attachment = Attachment.read("video", "https://example.com/clip.mp4")
     assert attachment.part() == {"type": "video_url", "video_url": {"url": "https://example.com/clip.mp4"}}
 
 
-def test_json_there_and_back(picture: Path, tmp_path: Path):
+def test_json_there_and_back(picture: Path, tmp_path: Path) -> None:
     conversation = Conversation(system="Be brief.")
     media = (Attachment.read("image", str(picture)), Attachment.read("video", "http://x/y.mp4"))
     conversation.turns = [Turn(text="what?", media=media, answer="a square"), Turn(text="sure?", answer="yes")]
@@ -65,7 +65,7 @@ def test_json_there_and_back(picture: Path, tmp_path: Path):
 
 def test_addresses_are_saved_whole_and_files_by_their_full_path(
     picture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     long = "https://example.com/picture.png?token=" + "x" * 5000
     data = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode() * 20
     monkeypatch.chdir(picture.parent)
@@ -83,7 +83,7 @@ def test_addresses_are_saved_whole_and_files_by_their_full_path(
     assert [attachment.url for attachment in other.turns[0].media] == [attachment.url for attachment in media]
 
 
-def test_markdown(picture: Path, tmp_path: Path):
+def test_markdown(picture: Path, tmp_path: Path) -> None:
     conversation = Conversation(
         turns=[Turn(text="what?", media=(Attachment.read("image", str(picture)),), answer="red")]
     )
@@ -106,7 +106,7 @@ def test_markdown(picture: Path, tmp_path: Path):
         ' {"role": "assistant", "content": "x"}]',
     ],
 )  # fmt: skip
-def test_files_that_are_no_conversations_change_nothing(tmp_path: Path, content: str):
+def test_files_that_are_no_conversations_change_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "c.json"
     path.write_text(content)
     conversation = Conversation(system="s", turns=[Turn(text="a", answer="b")])

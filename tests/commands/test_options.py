@@ -21,7 +21,7 @@ def parse(*words: str) -> argparse.Namespace:
     return cli.make_parser().parse_args(list(words))
 
 
-def test_defaults_are_the_configurations_own():
+def test_defaults_are_the_configurations_own() -> None:
     arguments = parse("serve", "api_server")
     assert options.make_engine_config(arguments) == EngineConfig()
     settings = serve_server.make_settings(arguments)
@@ -30,7 +30,7 @@ def test_defaults_are_the_configurations_own():
     assert arguments.model_path == "seesay-demo"
 
 
-def test_every_option_arrives(tmp_path: Path):
+def test_every_option_arrives(tmp_path: Path) -> None:
     line = (
         "serve api_server m --server-name ::1 --server-port 1234 --model-name n --api-keys a b "
         "--allow-origins http://x --allow-methods GET --allow-headers h --allow-credentials "
@@ -111,7 +111,7 @@ def test_every_option_arrives(tmp_path: Path):
 )
 def test_wrong_options_are_one_line(
     words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.delenv("SSL_CERTFILE", raising=False)
     assert cli.main(words.split()) == 1
     error = capsys.readouterr().err.splitlines()[-1]
@@ -143,7 +143,7 @@ def test_wrong_options_are_one_line(
         ("chat torch m", "torch: give the model alone: `seesay chat m`"),
     ],
 )
-def test_wrong_words_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]):
+def test_wrong_words_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(words.split())
     assert caught.value.code == 2
@@ -151,7 +151,7 @@ def test_wrong_words_are_one_line(words: str, message: str, capsys: pytest.Captu
     assert line.startswith("seesay") and f": error: {message}" in line
 
 
-def test_advice_names_options_that_are_here():
+def test_advice_names_options_that_are_here() -> None:
     chat, client = (parse(*words.split()).parser for words in ("chat", "serve api_client"))
     host = "an address that is not public (the owner may set allow_private_hosts)"
     assert adapt(host, chat) == host.replace("allow_private_hosts", "--allow-private-hosts")
@@ -175,7 +175,7 @@ def test_advice_names_options_that_are_here():
         ("serve gradio ftp:no", False),
     ],
 )
-def test_strangers_are_warned_of(words: str, warns: bool, capsys: pytest.CaptureFixture[str]):
+def test_strangers_are_warned_of(words: str, warns: bool, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*words.split(), "--server-port", "0"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if "warning" in line] == [
@@ -184,7 +184,7 @@ def test_strangers_are_warned_of(words: str, warns: bool, capsys: pytest.Capture
     assert any("warning" in line for line in lines) == warns
 
 
-def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEESAY_API_KEYS", "a, b,")
     assert serve_server.make_settings(parse("serve", "api_server")).api_keys == ("a", "b")
     assert serve_server.make_settings(parse("serve", "api_server", "--api-keys", "c")).api_keys == ("c",)
@@ -198,7 +198,7 @@ def test_keys_in_the_environment_that_are_none(monkeypatch: pytest.MonkeyPatch, 
         serve_server.make_settings(parse("serve", "api_server"))
 
 
-def test_chat_templates(tmp_path: Path):
+def test_chat_templates(tmp_path: Path) -> None:
     assert options.make_chat_template_config(parse("chat", "--chat-template", "qwen")).model_name == "qwen"
     (tmp_path / "t.json").write_text('{"model_name": "mine", "user": "U:"}')
     config = options.make_chat_template_config(parse("chat", "--chat-template", str(tmp_path / "t.json")))
@@ -207,7 +207,7 @@ def test_chat_templates(tmp_path: Path):
     assert config is not None and config.model_path == "a/b.jinja"
 
 
-def test_sampling_options():
+def test_sampling_options() -> None:
     greedy, sampled = parse("chat"), parse("chat", "--temperature", "0.7", "--seed", "3", "--top-k", "5")
     assert not options.make_generation_config(greedy).do_sample
     config = options.make_generation_config(sampled)
@@ -220,7 +220,7 @@ def test_sampling_options():
 @pytest.mark.parametrize(
     "words", [[], ["chat"], ["serve"], ["serve", "api_server"], ["serve", "gradio"], ["completion"]]
 )
-def test_help_has_examples_and_is_light(words: list[str]):
+def test_help_has_examples_and_is_light(words: list[str]) -> None:
     code = (
         "import sys, seesay.cli\n"
         f"try: seesay.cli.main({[*words, '--help']!r})\n"

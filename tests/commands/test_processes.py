@@ -73,7 +73,7 @@ def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_client_over_a_pipe(server: str, picture: Path, tmp_path: Path):
+def test_client_over_a_pipe(server: str, picture: Path, tmp_path: Path) -> None:
     lines = ["hello", f"/image {picture}", "what?", f"/save {tmp_path}/c.json", "/undo", "again?", "/image /no.png"]
     done = run("serve", "api_client", server, "--max-new-tokens", "4", stdin="\n".join(lines))
     assert done.returncode == 1
@@ -82,14 +82,14 @@ def test_client_over_a_pipe(server: str, picture: Path, tmp_path: Path):
     assert (tmp_path / "c.json").read_text().count('"role": "user"') == 2
 
 
-def test_one_question(server: str, picture: Path):
+def test_one_question(server: str, picture: Path) -> None:
     words = ("serve", "api_client", server, "--max-new-tokens", "4", "--image", str(picture))
     asked = run(*words, "--prompt", "what?")
     assert asked.returncode == 0 and asked.stdout.strip()
     assert run(*words, "--prompt", "-", stdin="what?\n").stdout == asked.stdout
 
 
-def test_wrong_models_and_keys(server: str):
+def test_wrong_models_and_keys(server: str) -> None:
     done = run("serve", "api_client", server, "--model", "other")
     assert (done.returncode, done.stderr) == (1, "seesay: error: --model must be one of tiny, got 'other'\n")
     done = run("serve", "api_client", server, "--api-key", "wrong")
@@ -98,7 +98,7 @@ def test_wrong_models_and_keys(server: str):
     assert "Traceback" in done.stderr
 
 
-def test_ctrl_c_at_a_terminal_stops_the_answer_only(server: str):
+def test_ctrl_c_at_a_terminal_stops_the_answer_only(server: str) -> None:
     """A pseudo-terminal: Ctrl-C in the middle of a long answer, another question, Ctrl-D."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -136,21 +136,21 @@ def test_ctrl_c_at_a_terminal_stops_the_answer_only(server: str):
             os.waitpid(pid, 0)
 
 
-def test_chat_in_one_process(model: str, picture: Path):
+def test_chat_in_one_process(model: str, picture: Path) -> None:
     done = run("chat", model, *FAST, "--max-new-tokens", "4", "--image", str(picture), stdin="what?\nand?\n")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2
     assert "loading" not in done.stderr and "%|" not in done.stderr
 
 
-def test_list():
+def test_list() -> None:
     done = run("list")
     assert done.returncode == 0
     for word in ("qwen2_5_vl", "LlamaForCausalLM", "phi3", "chatml", "seesay-demo", "image, video"):
         assert word in done.stdout
 
 
-def test_check_env_tells_nothing_private(monkeypatch: pytest.MonkeyPatch):
+def test_check_env_tells_nothing_private(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
     done = run("check_env")
     assert done.returncode == 0

@@ -27,15 +27,15 @@ class Outline(HTMLParser):
         self.sources: list[str] = []
         self.open: list[str] = []
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag, attrs) -> None:
         self.sources += [value for name, value in attrs if name in ("src", "href")]
         if tag not in ("meta", "img"):
             self.open.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data) -> None:
         if data.strip() and self.open:
             self.texts.setdefault(self.open[-1], []).append(data)
 
@@ -48,7 +48,7 @@ def outline(html: str) -> Outline:
 
 
 @pytest.mark.skipif(not (CHECKPOINT / "config.json").is_file(), reason="the built-in checkpoint is not here")
-def test_a_run_of_the_demo_becomes_a_page(tmp_path: Path):
+def test_a_run_of_the_demo_becomes_a_page(tmp_path: Path) -> None:
     shown = io.StringIO()
     page = tmp_path / "new" / "demo.html"
     assert tour.run_tour(out=tmp_path / "scene.png", device="cpu", html=page, stream=shown) == 0
@@ -77,13 +77,13 @@ def make_answered(**changes) -> Answered:
     return Answered(**{**fields, **changes})
 
 
-def test_what_models_and_people_write_is_text():
+def test_what_models_and_people_write_is_text() -> None:
     parsed = outline(make_page([make_answered()], model="<script>", ready_s=1.0))
     assert parsed.texts["dd"] == ["<i>?", "<b>yes</b>", "&"] and parsed.texts["h2"] == ["T"]
     assert parsed.texts["title"] == ["seesay demo: <script>"]
 
 
-def test_an_answer_that_failed_has_no_timeline():
+def test_an_answer_that_failed_has_no_timeline() -> None:
     answered = make_answered(response=Response(text="this model takes no video", finish_reason="error"))
     html = make_page([answered, answered], model="m", ready_s=1.0)
     assert "this model takes no video" in html
@@ -91,7 +91,7 @@ def test_an_answer_that_failed_has_no_timeline():
     assert html.count("<h2>") == 1
 
 
-def test_a_page_that_cannot_be_written_is_told_before_a_model_is_loaded(tmp_path: Path):
+def test_a_page_that_cannot_be_written_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--html: cannot write .*: Is a directory"):
         tour.run_tour("no/such-model", html=tmp_path, out=tmp_path / "a.png", stream=io.StringIO())
     (tmp_path / "file").touch()

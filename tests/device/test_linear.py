@@ -14,7 +14,9 @@ SHAPES = [(1, 7, 3), (5, 64, 40), (130, 33, 257)]
 @pytest.mark.parametrize("rows, in_features, out_features", SHAPES)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_is_the_plain_formula(monkeypatch, rows, in_features, out_features, has_bias, is_packed):
+def test_is_the_plain_formula(
+    monkeypatch: pytest.MonkeyPatch, rows, in_features, out_features, has_bias, is_packed
+) -> None:
     if not is_packed:
         monkeypatch.setattr(linear, "_try_packed_kernel", lambda weight, bias: None)
     torch.manual_seed(0)
@@ -31,7 +33,7 @@ def test_is_the_plain_formula(monkeypatch, rows, in_features, out_features, has_
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_works_with_or_without_a_packed_kernel(dtype):
+def test_half_precision_works_with_or_without_a_packed_kernel(dtype) -> None:
     torch.manual_seed(0)
     weight, x = torch.randn(24, 32).to(dtype), torch.randn(6, 32).to(dtype)
     with torch.inference_mode():
@@ -40,7 +42,7 @@ def test_half_precision_works_with_or_without_a_packed_kernel(dtype):
     torch.testing.assert_close(result.float(), x.float() @ weight.float().t(), atol=0.1, rtol=0.02)
 
 
-def test_a_processor_without_the_kernel_takes_the_plain_one(monkeypatch):
+def test_a_processor_without_the_kernel_takes_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Missing:
         def __getattr__(self, name):
             raise AttributeError(name)
@@ -52,7 +54,7 @@ def test_a_processor_without_the_kernel_takes_the_plain_one(monkeypatch):
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("size", [1.0, 1e-6, 1e4])
-def test_rms_norm_is_its_formula(dtype, tolerance, size):
+def test_rms_norm_is_its_formula(dtype, tolerance, size) -> None:
     torch.manual_seed(0)
     wide = (torch.randn(4, 5, 48) * size).to(dtype)
     weight = torch.randn(33).to(dtype)

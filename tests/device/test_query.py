@@ -9,7 +9,7 @@ import torch
 from seesay.device.transfers import HostCopy, upload
 
 
-def test_on_the_cpu_a_copy_is_there_at_once():
+def test_on_the_cpu_a_copy_is_there_at_once() -> None:
     values = torch.arange(3), torch.ones(2, 2)
     copy = HostCopy(*values)
     assert copy.is_done
@@ -22,7 +22,7 @@ ARRAYS += [np.array(2.5), np.arange(12.0).reshape(3, 4).T]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_what_is_uploaded_has_its_type_and_shape(device):
+def test_what_is_uploaded_has_its_type_and_shape(device) -> None:
     for array, tensor in zip(ARRAYS, upload(ARRAYS, torch.device(device)), strict=True):
         assert tensor.device.type == device
         there = tensor.cpu().numpy()
@@ -30,7 +30,7 @@ def test_what_is_uploaded_has_its_type_and_shape(device):
 
 
 @pytest.mark.gpu
-def test_a_copy_to_the_host_is_waited_for():
+def test_a_copy_to_the_host_is_waited_for() -> None:
     values = torch.zeros(1000, device="cuda", dtype=torch.int64)
     torch.cuda.synchronize()
     torch.cuda._sleep(200_000_000)
@@ -44,7 +44,7 @@ def test_a_copy_to_the_host_is_waited_for():
 
 
 @pytest.mark.gpu
-def test_read_only_arrays_are_uploaded_well_aligned():
+def test_read_only_arrays_are_uploaded_well_aligned() -> None:
     """Triton compiles a kernel anew for pointers that are not multiples of 16 bytes."""
     arrays = [np.frombuffer(b"abcde", dtype=np.uint8), *ARRAYS]
     uploaded = upload(arrays, torch.device("cuda"))

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from dataclasses import replace
+from typing import Never
 
 import pytest
 from PIL import Image
@@ -60,7 +61,7 @@ class FakeEngine:
             threading.Thread(target=self._answer, args=(request_id, request, on_output), daemon=True).start()
         return ids
 
-    def _answer(self, request_id, request, on_output):
+    def _answer(self, request_id, request, on_output) -> None:
         final = {
             "usage": Usage(prompt_tokens=5, completion_tokens=2),
             "timings": StageTimings(prefill_s=0.5),
@@ -78,18 +79,18 @@ class FakeEngine:
         if "forever" not in text:
             self._end(request_id, on_output, text=text, token_ids=(8,), logprobs=({8: -0.25},), **final)
 
-    def _end(self, request_id, on_output, **fields):
+    def _end(self, request_id, on_output, **fields) -> None:
         with self._lock:
             if self.running.pop(request_id, None):
                 on_output(OutputDelta(request_id=request_id, **fields))
 
-    def abort(self, request_id):
+    def abort(self, request_id) -> None:
         self.aborted.append(request_id)
         on_output = self.running.get(request_id)
         if on_output:
             self._end(request_id, on_output, finish_reason="abort")
 
-    def close(self):
+    def close(self) -> None:
         self.is_closed = True
 
 
@@ -104,7 +105,7 @@ def pipe(engine):
         yield pipe
 
 
-def wait_until(condition):
+def wait_until(condition) -> None:
     deadline = time.monotonic() + 5
     while not condition():
         assert time.monotonic() < deadline
@@ -114,7 +115,7 @@ def wait_until(condition):
 # --- infer -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_prompt_gives_one_response(pipe):
+def test_one_prompt_gives_one_response(pipe) -> None:
     response = pipe("hi")
     assert response.text == "so user:hi"
     assert (response.generate_token_len, response.input_token_len, response.finish_reason) == (2, 5, "stop")
@@ -123,7 +124,7 @@ def test_one_prompt_gives_one_response(pipe):
     assert "text='so user:hi'" in repr(response) and "finish_reason='stop'" in str(response)
 
 
-def test_batches_are_submitted_together_and_keep_their_order(pipe, engine):
+def test_batches_are_submitted_together_and_keep_their_order(pipe, engine) -> None:
     responses = pipe(["a", ("b", PICTURE), [{"role": "user", "content": "c"}]])
     assert [r.text for r in responses] == ["so user:a", "so user:<img>b", "so user:c"]
     assert [r.index for r in responses] == [0, 1, 2]
@@ -134,7 +135,7 @@ def test_batches_are_submitted_together_and_keep_their_order(pipe, engine):
     assert pipe.batch_infer(["a"])[0].text == "so user:a"
 
 
-def test_bad_items_do_not_disturb_their_siblings(pipe, engine):
+def test_bad_items_do_not_disturb_their_siblings(pipe, engine) -> None:
     responses = pipe(["a", 5, "bad", ("x", PICTURE, 3)])
     assert [r.finish_reason for r in responses] == ["stop", "error", "error", "error"]
     assert responses[0].text == "so user:a"
@@ -145,7 +146,7 @@ def test_bad_items_do_not_disturb_their_siblings(pipe, engine):
     assert pipe(7).finish_reason == "error"
 
 
-def test_gen_config_per_prompt(pipe, engine):
+def test_gen_config_per_prompt(pipe, engine) -> None:
     configs = [GenerationConfig(max_new_tokens=n) for n in (3, 4)]
     pipe(["a", "b"], gen_config=configs)
     assert [r.gen_config.max_new_tokens for r in engine.requests] == [3, 4]
@@ -153,11 +154,11 @@ def test_gen_config_per_prompt(pipe, engine):
         pipe("a", gen_config=configs)
 
 
-def test_raw_prompts(pipe):
+def test_raw_prompts(pipe) -> None:
     assert pipe("<s>x", do_preprocess=False).text == "so raw:<s>x"
 
 
-def test_deprecated_arguments_warn_and_work(pipe, engine):
+def test_deprecated_arguments_warn_and_work(pipe, engine) -> None:
     with pytest.warns(DeprecationWarning, match="request_output_len, top_k") as caught:
         pipe("a", top_k=5, request_output_len=9)
     assert caught[0].filename == __file__
@@ -173,12 +174,12 @@ def test_deprecated_arguments_warn_and_work(pipe, engine):
         pipe("a", chat_template_config=None)
 
 
-def test_adapters_are_refused(pipe):
+def test_adapters_are_refused(pipe) -> None:
     with pytest.raises(ConfigError, match="adapter_name='lora'"):
         pipe("a", adapter_name="lora")
 
 
-def test_progress_bar(pipe, capsys):
+def test_progress_bar(pipe, capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pipe(["a", "b"], use_tqdm=True)
@@ -187,12 +188,12 @@ def test_progress_bar(pipe, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_interrupt_aborts_and_leaves_the_pipeline_usable(pipe, engine, monkeypatch):
+def test_interrupt_aborts_and_leaves_the_pipeline_usable(pipe, engine, monkeypatch: pytest.MonkeyPatch) -> None:
     class InterruptedQueue:
-        def put(self, delta):
+        def put(self, delta) -> None:
             pass
 
-        def get(self):
+        def get(self) -> Never:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -206,7 +207,7 @@ def test_interrupt_aborts_and_leaves_the_pipeline_usable(pipe, engine, monkeypat
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_stream_gives_pieces(pipe):
+def test_stream_gives_pieces(pipe) -> None:
     pieces = list(pipe.stream_infer(["a", "bad", 3]))
     by_index = {i: [p for p in pieces if p.index == i] for i in range(3)}
     assert [p.text for p in by_index[0]] == ["so ", "user:a"]
@@ -216,13 +217,13 @@ def test_stream_gives_pieces(pipe):
     assert by_index[1][0].finish_reason == "error"
 
 
-def test_stream_of_complete_answers(pipe):
+def test_stream_of_complete_answers(pipe) -> None:
     (response,) = pipe.stream_infer("a", stream_response=False)
     assert response.text == "so user:a" and response.finish_reason == "stop"
 
 
 @pytest.mark.parametrize("leave", ["break", "close", "forget"])
-def test_leaving_a_stream_aborts(pipe, engine, leave):
+def test_leaving_a_stream_aborts(pipe, engine, leave) -> None:
     stream = pipe.stream_infer(["forever", "forever"])
     next(stream)
     if leave == "close":
@@ -232,7 +233,7 @@ def test_leaving_a_stream_aborts(pipe, engine, leave):
     assert sorted(engine.aborted) == [1, 2]
 
 
-def test_wrong_arguments_of_a_stream_raise_at_once(pipe):
+def test_wrong_arguments_of_a_stream_raise_at_once(pipe) -> None:
     with pytest.raises(ValueError, match="1 for 2 prompts"):
         pipe.stream_infer(["a", "b"], sessions=pipe.session())
     session = pipe.session()
@@ -243,7 +244,7 @@ def test_wrong_arguments_of_a_stream_raise_at_once(pipe):
 # --- sessions --------------------------------------------------------------------------------------------------------
 
 
-def test_chat_remembers(pipe):
+def test_chat_remembers(pipe) -> None:
     session = pipe.chat(("look", PICTURE))
     assert session.response.text == "so user:<img>look"
     assert session.response.session_id == session.id
@@ -255,7 +256,7 @@ def test_chat_remembers(pipe):
     assert not session.is_answering
 
 
-def test_chat_streams(pipe):
+def test_chat_streams(pipe) -> None:
     session = pipe.session()
     stream = pipe.chat("a", session=session, stream_response=True)
     assert session.generator is stream
@@ -264,7 +265,7 @@ def test_chat_streams(pipe):
     assert len(session.history) == 1
 
 
-def test_a_failed_turn_is_not_remembered(pipe):
+def test_a_failed_turn_is_not_remembered(pipe) -> None:
     session = pipe.chat("bad")
     assert session.response.finish_reason == "error" and session.history == []
     pipe.chat(3, session=session)
@@ -273,7 +274,7 @@ def test_a_failed_turn_is_not_remembered(pipe):
     assert session.response.text == "so user:good"
 
 
-def test_an_abandoned_turn_is_not_remembered(pipe, engine):
+def test_an_abandoned_turn_is_not_remembered(pipe, engine) -> None:
     session = pipe.session()
     for _ in pipe.chat("forever", session=session, stream_response=True):
         break
@@ -281,7 +282,7 @@ def test_an_abandoned_turn_is_not_remembered(pipe, engine):
     assert pipe.chat("a", session=session).response.text == "so user:a"
 
 
-def test_stopping_keeps_what_was_said(pipe):
+def test_stopping_keeps_what_was_said(pipe) -> None:
     session = pipe.session()
     stream = pipe.chat("forever", session=session, stream_response=True)
     next(stream)
@@ -292,7 +293,7 @@ def test_stopping_keeps_what_was_said(pipe):
     assert session.history == [("forever", "so ")]
 
 
-def test_closed_sessions(pipe, engine):
+def test_closed_sessions(pipe, engine) -> None:
     with pipe.session() as session:
         stream = pipe.chat("forever", session=session, stream_response=True)
         next(stream)
@@ -303,7 +304,7 @@ def test_closed_sessions(pipe, engine):
         pipe.chat("b", session=session)
 
 
-def test_stream_infer_continues_sessions(pipe):
+def test_stream_infer_continues_sessions(pipe) -> None:
     sessions = [pipe.session(), pipe.session()]
     list(pipe.stream_infer(["a", "b"], sessions=sessions))
     list(pipe.stream_infer("c", sessions=sessions[1]))
@@ -316,7 +317,7 @@ def test_stream_infer_continues_sessions(pipe):
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
-def test_perplexity(pipe, engine):
+def test_perplexity(pipe, engine) -> None:
     assert pipe.get_ppl([1, 2, 3]) == [2.0]
     assert pipe.get_ppl([[1, 2, 3], [4, 5]]) == [2.0, 2.0]
     assert engine.requests[-1].prompt == (4, 5) and engine.requests[-1].prompt_logprobs
@@ -328,7 +329,7 @@ def test_perplexity(pipe, engine):
         pipe.get_ppl(["text"])
 
 
-def test_async(pipe, engine):
+def test_async(pipe, engine) -> None:
     async def run():
         one, many = await asyncio.gather(pipe.async_batch_infer("a"), pipe.async_batch_infer(["b", 3]))
         task = asyncio.create_task(pipe.async_batch_infer("forever"))
@@ -344,14 +345,14 @@ def test_async(pipe, engine):
     assert len(engine.aborted) == 1
 
 
-def test_tokenizer_and_template_can_be_replaced(pipe, engine):
+def test_tokenizer_and_template_can_be_replaced(pipe, engine) -> None:
     assert (pipe.tokenizer, pipe.chat_template) == ("tokenizer", "template")
     pipe.tokenizer, pipe.chat_template = "t2", "c2"
     assert (engine.tokenizer, engine.chat_template) == ("t2", "c2")
     assert pipe.engine is engine
 
 
-def test_close(engine):
+def test_close(engine) -> None:
     pipe = Pipeline.from_engine(engine)
     pipe.close()
     pipe.close()
@@ -359,7 +360,7 @@ def test_close(engine):
         pipe("a")
 
 
-def test_pipeline_arguments():
+def test_pipeline_arguments() -> None:
     with pytest.raises(TypeError, match=r"'session_len'.*EngineConfig\(session_len=8\)"):
         seesay.pipeline(session_len=8)
     with pytest.raises(TypeError, match="'frobnicate'"):
@@ -372,7 +373,7 @@ def test_pipeline_arguments():
         seesay.pipeline(backend="pytorch", tp=2)
 
 
-def test_deprecated_pipeline_arguments_work():
+def test_deprecated_pipeline_arguments_work() -> None:
     arguments = {"backend": "turbomind", "model_name": "vicuna", "instance_num": 8}
     with pytest.warns(DeprecationWarning):
         backend, template = with_pipeline_arguments(None, None, arguments)
@@ -394,7 +395,7 @@ def quiet_logger():
     logger.level, logger.handlers = before
 
 
-def test_prompts_in_the_log_are_shortened(quiet_logger, caplog):
+def test_prompts_in_the_log_are_shortened(quiet_logger, caplog: pytest.LogCaptureFixture) -> None:
     set_up_logging("info", 4)
     logging.getLogger("seesay.prompts").info("prompt: %s", "abcdefgh")
     assert caplog.messages == ["prompt: abcd… (8 characters)"]

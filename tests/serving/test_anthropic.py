@@ -36,7 +36,7 @@ def client(server: LiveServer) -> anthropic.Anthropic:
 # --- the official client ---------------------------------------------------------------------------------------------
 
 
-def test_create(client: anthropic.Anthropic):
+def test_create(client: anthropic.Anthropic) -> None:
     message = client.messages.create(messages=HI, **GREEDY)
     assert message.type == "message" and message.role == "assistant" and message.model == MODEL
     assert message.id.startswith("msg_")
@@ -45,7 +45,7 @@ def test_create(client: anthropic.Anthropic):
     assert message.usage.output_tokens == 12 and message.stop_reason == "max_tokens"
 
 
-def test_streamed_is_the_same(client: anthropic.Anthropic):
+def test_streamed_is_the_same(client: anthropic.Anthropic) -> None:
     whole = client.messages.create(messages=HI, **GREEDY)
     with client.messages.stream(messages=HI, **GREEDY) as stream:
         texts = list(stream.text_stream)
@@ -57,7 +57,7 @@ def test_streamed_is_the_same(client: anthropic.Anthropic):
     assert message.usage.output_tokens == 12
 
 
-async def test_async(server: LiveServer):
+async def test_async(server: LiveServer) -> None:
     async with anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         whole = await client.messages.create(messages=HI, **GREEDY)
         async with client.messages.stream(messages=HI, **GREEDY) as stream:
@@ -65,7 +65,7 @@ async def test_async(server: LiveServer):
     assert streamed == whole.content[0].text
 
 
-def test_picture_url_data_and_base64_are_the_same(client: anthropic.Anthropic):
+def test_picture_url_data_and_base64_are_the_same(client: anthropic.Anthropic) -> None:
     by_url = {"type": "image", "source": {"type": "url", "url": make_data_url(seed=3)}}
     answers = [
         client.messages.create(messages=[{"role": "user", "content": [part, text("what?")]}], **GREEDY)
@@ -75,7 +75,7 @@ def test_picture_url_data_and_base64_are_the_same(client: anthropic.Anthropic):
     assert answers[1].usage.cache_read_input_tokens > 0
 
 
-def test_count_tokens(client: anthropic.Anthropic):
+def test_count_tokens(client: anthropic.Anthropic) -> None:
     messages: list[Any] = [{"role": "user", "content": [picture(), text("what?")]}]
     count = client.messages.count_tokens(model=MODEL, messages=messages, system="Be brief.")
     usage = client.messages.create(messages=messages, system="Be brief.", **GREEDY).usage
@@ -83,7 +83,7 @@ def test_count_tokens(client: anthropic.Anthropic):
     assert count.input_tokens > client.messages.count_tokens(model=MODEL, messages=HI).input_tokens
 
 
-def test_system_as_text_and_blocks(client: anthropic.Anthropic):
+def test_system_as_text_and_blocks(client: anthropic.Anthropic) -> None:
     cached = [{**text("Be brief."), "cache_control": {"type": "ephemeral"}}]
     counts = [
         client.messages.count_tokens(model=MODEL, messages=HI, system=system).input_tokens
@@ -92,14 +92,14 @@ def test_system_as_text_and_blocks(client: anthropic.Anthropic):
     assert counts[0] == counts[1]
 
 
-def test_turns_of_one_role_are_one(client: anthropic.Anthropic):
+def test_turns_of_one_role_are_one(client: anthropic.Anthropic) -> None:
     apart = [{"role": "user", "content": "one "}, {"role": "user", "content": "two"}]
     together = [{"role": "user", "content": [text("one "), text("two")]}]
     counts = {client.messages.count_tokens(model=MODEL, messages=m).input_tokens for m in (apart, together)}
     assert len(counts) == 1
 
 
-def test_the_answer_goes_on_where_the_last_turn_ends(client: anthropic.Anthropic):
+def test_the_answer_goes_on_where_the_last_turn_ends(client: anthropic.Anthropic) -> None:
     whole = client.messages.create(messages=HI, **GREEDY).content[0].text
     begun = whole[: len(whole) // 2].rstrip()
     prefilled = [*HI, {"role": "assistant", "content": begun}]
@@ -111,7 +111,7 @@ def test_the_answer_goes_on_where_the_last_turn_ends(client: anthropic.Anthropic
         client.messages.create(messages=[*HI, {"role": "assistant", "content": "well "}], **GREEDY)
 
 
-def test_stop_sequences(client: anthropic.Anthropic):
+def test_stop_sequences(client: anthropic.Anthropic) -> None:
     whole = client.messages.create(messages=HI, **GREEDY).content[0].text
     stop = whole[3:6]
     message = client.messages.create(messages=HI, stop_sequences=["\x01", stop], **GREEDY)
@@ -119,14 +119,14 @@ def test_stop_sequences(client: anthropic.Anthropic):
     assert "".join(block.text for block in message.content) == whole[: whole.index(stop)]
 
 
-def test_a_full_context_has_a_reason_of_its_own(client: anthropic.Anthropic):
+def test_a_full_context_has_a_reason_of_its_own(client: anthropic.Anthropic) -> None:
     count = client.messages.count_tokens(model=MODEL, messages=HI).input_tokens
     filler = [{"role": "user", "content": "hi " * ((512 - count) // 4)}]
     message = client.messages.create(**{**GREEDY, "max_tokens": 5000}, messages=filler)
     assert message.stop_reason in ("model_context_window_exceeded", "end_turn")
 
 
-def test_tool_results_may_hold_pictures(client: anthropic.Anthropic):
+def test_tool_results_may_hold_pictures(client: anthropic.Anthropic) -> None:
     call = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "sky"}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [picture(), text("seen")]}
     plain = {**result, "content": "seen"}
@@ -139,7 +139,7 @@ def test_tool_results_may_hold_pictures(client: anthropic.Anthropic):
         assert counts[0] > counts[1]
 
 
-def test_tools_that_answer_their_calls(client: anthropic.Anthropic):
+def test_tools_that_answer_their_calls(client: anthropic.Anthropic) -> None:
     """Several at once, over turns of one role that follow each other, and again later under the same id."""
     messages: list[Any] = tools(
         ("assistant", call("a")), ("assistant", call("b")), ("user", result("b")), ("user", result("a")),
@@ -151,7 +151,7 @@ def test_tools_that_answer_their_calls(client: anthropic.Anthropic):
 # --- byte by byte ----------------------------------------------------------------------------------------------------
 
 
-def test_events(server: LiveServer):
+def test_events(server: LiveServer) -> None:
     response = server.post(PATH, {**BODY, "messages": HI, "stream": True})
     assert response.headers["content-type"].startswith("text/event-stream")
     names = [line.removeprefix("event: ") for line in response.text.splitlines() if line.startswith("event: ")]
@@ -252,7 +252,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_bad_requests_are_named(http: httpx.AsyncClient, name: str):
+async def test_bad_requests_are_named(http: httpx.AsyncClient, name: str) -> None:
     change, expected = BAD[name]
     body = {key: value for key, value in {**BODY, "messages": HI, **change}.items() if value is not None}
     response = await http.post(PATH, content=json.dumps(body), headers={"content-type": "application/json"})
@@ -262,7 +262,7 @@ async def test_bad_requests_are_named(http: httpx.AsyncClient, name: str):
     assert expected in error["error"]["message"]
 
 
-async def test_other_errors_have_the_envelope_too(http: httpx.AsyncClient):
+async def test_other_errors_have_the_envelope_too(http: httpx.AsyncClient) -> None:
     missing = await http.post(PATH, json={**BODY, "model": "nope", "messages": HI})
     assert missing.status_code == 404 and missing.json()["error"]["type"] == "not_found_error"
     method = await http.get(PATH)
@@ -271,7 +271,7 @@ async def test_other_errors_have_the_envelope_too(http: httpx.AsyncClient):
     assert "type" not in elsewhere.json()
 
 
-def test_keys(engine: AsyncEngine):
+def test_keys(engine: AsyncEngine) -> None:
     with serve(engine, make_settings(api_keys=("secret",))) as server:
         good = anthropic.Anthropic(base_url=server.url, api_key="secret", max_retries=0)
         assert good.messages.create(messages=HI, **GREEDY).usage.output_tokens == 12
@@ -281,7 +281,7 @@ def test_keys(engine: AsyncEngine):
         assert caught.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
 
 
-async def test_the_document_describes_it(http: httpx.AsyncClient):
+async def test_the_document_describes_it(http: httpx.AsyncClient) -> None:
     document = (await http.get("/openapi.json")).json()
     operation = document["paths"][PATH]["post"]
     schema = document["components"]["schemas"]

@@ -20,7 +20,7 @@ def client(server: LiveServer) -> Iterator[APIClient]:
         yield client
 
 
-def test_models_and_health(client: APIClient, server: LiveServer):
+def test_models_and_health(client: APIClient, server: LiveServer) -> None:
     from seesay import __version__
 
     assert client.available_models == [MODEL]
@@ -30,12 +30,12 @@ def test_models_and_health(client: APIClient, server: LiveServer):
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
-def test_addresses_in_any_form(server: LiveServer, suffix: str):
+def test_addresses_in_any_form(server: LiveServer, suffix: str) -> None:
     with APIClient(server.url.replace("127.0.0.1", "0.0.0.0").removeprefix("http://") + suffix) as client:
         assert client.available_models == [MODEL]
 
 
-def test_chat_completions(client: APIClient):
+def test_chat_completions(client: APIClient) -> None:
     (whole,) = client.chat_completions_v1(MODEL, "the game", temperature=0, max_tokens=6)
     messages = [{"role": "user", "content": "the game"}]
     chunks = list(client.chat_completions_v1(MODEL, messages, temperature=0, max_tokens=6, stream=True))
@@ -43,7 +43,7 @@ def test_chat_completions(client: APIClient):
     assert whole["choices"][0]["message"]["content"] == streamed != ""
 
 
-def test_further_arguments_are_fields(client: APIClient):
+def test_further_arguments_are_fields(client: APIClient) -> None:
     (answer,) = client.chat_completions_v1(MODEL, "the game", max_tokens=3, return_token_ids=True, min_new_tokens=3)
     assert len(answer["choices"][0]["token_ids"]) == 3
     with pytest.raises(APIError, match="no_such_field") as caught:
@@ -51,13 +51,13 @@ def test_further_arguments_are_fields(client: APIClient):
     assert caught.value.status == 400 and caught.value.param == "no_such_field"
 
 
-def test_completions(client: APIClient):
+def test_completions(client: APIClient) -> None:
     (whole,) = client.completions_v1(MODEL, "the game", temperature=0, max_tokens=6)
     chunks = list(client.completions_v1(MODEL, "the game", temperature=0, max_tokens=6, stream=True))
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["choices"][0]["text"] != ""
 
 
-def test_interactive(client: APIClient):
+def test_interactive(client: APIClient) -> None:
     (first,) = client.chat("one", 501, request_output_len=4, temperature=0)
     assert first[1] == 4 and first[2] == "length"
     (second,) = client.chat_interactive_v1("two", session_id=501, interactive_mode=True, request_output_len=4)
@@ -69,7 +69,7 @@ def test_interactive(client: APIClient):
     assert again["history_tokens"] == 0
 
 
-def test_tokens(client: APIClient):
+def test_tokens(client: APIClient) -> None:
     ids, length = client.encode("the game")
     assert length == len(ids) > 0
     assert client.encode(["the game", "x"])[1][0] == length
@@ -79,14 +79,14 @@ def test_tokens(client: APIClient):
     assert len(answer["output_ids"]) == 3
 
 
-def test_a_stream_that_is_left_stops_its_request(client: APIClient, server: LiveServer):
+def test_a_stream_that_is_left_stops_its_request(client: APIClient, server: LiveServer) -> None:
     chunks = client.chat_completions_v1(MODEL, "go", temperature=0, max_tokens=400, ignore_eos=True, stream=True)
     next(chunks)
     chunks.close()
     wait_until(lambda: server.state.answering.num_running == 0)
 
 
-def test_errors_say_what_to_do(client: APIClient):
+def test_errors_say_what_to_do(client: APIClient) -> None:
     with pytest.raises(APIError, match="'nope' does not exist") as caught:
         list(client.chat_completions_v1("nope", "x"))
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
@@ -94,7 +94,7 @@ def test_errors_say_what_to_do(client: APIClient):
         list(client.chat_completions_v1(MODEL, [], stream=True))
 
 
-def test_keys(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
+def test_keys(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(engine, make_settings(api_keys=("secret",))) as server:
         with APIClient(server.url) as client, pytest.raises(APIError, match="no API key"):
             _ = client.available_models
@@ -105,7 +105,7 @@ def test_keys(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
             assert client.available_models == [MODEL]
 
 
-def test_no_server():
+def test_no_server() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -117,7 +117,7 @@ def test_no_server():
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://[", "http://"])
-def test_bad_addresses(url: str):
+def test_bad_addresses(url: str) -> None:
     with pytest.raises(APIError):
         _ = APIClient(url).available_models
 
@@ -162,7 +162,7 @@ SSE = "text/event-stream; charset=utf-8"
         (b"", "broke"),
     ],
 )
-def test_servers_that_misbehave(answer: bytes, message: str):
+def test_servers_that_misbehave(answer: bytes, message: str) -> None:
     with misbehaving(answer) as client, pytest.raises(APIError, match=message):
         client.version()
 
@@ -180,7 +180,7 @@ def test_servers_that_misbehave(answer: bytes, message: str):
         (respond(EVENT + b'data: {"error": {"message": "out of paper"}}\n\n', SSE), 1, "out of paper"),
     ],
 )
-def test_streams_that_break_off(answer: bytes, num_chunks: int, message: str):
+def test_streams_that_break_off(answer: bytes, num_chunks: int, message: str) -> None:
     got = []
     with misbehaving(answer) as client, pytest.raises(APIError, match=message):
         for chunk in client.chat_completions_v1(MODEL, "x", stream=True):
@@ -188,7 +188,7 @@ def test_streams_that_break_off(answer: bytes, num_chunks: int, message: str):
     assert len(got) == num_chunks
 
 
-def test_a_closed_client_says_so(server: LiveServer):
+def test_a_closed_client_says_so(server: LiveServer) -> None:
     client = APIClient(server.url)
     chunks = client.chat_completions_v1(MODEL, "go", max_tokens=300, ignore_eos=True, stream=True)
     next(chunks)

@@ -62,7 +62,7 @@ def encode(scene: Example) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def test_the_client_of_it(client: ServerProcess, scene: Example):
+def test_the_client_of_it(client: ServerProcess, scene: Example) -> None:
     (model,) = client.available_models
     assert model == "seesay-demo"
     (answer,) = client.chat_completions_v1(model, "Calculate 3 + 4.", temperature=0)
@@ -76,14 +76,14 @@ def test_the_client_of_it(client: ServerProcess, scene: Example):
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == expected
 
 
-def test_a_session_about_a_picture(client: ServerProcess, scene: Example):
+def test_a_session_about_a_picture(client: ServerProcess, scene: Example) -> None:
     url = f"data:image/png;base64,{encode(scene)}"
     for (question, expected), image in zip(scene.turns[:2], (url, None)):
         ((text, _, reason),) = client.chat(question, 1, image_url=image, temperature=0)
         assert (text, reason) == (expected, "stop")
 
 
-def test_anthropic_sync_and_streaming(client: ServerProcess, scene: Example):
+def test_anthropic_sync_and_streaming(client: ServerProcess, scene: Example) -> None:
     claude = anthropic.Anthropic(base_url=client.api_server_url, api_key="key", max_retries=0)
     source = {"type": "base64", "media_type": "image/png", "data": encode(scene)}
     question, expected = scene.turns[0]
@@ -96,14 +96,14 @@ def test_anthropic_sync_and_streaming(client: ServerProcess, scene: Example):
         assert stream.get_final_text() == second
 
 
-async def test_anthropic_async(client: ServerProcess):
+async def test_anthropic_async(client: ServerProcess) -> None:
     async with anthropic.AsyncAnthropic(base_url=client.api_server_url, api_key="key", max_retries=0) as claude:
         messages = [{"role": "user", "content": "Calculate 2 + 6."}]
         message = await claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)
     assert "8" in message.content[0].text
 
 
-def test_keys_are_in_no_list_of_processes(client: ServerProcess):
+def test_keys_are_in_no_list_of_processes(client: ServerProcess) -> None:
     assert b"key" not in Path(f"/proc/{client.pid}/cmdline").read_bytes().replace(b"seesay.serving", b"")
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{client.api_server_url}/v1", api_key="other", max_retries=0).models.list()
@@ -118,7 +118,7 @@ def test_the_examples_of_the_guide_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-):
+) -> None:
     scene.images[0].save(tmp_path / "scene.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEESAY_API_KEY", "key")
@@ -140,7 +140,7 @@ def test_the_examples_of_the_guide_run(
         assert expected in shown
 
 
-def test_closing_ends_it(client: ServerProcess):
+def test_closing_ends_it(client: ServerProcess) -> None:
     """The last test of this module: the server is gone afterwards."""
     client.close()
     assert client._process.returncode == 0
@@ -149,7 +149,7 @@ def test_closing_ends_it(client: ServerProcess):
         httpx.get(f"{client.api_server_url}/health")
 
 
-def test_what_cannot_start_says_why():
+def test_what_cannot_start_says_why() -> None:
     with pytest.raises(CheckpointError, match="no such folder"):
         seesay.serve("/no/such/model", server_name="127.0.0.1", server_port=0)
     with pytest.raises(ConfigError, match="unknown option 'colour'"):
@@ -167,7 +167,7 @@ def test_addresses_are_shown_as_in_urls() -> None:
     assert shown == ["[::]", "[::1]", "0.0.0.0", "0.0.0.0", "a.example"]
 
 
-def test_a_port_that_another_server_has_is_refused(engine: AsyncEngine):
+def test_a_port_that_another_server_has_is_refused(engine: AsyncEngine) -> None:
     """At once, and not answered with a client of that server."""
     with serve(engine) as other, pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{other.port}"):
         seesay.serve("/no/such/model", server_name="127.0.0.1", server_port=other.port)
@@ -175,7 +175,7 @@ def test_a_port_that_another_server_has_is_refused(engine: AsyncEngine):
         seesay.serve("/no/such/model", server_name="no.such.host.invalid")
 
 
-def test_a_port_that_is_taken_while_the_model_loads(engine: AsyncEngine):
+def test_a_port_that_is_taken_while_the_model_loads(engine: AsyncEngine) -> None:
     settings = make_settings()
     ready: list[bool] = []
     with open_sockets("127.0.0.1", 0) as sockets, socket.socket() as thief:
@@ -188,7 +188,7 @@ def test_a_port_that_is_taken_while_the_model_loads(engine: AsyncEngine):
     assert not ready
 
 
-def test_every_address_of_a_host_is_listened_on():
+def test_every_address_of_a_host_is_listened_on() -> None:
     with open_sockets("", 0) as sockets:
         assert len({sock.getsockname()[1] for sock in sockets}) == 1 and port_of(sockets) > 0
         assert {sock.family for sock in sockets} <= {socket.AF_INET, socket.AF_INET6}
@@ -208,7 +208,7 @@ def test_the_client_asks_an_address_that_the_server_listens_on(host: str, expect
             assert {sock.family for sock in sockets} == {socket.AF_INET6}
 
 
-def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str], Path], tmp_path: Path):
+def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     template = tmp_path / "vicuna.json"
     template.write_text(seesay.ChatTemplateConfig("vicuna").to_json())
     with seesay.serve(
@@ -240,7 +240,7 @@ def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str]
         seesay.serve(server_port=0, backend_config={"session_len": 3})  # type: ignore[arg-type]
 
 
-def test_it_ends_with_whoever_started_it():
+def test_it_ends_with_whoever_started_it() -> None:
     code = (
         "import os, seesay.serving.child as child, threading, time\n"
         "threading.Thread(target=child._end_with_parent, daemon=True).start()\n"
@@ -254,7 +254,9 @@ def test_it_ends_with_whoever_started_it():
     process.stdout.close()
 
 
-def test_https_with_a_certificate_of_our_own(engine: AsyncEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_https_with_a_certificate_of_our_own(
+    engine: AsyncEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl")
     key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
@@ -277,7 +279,7 @@ def test_https_with_a_certificate_of_our_own(engine: AsyncEngine, tmp_path: Path
     assert make_cli_settings(arguments).ssl_keyfile == key
 
 
-def test_client_by_url(client: ServerProcess):
+def test_client_by_url(client: ServerProcess) -> None:
     with seesay.client("localhost:1", timeout_s=1) as other:
         assert other.api_server_url == "http://localhost:1"
     assert os.getpid() != client.pid

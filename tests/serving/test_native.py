@@ -32,7 +32,7 @@ def turn(server: LiveServer, prompt: Any, session_id: int, **options: Any) -> di
 # --- interactive -----------------------------------------------------------------------------------------------------
 
 
-def test_a_session_remembers(server: LiveServer):
+def test_a_session_remembers(server: LiveServer) -> None:
     first = turn(server, "one", 1)
     assert first["history_tokens"] == 0 and first["tokens"] == 6 and first["finish_reason"] == "length"
     second = turn(server, "two", 1)
@@ -47,7 +47,7 @@ def test_a_session_remembers(server: LiveServer):
     assert second["text"] == stateless["choices"][0]["message"]["content"]
 
 
-def test_without_interactive_mode_it_forgets(server: LiveServer):
+def test_without_interactive_mode_it_forgets(server: LiveServer) -> None:
     first = turn(server, "one", 2)
     alone = turn(server, "one", 2, interactive_mode=False)
     assert alone == first
@@ -57,7 +57,7 @@ def test_without_interactive_mode_it_forgets(server: LiveServer):
     assert turn(server, "one", 2)["history_tokens"] == 0
 
 
-def test_streamed_is_the_same(server: LiveServer):
+def test_streamed_is_the_same(server: LiveServer) -> None:
     whole = turn(server, "one", 3)
     response = server.post(CHAT, {"prompt": "one", "session_id": 4, "interactive_mode": True, "stream": True, **GREEDY})
     events = read_events(response.text)
@@ -66,19 +66,19 @@ def test_streamed_is_the_same(server: LiveServer):
     assert [event["finish_reason"] for event in events[:-1]] == [None] * (len(events) - 1)
 
 
-def test_pictures_are_remembered(server: LiveServer):
+def test_pictures_are_remembered(server: LiveServer) -> None:
     plain = turn(server, "what?", 5)
     seen = turn(server, "what?", 6, image_url=[make_data_url(seed=1), make_data_url(seed=2)])
     assert seen["input_tokens"] > plain["input_tokens"]
     assert turn(server, "and?", 6)["history_tokens"] == seen["input_tokens"] + seen["tokens"]
 
 
-def test_messages_as_prompt(server: LiveServer):
+def test_messages_as_prompt(server: LiveServer) -> None:
     parts = [{"type": "image_url", "image_url": {"url": make_data_url()}}, {"type": "text", "text": "what?"}]
     assert turn(server, [{"role": "user", "content": parts}], 7) == turn(server, "what?", 8, image_url=make_data_url())
 
 
-def test_cancel_keeps_what_was_said(server: LiveServer):
+def test_cancel_keeps_what_was_said(server: LiveServer) -> None:
     body = {"prompt": "go", "session_id": 9, "interactive_mode": True, **FOREVER}
     events: list[dict[str, Any]] = []
     with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
@@ -93,7 +93,7 @@ def test_cancel_keeps_what_was_said(server: LiveServer):
     wait_until(lambda: server.state.answering.num_running == 0)
 
 
-def test_tokens_without_a_text_are_no_part_of_the_next_prompt(server: LiveServer):
+def test_tokens_without_a_text_are_no_part_of_the_next_prompt(server: LiveServer) -> None:
     """With `ignore_eos` special tokens are generated, which the text that the session holds has not."""
     alone = turn(server, "one", 11)["input_tokens"]
     end = server.state.engine.tokenizer.token_id("<|im_end|>")
@@ -108,7 +108,7 @@ def test_tokens_without_a_text_are_no_part_of_the_next_prompt(server: LiveServer
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_streamed: bool):
+async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_streamed: bool) -> None:
     held = HeldEngine(engine)
     transport = httpx.ASGITransport(app=create_app(held, make_settings()))  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=10) as http:
@@ -136,7 +136,7 @@ async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_stream
         assert (turn["history_tokens"], turn["input_tokens"]) == (32, 8)
 
 
-def test_a_client_that_leaves_leaves_nothing(server: LiveServer):
+def test_a_client_that_leaves_leaves_nothing(server: LiveServer) -> None:
     body = {"prompt": "go", "session_id": 10, "interactive_mode": True, **FOREVER}
     with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
         next(response.iter_raw())
@@ -144,7 +144,7 @@ def test_a_client_that_leaves_leaves_nothing(server: LiveServer):
     assert turn(server, "one", 10)["history_tokens"] == 0
 
 
-def test_sessions_belong_to_a_key(engine: AsyncEngine):
+def test_sessions_belong_to_a_key(engine: AsyncEngine) -> None:
     with serve(engine, make_settings(api_keys=("a", "b"))) as server:
         headers = [{"authorization": f"Bearer {key}"} for key in "ab"]
         body = {"prompt": "one", "session_id": 1, "interactive_mode": True, **GREEDY}
@@ -172,7 +172,7 @@ def test_sessions_belong_to_a_key(engine: AsyncEngine):
         ({"prompt": [{"role": "user", "content": "x"}], "image_url": "http://x/"}, "image_url"),
     ],
 )  # fmt: skip
-async def test_bad_interactive_requests(http: httpx.AsyncClient, change: dict[str, Any], name: str):
+async def test_bad_interactive_requests(http: httpx.AsyncClient, change: dict[str, Any], name: str) -> None:
     response = await http.post(
         CHAT, json={"prompt": "x", "session_id": 1, "interactive_mode": True, **GREEDY, **change}
     )
@@ -187,7 +187,7 @@ def say(text: str) -> tuple[Message, ...]:
     return (Message(role="user", parts=(TextPart(text=text),)),)
 
 
-def test_the_number_of_sessions_is_bounded():
+def test_the_number_of_sessions_is_bounded() -> None:
     store = SessionStore(max_sessions=3)
     for key in range(5):
         with store.answering(key) as conversation:
@@ -201,7 +201,7 @@ def test_the_number_of_sessions_is_bounded():
         assert not conversation.messages
 
 
-def test_the_bytes_of_sessions_are_bounded():
+def test_the_bytes_of_sessions_are_bounded() -> None:
     store = SessionStore(max_bytes=10_000)
     picture = Message(role="user", parts=(MediaPart(modality=Modality.IMAGE, source="data:" + "x" * 4000),))
     for key in range(4):
@@ -215,7 +215,7 @@ def test_the_bytes_of_sessions_are_bounded():
             store.check_size(conversation, [picture])
 
 
-def test_running_sessions_are_not_dropped():
+def test_running_sessions_are_not_dropped() -> None:
     store = SessionStore(max_sessions=1)
     with store.answering("a") as conversation:
         with pytest.raises(ApiError) as caught, store.answering("b"):
@@ -228,7 +228,7 @@ def test_running_sessions_are_not_dropped():
     assert len(store) == 1
 
 
-def test_an_unanswered_session_is_not_kept():
+def test_an_unanswered_session_is_not_kept() -> None:
     store = SessionStore()
     with store.answering("a"):
         pass
@@ -245,7 +245,7 @@ def generate(server: LiveServer, **body: Any) -> dict[str, Any]:
     return answer
 
 
-def test_generate_from_text_and_ids(server: LiveServer):
+def test_generate_from_text_and_ids(server: LiveServer) -> None:
     ids = server.post("/tokenize", {"prompt": "the game"}).json()["tokens"]
     by_text, by_ids = generate(server, prompt="the game"), generate(server, input_ids=ids)
     assert by_text["text"] == by_ids["text"] and by_text["output_ids"] == by_ids["output_ids"]
@@ -254,7 +254,7 @@ def test_generate_from_text_and_ids(server: LiveServer):
     assert len(by_text["output_ids"]) == by_text["meta_info"]["completion_tokens"] == 6
 
 
-def test_generate_streams_what_is_new(server: LiveServer):
+def test_generate_streams_what_is_new(server: LiveServer) -> None:
     whole = generate(server, prompt="the game", return_logprob=True)
     response = server.post(
         "/generate", {"temperature": 0, "max_tokens": 6, "prompt": "the game", "return_logprob": True, "stream": True}
@@ -269,7 +269,7 @@ def test_generate_streams_what_is_new(server: LiveServer):
     )
 
 
-def test_generate_with_a_picture(server: LiveServer):
+def test_generate_with_a_picture(server: LiveServer) -> None:
     with_picture = generate(server, prompt="see <IMAGE_TOKEN> ?", image_data=make_data_url())
     assert with_picture["meta_info"]["prompt_tokens"] > generate(server, prompt="see ?")["meta_info"]["prompt_tokens"]
 
@@ -288,7 +288,7 @@ def test_generate_with_a_picture(server: LiveServer):
         ({"prompt": "x", "n": 2}, "n"),
     ],
 )
-async def test_bad_generate_requests(http: httpx.AsyncClient, body: dict[str, Any], name: str):
+async def test_bad_generate_requests(http: httpx.AsyncClient, body: dict[str, Any], name: str) -> None:
     response = await http.post("/generate", json=body)
     assert response.status_code == 400, response.text
     assert name in response.json()["error"]["param"]
@@ -297,7 +297,7 @@ async def test_bad_generate_requests(http: httpx.AsyncClient, body: dict[str, An
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
 
-async def test_tokens_there_and_back(http: httpx.AsyncClient, engine: AsyncEngine):
+async def test_tokens_there_and_back(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
     text = "the game — déjà vu 游戏"
     answer = (await http.post("/tokenize", json={"prompt": text, "return_token_strs": True})).json()
     assert answer["tokens"] == engine.tokenizer.encode(text, add_special_tokens=True)
@@ -307,7 +307,7 @@ async def test_tokens_there_and_back(http: httpx.AsyncClient, engine: AsyncEngin
     assert back == {"prompt": text}
 
 
-async def test_conversations_are_tokenized_as_they_are_answered(server: LiveServer):
+async def test_conversations_are_tokenized_as_they_are_answered(server: LiveServer) -> None:
     parts = [{"type": "image_url", "image_url": {"url": make_data_url()}}, {"type": "text", "text": "what?"}]
     messages = [{"role": "user", "content": parts}]
     count = server.post("/tokenize", {"messages": messages}).json()["count"]
@@ -337,13 +337,13 @@ async def test_conversations_are_tokenized_as_they_are_answered(server: LiveServ
         ("/detokenize", {}, "tokens"),
     ],
 )  # fmt: skip
-async def test_bad_token_requests(http: httpx.AsyncClient, path: str, body: dict[str, Any], name: str):
+async def test_bad_token_requests(http: httpx.AsyncClient, path: str, body: dict[str, Any], name: str) -> None:
     response = await http.post(path, json=body)
     assert response.status_code == 400, response.text
     assert name in response.json()["error"]["param"]
 
 
-def test_many_sessions_at_once(server: LiveServer):
+def test_many_sessions_at_once(server: LiveServer) -> None:
     """Answers of sessions do not mix: each continues its own first turn."""
     firsts = {i: turn(server, f"number {i}", 100 + i) for i in range(4)}
     seconds: dict[int, dict[str, Any]] = {}

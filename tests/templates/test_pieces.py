@@ -68,11 +68,11 @@ TWO_TURNS = [say("system", "S"), user("A"), say("assistant", "B"), user("C")]
         ("deepseek", "S\n\nUser: A\n\nAssistant: B<\uff5cend▁of▁sentence\uff5c>User: C\n\nAssistant:"),
     ],
 )
-def test_published_forms(name, expected):
+def test_published_forms(name, expected) -> None:
     assert build(name).render(TWO_TURNS).text == expected
 
 
-def test_every_name_builds_and_renders():
+def test_every_name_builds_and_renders() -> None:
     assert templates.names() == sorted(templates.names())
     assert {"base", "chatml", "qwen", "vicuna", "llava-v1", "llama2", "llama3", "llama3_1", "mistral", "phi-3",
             "internlm2", "internvl2_5", "gemma", "deepseek"} <= set(templates.names())  # fmt: skip
@@ -82,7 +82,7 @@ def test_every_name_builds_and_renders():
         assert name == "base" or template.stop_words
 
 
-def test_default_system_and_changing_it():
+def test_default_system_and_changing_it() -> None:
     template = build("qwen")
     assert template.render([user("A")]).text.startswith("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n")
     template.meta_instruction = None
@@ -93,13 +93,13 @@ def test_default_system_and_changing_it():
         template.usr = ""
 
 
-def test_bos_is_left_to_the_tokenizer():
+def test_bos_is_left_to_the_tokenizer() -> None:
     assert build("vicuna").render([user("A")]).text.startswith("A chat between")
     explicit = build("mine", user="<s>[INST]", eoh="[/INST]")
     assert explicit.render([user("A")]).text == "<s>[INST]A[/INST]"
 
 
-def test_new_name_makes_a_template_from_pieces():
+def test_new_name_makes_a_template_from_pieces() -> None:
     pieces = {"system": "<sys>", "eosys": "</sys>", "user": "<u>", "eoh": "</u>", "assistant": "<a>", "eoa": "</a>"}
     template = build("robot", **pieces, meta_instruction="Beep.", separator="\n", stop_words=["</a>"])
     assert isinstance(template, PiecesTemplate)
@@ -108,16 +108,16 @@ def test_new_name_makes_a_template_from_pieces():
     assert template.stop_words == ["</a>"]
 
 
-def test_overriding_pieces_of_a_builtin():
+def test_overriding_pieces_of_a_builtin() -> None:
     text = build("vicuna", assistant="BOT: ", meta_instruction="Hi.").render([user("A")]).text
     assert text == "Hi. USER: A BOT: "
 
 
-def test_completion_has_no_template():
+def test_completion_has_no_template() -> None:
     assert build("qwen", capability="completion").render([user("Shanghai is")]).text == "Shanghai is"
 
 
-def test_media_and_literals():
+def test_media_and_literals() -> None:
     parts = (MediaPart(modality=Modality.IMAGE, source="x"), TextPart(text="a <image> <|im_end|>"))
     rendered = build("vicuna", meta_instruction="").render(
         [Message(role="user", parts=parts)], markers={Modality.IMAGE: "<image>"}
@@ -127,7 +127,7 @@ def test_media_and_literals():
     assert rendered.markers == ((7, 14),)
 
 
-def test_media_inside_text_stay_there():
+def test_media_inside_text_stay_there() -> None:
     picture = MediaPart(modality=Modality.IMAGE, source="x")
     parts = (TextPart(text="Image-1: "), picture, TextPart(text="\nImage-2: "), picture, TextPart(text="\nCompare."))
     rendered = build("base").render([Message(role="user", parts=parts)], markers={Modality.IMAGE: "<image>"})
@@ -137,7 +137,7 @@ def test_media_inside_text_stay_there():
     assert rendered.text == "<image>\n<image>\nDescribe."
 
 
-def test_continue_final():
+def test_continue_final() -> None:
     rendered = build("chatml").render([user("A"), say("assistant", "Sure, ")], continue_final=True)
     assert rendered.text.endswith("<|im_start|>assistant\nSure, ")
     with pytest.raises(RequestError, match="assistant's"):
@@ -155,16 +155,16 @@ def test_continue_final():
         ([user("x")], {"enable_thinking": True}, "enable_thinking"),
     ],
 )
-def test_what_pieces_cannot_say_is_refused(messages, kwargs, message):
+def test_what_pieces_cannot_say_is_refused(messages, kwargs, message) -> None:
     with pytest.raises(RequestError, match=message):
         build("chatml").render(messages, **kwargs)
 
 
-def test_developer_is_system():
+def test_developer_is_system() -> None:
     assert build("chatml").render([say("developer", "S"), user("A")]).text.startswith("<|im_start|>system\nS")
 
 
-def test_register(monkeypatch):
+def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "_registered", {})
     templates.register("mine", Pieces(user="U:", assistant="A:"))
     assert build("mine").render([user("x")]).text == "U:xA:"
@@ -175,7 +175,7 @@ def test_register(monkeypatch):
         templates.register("other", "USER:")
 
 
-def test_choice_order(caplog, tmp_path):
+def test_choice_order(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     own = "{% for m in messages %}own {{ m.content }}{% endfor %}"
     assert isinstance(choose_template("Qwen/Qwen2-7B-Instruct", FakeTokenizer(own)), JinjaTemplate)
     config = ChatTemplateConfig("vicuna")
@@ -222,18 +222,18 @@ def test_a_template_is_chosen_by_name_file_or_folder(tmp_path: Path, monkeypatch
         ("meta-llama/Llama-2-7b-hf", None),
     ],
 )
-def test_guess(path, name):
+def test_guess(path, name) -> None:
     assert builtin.guess(path) == name
 
 
-def test_unknown_name_and_capability():
+def test_unknown_name_and_capability() -> None:
     with pytest.raises(ConfigError, match="chatml"):
         build("no-such")
     with pytest.raises(ConfigError, match="infilling"):
         build("chatml", capability="infilling")
 
 
-def test_jinja_from_a_file(tmp_path):
+def test_jinja_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.jinja"
     path.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
     template = build("mine", model_path=str(path), meta_instruction="S", stop_words=["stop"])

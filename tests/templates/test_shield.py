@@ -42,7 +42,7 @@ def specials_outside(rendered):
 
 @settings(deadline=None)  # the first rendering starts a process
 @given(st.lists(parts(), min_size=1, max_size=3))
-def test_only_the_templates_tokens_are_special(conversation):
+def test_only_the_templates_tokens_are_special(conversation) -> None:
     template = JinjaTemplate("test", TEMPLATE, special_tokens=SPECIAL)
     messages = [Message(role="user", parts=tuple(TextPart(text=t) for t in texts)) for texts in conversation]
     rendered = template.render(messages)
@@ -57,7 +57,7 @@ def test_only_the_templates_tokens_are_special(conversation):
 
 
 @given(pieces)
-def test_covering_is_undone(text):
+def test_covering_is_undone(text) -> None:
     shield = Shield(SPECIAL)
     shield.choose_nonces([text])
     covered = shield.cover(text)
@@ -65,7 +65,7 @@ def test_covering_is_undone(text):
     assert shield.lift(covered, [])[0] == text
 
 
-def test_nonces_are_in_no_text():
+def test_nonces_are_in_no_text() -> None:
     """As characters or as JSON escapes; with two left those are chosen, with one the text is refused."""
     taken = [chr(code) for code in range(0xE000, 0xF8FF)]
     free = [taken.pop(4321), taken.pop(17)]
@@ -79,7 +79,7 @@ def test_nonces_are_in_no_text():
 
 
 @given(pieces)
-def test_a_text_is_covered_in_slices_as_at_once(text):
+def test_a_text_is_covered_in_slices_as_at_once(text) -> None:
     at_once, in_slices = (Shield(SPECIAL) for _ in range(2))
     expected = at_once.cover(text)
     with pytest.MonkeyPatch.context() as patch:

@@ -15,7 +15,7 @@ BYTE_LEVEL_TEXT = "Le café 😀 dog 日本語"
 
 
 @pytest.fixture(params=NAMES)
-def tokenizer(request, tokenizer_named):
+def tokenizer(request: pytest.FixtureRequest, tokenizer_named):
     return tokenizer_named(request.param)
 
 
@@ -45,7 +45,7 @@ CUTS = st.lists(st.integers(0, 100), max_size=10)
 
 @QUICK
 @given(numbers=NUMBERS, cuts=CUTS, skip=st.booleans())
-def test_pieces_together_are_the_whole(tokenizer, numbers, cuts, skip):
+def test_pieces_together_are_the_whole(tokenizer, numbers, cuts, skip) -> None:
     ids = ids_of(tokenizer, numbers)
     pieces, stop = run(tokenizer, split(ids, cuts), skip_special_tokens=skip)
     assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=skip)
@@ -54,7 +54,7 @@ def test_pieces_together_are_the_whole(tokenizer, numbers, cuts, skip):
 
 @QUICK
 @given(text=st.text(alphabet="the dogfx é😀猫\n▁<", max_size=30), cuts=CUTS)
-def test_real_text(tokenizer, text, cuts):
+def test_real_text(tokenizer, text, cuts) -> None:
     ids = tokenizer.encode(text)
     assert "".join(run(tokenizer, split(ids, cuts))[0]) == tokenizer.decode(ids)
     # Nothing broken is given out on the way.
@@ -78,7 +78,7 @@ def first_end(text: str, words: list[str], least: int = 1) -> tuple[int, str] | 
     words=st.lists(st.text("aetdo x�<>0", min_size=1, max_size=4), max_size=4),
     data=st.data(),
 )
-def test_stop_words(tokenizer, numbers, cuts, words, data):
+def test_stop_words(tokenizer, numbers, cuts, words, data) -> None:
     ids = [i for i in ids_of(tokenizer, numbers) if i not in tokenizer.special_ids]
     whole = tokenizer.decode(ids)
     if whole:
@@ -101,7 +101,7 @@ def test_stop_words(tokenizer, numbers, cuts, words, data):
     words=st.lists(st.text("aetdo x", min_size=1, max_size=3), min_size=1, max_size=4),
     min_tokens=st.integers(0, 6),
 )
-def test_stop_words_that_the_first_tokens_complete_are_text(tokenizer, numbers, cuts, words, min_tokens):
+def test_stop_words_that_the_first_tokens_complete_are_text(tokenizer, numbers, cuts, words, min_tokens) -> None:
     ids = [i for i in ids_of(tokenizer, numbers) if i not in tokenizer.special_ids]
     whole = tokenizer.decode(ids)
     known = len(IncrementalDetokenizer(tokenizer).push(ids[:min_tokens]).text)
@@ -113,14 +113,14 @@ def test_stop_words_that_the_first_tokens_complete_are_text(tokenizer, numbers, 
         assert stop == end[1] and "".join(pieces) == whole[: end[0] - len(end[1])]
 
 
-def test_a_special_stop_word_among_the_first_tokens(tokenizer_named):
+def test_a_special_stop_word_among_the_first_tokens(tokenizer_named) -> None:
     tokenizer = tokenizer_named("byte_level")
     ids = tokenizer.encode("a<|im_end|>b<|im_end|>c")
     pieces, stop = run(tokenizer, [ids], stop_words=["<|im_end|>"], min_tokens=2)
     assert ("".join(pieces), stop) == ("ab", "<|im_end|>")
 
 
-def test_characters_wait_for_their_last_byte(tokenizer_named):
+def test_characters_wait_for_their_last_byte(tokenizer_named) -> None:
     for name in ("byte_level", "byte_fallback"):
         tokenizer = tokenizer_named(name)
         ids = tokenizer.encode(BYTE_LEVEL_TEXT)
@@ -129,7 +129,7 @@ def test_characters_wait_for_their_last_byte(tokenizer_named):
         assert sum(map(bool, pieces)) > 8
 
 
-def test_text_goes_out_at_once(tokenizer_named):
+def test_text_goes_out_at_once(tokenizer_named) -> None:
     tokenizer = tokenizer_named("byte_level")
     detokenizer = IncrementalDetokenizer(tokenizer, stop_words=["\nUSER"])
     for token_id in tokenizer.encode("the quick brown fox"):
@@ -141,7 +141,7 @@ def test_text_goes_out_at_once(tokenizer_named):
     assert detokenizer.flush() == "\nUS"
 
 
-def test_after_a_stop_there_is_nothing(tokenizer_named):
+def test_after_a_stop_there_is_nothing(tokenizer_named) -> None:
     tokenizer = tokenizer_named("byte_level")
     detokenizer = IncrementalDetokenizer(tokenizer, stop_words=["dog"])
     delta = detokenizer.push(tokenizer.encode("the dog sleeps"))
@@ -151,7 +151,7 @@ def test_after_a_stop_there_is_nothing(tokenizer_named):
     assert detokenizer.flush() == "" and detokenizer.stop == "dog"
 
 
-def test_a_skipped_special_token_may_be_a_stop_word(tokenizer_named):
+def test_a_skipped_special_token_may_be_a_stop_word(tokenizer_named) -> None:
     tokenizer = tokenizer_named("byte_level")
     ids = tokenizer.encode("the d<|im_start|>o<|im_end|>g")
     for include, expected in ((False, "the do"), (True, "the do<|im_end|>")):
@@ -159,7 +159,7 @@ def test_a_skipped_special_token_may_be_a_stop_word(tokenizer_named):
         assert ("".join(pieces), stop) == (expected, "<|im_end|>")
 
 
-def test_blanks_between_added_tokens(tokenizer_named):
+def test_blanks_between_added_tokens(tokenizer_named) -> None:
     tokenizer = tokenizer_named("word_piece")
     ids = [tokenizer.token_id(token) for token in ("a", "[CLS]", "[SEP]", "b", "[SEP]", "[SEP]", "##c")]
     options = {"skip_special_tokens": False}
@@ -168,7 +168,7 @@ def test_blanks_between_added_tokens(tokenizer_named):
     assert "".join(joined) == "a [CLS][SEP] b [SEP][SEP]c"
 
 
-def test_constant_time_per_token(tokenizer_named):
+def test_constant_time_per_token(tokenizer_named) -> None:
     for name in ("byte_level", "unigram"):
         tokenizer = tokenizer_named(name)
         ids = tokenizer.encode("the dog sleeps, the fox runs. ") * 100

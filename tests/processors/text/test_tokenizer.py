@@ -19,7 +19,7 @@ QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 
 @pytest.fixture(params=NAMES)
-def tokenizer(request, tokenizer_named):
+def tokenizer(request: pytest.FixtureRequest, tokenizer_named):
     return tokenizer_named(request.param)
 
 
@@ -53,7 +53,7 @@ def split_prefix(tokenizer, rendered):
 
 @QUICK
 @given(pieces=st.lists(WORDS | st.text(max_size=5), max_size=8))
-def test_without_literals_it_is_the_hugging_face_tokenization(tokenizer, pieces):
+def test_without_literals_it_is_the_hugging_face_tokenization(tokenizer, pieces) -> None:
     rendered = RenderedPrompt(text="".join(pieces))
     assert tokenizer.encode_prompt(rendered)[0].dtype == np.int64
     ids, written = split_prefix(tokenizer, rendered)
@@ -65,7 +65,7 @@ def test_without_literals_it_is_the_hugging_face_tokenization(tokenizer, pieces)
 
 @QUICK
 @given(pieces=st.lists(st.tuples(WORDS, st.booleans()), max_size=8))
-def test_literals_are_plain_text(tokenizer, pieces):
+def test_literals_are_plain_text(tokenizer, pieces) -> None:
     rendered = join(*map(list, zip(*pieces, strict=True))) if pieces else RenderedPrompt(text="")
     ids, done = split_prefix(tokenizer, rendered)
     rest = rendered.text[done:]
@@ -82,7 +82,7 @@ def test_literals_are_plain_text(tokenizer, pieces):
         assert tokenizer.decode(ids, skip_special_tokens=False) == rest
 
 
-def test_a_literal_is_tokenized_together_with_its_neighbours(tokenizer_named):
+def test_a_literal_is_tokenized_together_with_its_neighbours(tokenizer_named) -> None:
     """As by a tokenizer that has never heard of the special token."""
     tokenizer = tokenizer_named("byte_level")
     state = json.loads(tokenizer.backend.to_str())
@@ -97,7 +97,7 @@ def test_a_literal_is_tokenized_together_with_its_neighbours(tokenizer_named):
     assert markers == ((len(ids) - 1, len(ids)),)
 
 
-def test_a_literal_that_is_a_whole_word_of_the_vocabulary():
+def test_a_literal_that_is_a_whole_word_of_the_vocabulary() -> None:
     """Llama 3's kind of BPE takes a word that it knows without merging: a special one must not pass for such."""
     backend = tokenizers.Tokenizer(models.BPE({"<s>": 0, "<": 1, "s": 2, ">": 3}, [], ignore_merges=True))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -122,7 +122,7 @@ MARKERS = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("with_literal", [False, True])
-def test_marker_ranges(tokenizer_named, name, begins, with_literal):
+def test_marker_ranges(tokenizer_named, name, begins, with_literal) -> None:
     tokenizer, marker = tokenizer_named(name), MARKERS[name]
     pieces = [marker, "the 猫 ", marker, "", marker, "\n" + marker + " dog 😀é", marker, "!"]
     text, markers, literals = tokenizer.hf.bos_token * begins, [], []
@@ -143,7 +143,7 @@ def test_marker_ranges(tokenizer_named, name, begins, with_literal):
     assert sum(i == tokenizer.token_id(marker[-13:] if "pad" in marker[-13:] else "<image>") for i in ids) in (times, 0)
 
 
-def test_plain_markers_must_lie_on_token_borders(tokenizer_named):
+def test_plain_markers_must_lie_on_token_borders(tokenizer_named) -> None:
     tokenizer = tokenizer_named("byte_level")
     good = RenderedPrompt(text="x\n!y", markers=((2, 3),))
     ids, ranges = tokenizer.encode_prompt(good)
@@ -154,7 +154,7 @@ def test_plain_markers_must_lie_on_token_borders(tokenizer_named):
         assert raised.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_beginning_of_raw_prompts(tokenizer_named):
+def test_beginning_of_raw_prompts(tokenizer_named) -> None:
     for name, bos in (("byte_level_bos", "<|begin|>"), ("byte_fallback", "<s>"), ("unigram", "<s>")):
         tokenizer = tokenizer_named(name)
         raw = tokenizer.hf("the dog")["input_ids"]
@@ -180,7 +180,7 @@ def test_beginning_of_raw_prompts(tokenizer_named):
     assert plain.encode("the", add_bos=True) == [plain.bos_token_id, *plain.encode("the")]
 
 
-def test_what_it_tells(tokenizer_named):
+def test_what_it_tells(tokenizer_named) -> None:
     tokenizer = tokenizer_named("byte_level_bos")
     assert "<|im_end|>" in tokenizer.special_tokens and "<tool>" not in tokenizer.special_tokens
     assert tokenizer.special_ids == {tokenizer.token_id(token) for token in tokenizer.special_tokens}
@@ -199,7 +199,7 @@ def test_what_it_tells(tokenizer_named):
         _ = tokenizer.no_such_thing
 
 
-def test_load(tiny_checkpoint, tmp_path):
+def test_load(tiny_checkpoint, tmp_path) -> None:
     tokenizer = Tokenizer.load(tiny_checkpoint("qwen2"))
     assert tokenizer.chat_template and tokenizer.decode(tokenizer.encode("the dog")) == "the dog"
     with pytest.raises(CheckpointError, match=str(tmp_path)):
@@ -240,7 +240,7 @@ def write_llama_2(folder):
     return backend
 
 
-def test_tokenizer_json_is_loaded_as_it_is_published(tmp_path):
+def test_tokenizer_json_is_loaded_as_it_is_published(tmp_path) -> None:
     published = write_llama_2(tmp_path)
     tokenizer = Tokenizer.load(tmp_path)
     for text in ("<s>[INST] the [/INST]", "[INST]", "a</s>[INST] b", "", " ", "the"):
@@ -255,7 +255,7 @@ def test_tokenizer_json_is_loaded_as_it_is_published(tmp_path):
     assert again.encode("<s>[INST]") == tokenizer.encode("<s>[INST]")
 
 
-def test_no_fast_backend():
+def test_no_fast_backend() -> None:
     class Slow:
         is_fast = False
 
@@ -263,7 +263,7 @@ def test_no_fast_backend():
         Tokenizer(Slow())
 
 
-def test_threads_beside_a_user_who_changes_settings(tokenizer_named):
+def test_threads_beside_a_user_who_changes_settings(tokenizer_named) -> None:
     tokenizer = tokenizer_named("byte_level")
     text = "the quick brown fox <|im_end|> " * 20
     rendered = RenderedPrompt(text=text, literals=((20, 30),))
