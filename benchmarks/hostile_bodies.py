@@ -17,8 +17,8 @@ pixels of a picture have limits of their own), or with a 5xx.
 
 Runs a mixed load instead: chats with pictures and without, by so many clients with an API key each, for so many
 seconds, while one hostile client sends such bodies, garbage, and requests of 128 long answers all the time. Prints the
-clients' longest gap between tokens and their times to the first token, before it begins and beside it. Ends with
-status 1 when an answer of theirs is lost, or with a 5xx.
+clients' longest gap between tokens, as much of one as the server computed, and their times to the first token, before
+it begins and beside it. Ends with status 1 when an answer of theirs is lost, or with a 5xx.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
-from hostile_load import make_keys, run_mixed
+from hostile_load import cpu_clock, make_keys, run_mixed
 from hostile_shapes import Case, find_cases, picture_cases
 from plotting import Panel, add_plot_option, make_bars, save_plot
 from serve_load import resident_bytes, running_server
@@ -67,7 +67,7 @@ class Neighbour:
 
     def __init__(self, url: str, pid: int) -> None:
         self._url = url
-        self._clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) names the CPU time of a process
+        self._clock = cpu_clock(pid)
         self._times: list[tuple[float, float]] = []
         self._is_over = threading.Event()
         self.failure: Exception | None = None
@@ -261,8 +261,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.mixed is not None:
         os.environ["SEESAY_API_KEYS"] = ",".join(make_keys(args.clients))
-        with running_server(args.model, args.server_options.split()) as (url, _):
-            return 0 if run_mixed(url, collect_cases(url, args), seconds=args.mixed, num_clients=args.clients) else 1
+        with running_server(args.model, args.server_options.split()) as (url, pid):
+            cases = collect_cases(url, args)
+            return 0 if run_mixed(url, pid, cases, seconds=args.mixed, num_clients=args.clients) else 1
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)  # or else the server grows into memory that it freed before
     with running_server(args.model, args.server_options.split()) as (url, pid):
         return 0 if run_cases(url, pid, args) else 1

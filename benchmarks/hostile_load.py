@@ -34,11 +34,19 @@ def make_keys(num_clients: int) -> list[str]:
     return [*(f"neighbour-{number}" for number in range(num_clients)), HOSTILE_KEY]
 
 
+def cpu_clock(pid: int) -> int:
+    """Return the clock of the CPU time of a process, named as clock_getcpuclockid(3) does."""
+    return (~pid << 3) | 2
+
+
 @dataclass
 class Notes:
-    """What the neighbours noticed. Gaps are between two events of one stream."""
+    """What the neighbours noticed. Gaps are between two events of one stream; of each, `computed_s` is the CPU time
+    that the server used meanwhile, at most the gap: the rest is other processes, or waiting."""
 
+    clock: int  # the server's CPU time
     gaps_s: list[float] = field(default_factory=list)
+    computed_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     num_finished: int = 0
     lost: Counter[str] = field(default_factory=Counter)
@@ -49,6 +57,8 @@ class Notes:
             "lost": dict(self.lost),
             "longest_gap_ms": round(1e3 * max(self.gaps_s, default=0.0), 1),
             "gap_ms": {name: round(1e3 * value, 2) for name, value in percentiles(self.gaps_s or [0.0]).items()},
+            "longest_computed_ms": round(1e3 * max(self.computed_s, default=0.0), 1),
+            "computed_ms": {n: round(1e3 * value, 2) for n, value in percentiles(self.computed_s or [0.0]).items()},
             "longest_first_token_ms": round(1e3 * max(self.first_s, default=0.0), 1),
             "first_token_ms": {n: round(1e3 * value, 1) for n, value in percentiles(self.first_s or [0.0]).items()},
         }
@@ -58,9 +68,9 @@ class Notes:
 
 
 @contextmanager
-def neighbours(url: str, num_clients: int, pictures: Sequence[str]) -> Iterator[Notes]:
+def neighbours(url: str, pid: int, num_clients: int, pictures: Sequence[str]) -> Iterator[Notes]:
     """Clients that chat for the time of the block, every second one about pictures. Answers that run then are read."""
-    notes, is_over = Notes(), threading.Event()
+    notes, is_over = Notes(clock=cpu_clock(pid)), threading.Event()
 
     def run(number: int) -> None:
         rng = random.Random(number)
@@ -93,6 +103,7 @@ def _chat(client: httpx.Client, content: list[dict[str, Any]], notes: Notes) -> 
     body |= {"ignore_eos": True, "return_token_ids": True}  # an event per token, also for one without a text
     started = time.perf_counter()
     times: list[float] = []
+    cpu_times: list[float] = []
     with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code != 200:
             notes.lost[f"status {response.status_code}"] += 1
@@ -102,13 +113,16 @@ def _chat(client: httpx.Client, content: list[dict[str, Any]], notes: Notes) -> 
         for line in response.iter_lines():
             if line:
                 times.append(time.perf_counter())
+                cpu_times.append(time.clock_gettime(notes.clock))
                 last = line
     if last != "data: [DONE]":
         notes.lost["unfinished stream"] += 1
         return
     notes.num_finished += 1
     notes.first_s.append(times[0] - started)
-    notes.gaps_s += [b - a for a, b in itertools.pairwise(times)]
+    gaps_s = [b - a for a, b in itertools.pairwise(times)]
+    notes.gaps_s += gaps_s
+    notes.computed_s += [min(gap_s, b - a) for gap_s, (a, b) in zip(gaps_s, itertools.pairwise(cpu_times), strict=True)]
 
 
 # --- the hostile client ----------------------------------------------------------------------------------------------
@@ -174,17 +188,17 @@ class HostileClient:
 # --- the measurement -------------------------------------------------------------------------------------------------
 
 
-def run_mixed(url: str, cases: Sequence[Case], *, seconds: float, num_clients: int) -> bool:
+def run_mixed(url: str, pid: int, cases: Sequence[Case], *, seconds: float, num_clients: int) -> bool:
     """Print what the neighbours notice without and with the hostile client. Returns whether none of their answers were
     lost, and none of its requests was the server's fault."""
     pictures = make_pictures(NUM_PICTURES)
-    with neighbours(url, num_clients, pictures):
+    with neighbours(url, pid, num_clients, pictures):
         time.sleep(min(20.0, seconds / 4))  # not counted: caches fill
-    with neighbours(url, num_clients, pictures) as quiet:
+    with neighbours(url, pid, num_clients, pictures) as quiet:
         time.sleep(min(60.0, seconds / 2))
     hostile = HostileClient(url, cases)
     try:
-        with neighbours(url, num_clients, pictures) as beside:
+        with neighbours(url, pid, num_clients, pictures) as beside:
             time.sleep(seconds)
     finally:
         hostile.close()
