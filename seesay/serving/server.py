@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -50,7 +51,12 @@ def run_server(
     set_up_logging(settings.log_level, settings.max_log_len)
     server = DrainingServer.make(create_app(engine, settings), settings, on_ready=on_ready)
     with open_sockets(settings.host, settings.port) if sockets is None else nullcontext(sockets) as listening:
-        server.run(listening)
+        gc.collect()
+        gc.freeze()  # a collection that visits all modules and the engine's objects keeps the GIL for 0.1 s
+        try:
+            server.run(listening)
+        finally:
+            gc.unfreeze()
 
 
 class DrainingServer(uvicorn.Server):

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import json
 import random
+import signal
 import threading
 import time
 import tracemalloc
@@ -26,6 +27,7 @@ from seesay.serving.app import create_app
 from seesay.serving.body_shape import BodyShape
 from seesay.serving.errors import ApiError
 from seesay.serving.openai.protocol import ChatCompletionRequest
+from seesay.serving.server import run_server
 
 CHAT = "/v1/chat/completions"
 SIZE = 2_000_000
@@ -360,3 +362,16 @@ async def test_more_turns_and_parts_than_tokens_never_reach_the_template(
     monkeypatch.setattr(type(engine.chat_template), "render", lambda *_, **__: pytest.fail("it was rendered"))
     response = await client_of(engine).post(path, json=body)
     assert response.status_code == 400 and "at most 4096 are taken" in response.text
+
+
+def test_garbage_collection_does_not_visit_what_was_there_at_the_start(engine: AsyncEngine) -> None:
+    """Many small objects, such as the parts of a message, make Python collect garbage, which holds the GIL."""
+    num_frozen: list[int] = []
+
+    def end() -> None:
+        num_frozen.append(gc.get_freeze_count())
+        signal.raise_signal(signal.SIGTERM)
+
+    before = gc.get_freeze_count()
+    run_server(engine, make_settings(), on_ready=end)
+    assert num_frozen[0] > 100_000 > before == gc.get_freeze_count()
