@@ -36,7 +36,7 @@ UNIFORM_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one side made of a queue: token ids without the one that ends an answer, and the seconds it took."""
+    """The result of one side for a queue: token ids without the one that ends an answer, and the seconds it took."""
 
     token_ids: list[list[int]]
     seconds: float

@@ -1,4 +1,4 @@
-"""What no engine can avoid, timed alone: the matrix products and the attention of Qwen2.5-VL-7B in bfloat16.
+"""Measure the lower bound for any engine: the matrix products and the attention of Qwen2.5-VL-7B in bfloat16.
 
     python benchmarks/floor.py [--plot FILE.png]
 

@@ -114,7 +114,7 @@ def measure_queue(pipe: Pipeline, requests: Sequence[Request]) -> dict[str, Any]
 
 
 def make_figures(pipe: Pipeline, scale: float, side_px: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """What measures each workload."""
+    """Map each workload to the function that measures it."""
 
     def share(num: int) -> int:
         return max(1, int(num * scale))
@@ -144,7 +144,7 @@ def measure_each(figures: Mapping[str, Callable[[], dict[str, Any]]], names: Ite
 
 
 def make_panels(records: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """What `measure_each` or `trace_all` measured."""
+    """Return the plots of what `measure_each` or `trace_all` measured."""
     return [
         make_bars(
             "one request with a picture, ms", records, "what", {"ttft_ms": "first token", "tpot_ms": "per token"}

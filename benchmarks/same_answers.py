@@ -1,4 +1,4 @@
-"""Whether everything that makes answers fast leaves them as they are.
+"""Check that no optimization changes an answer.
 
     python benchmarks/same_answers.py [--scenes 200] [--device-type auto] [--dtype bfloat16] [--plot FILE.png]
 
@@ -68,7 +68,7 @@ def ask_fast(scenes: Sequence[Example], **options: Any) -> list[list[Response]]:
 
 
 def compare(plain: Sequence[Response], fast: Sequence[Response]) -> list[Difference]:
-    """Where answers differ. Raises `RuntimeError` for one that is an error."""
+    """Return the differences between answers. Raises `RuntimeError` for an answer that is an error."""
     differences = []
     for scene, (expected, answer) in enumerate(zip(plain, fast, strict=True)):
         if "error" in (expected.finish_reason, answer.finish_reason):

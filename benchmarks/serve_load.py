@@ -43,7 +43,7 @@ IDLE_S = 20.0
 
 @dataclass
 class Tally:
-    """What happened to the streams."""
+    """The measurements of all streams."""
 
     first_s: list[float] = field(default_factory=list)
     per_token_s: list[float] = field(default_factory=list)

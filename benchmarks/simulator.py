@@ -249,7 +249,7 @@ class Simulation:
         return step
 
     def _find_shape(self, plan: StepPlan) -> StepShape:
-        """What is computed, with the padding."""
+        """The computed tokens, including padding."""
         contexts = [row.start + 1 for row in plan.rows if row.num_tokens == 1]
         prompts = [row for row in plan.rows if row.num_tokens > 1]
         mean_context = sum(contexts) / max(1, len(contexts))

@@ -61,7 +61,7 @@ def make_shapes(num: int, max_side_px: int, seed: int) -> Iterator[Shape]:
 
 
 def ask(pipe: Pipeline, shape: Shape) -> bool:
-    """Whether the picture was answered in full."""
+    """Send one picture, and return whether it was answered in full."""
     from seesay import GenerationConfig, Response
 
     width_px, height_px, seed = shape
@@ -103,7 +103,7 @@ def growth(num_requests: Sequence[int], readings_mb: Sequence[float]) -> dict[st
 
 
 def find_faults(*, num_missing: int, num_blocks: int, slopes_mb: Sequence[float], max_mb: float) -> list[str]:
-    """What makes the soak fail, in words."""
+    """Return the faults that make the soak fail, as sentences."""
     faults = {
         f"{num_missing} answers are missing": num_missing > 0,
         f"{num_blocks} KV blocks are still in use": num_blocks > 0,

@@ -105,7 +105,7 @@ class Feeder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the next `take` has to wait for the drawing workers."""
+        """Return whether the next `take` has to wait for the drawing workers."""
         return self._filled.empty()
 
     def take(self) -> Tensor:

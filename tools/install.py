@@ -27,7 +27,7 @@ _NUM_LOG_LINES = 25
 
 
 class Progress:
-    """What pip has said so far, as a sentence."""
+    """Summarize pip's output so far in one sentence."""
 
     def __init__(self) -> None:
         self.text = "asking which packages are needed"

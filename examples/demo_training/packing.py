@@ -1,4 +1,4 @@
-"""TowerPacer conversations into packs: fixed-size arrays that hold many conversations end to end.
+"""Turn conversations into packs: fixed-size arrays that hold many conversations end to end.
 
 A pack has room for `MAX_PATCHES` image patches and `MAX_TOKENS` text tokens. Attention is kept within a window, a
 frame or a conversation by cumulative lengths (`cu_*`), so pictures of any size share a pack and every pack has the
@@ -66,7 +66,7 @@ TALK_SHARES = {
 SHARE_OF_TALKS = 0.7
 """Share of conversations from the grammar; the others keep to the few wordings of `phrasing`."""
 REPORTED_TASKS = (*TASKS, *(f"unseen {task}" for task in TALK_TASKS))
-"""What validation reports: the old wordings, then held-out forms."""
+"""The reports of validation: wordings of the first training, then held-out forms."""
 
 COLOUR_IDS = {name: i for i, name in enumerate(COLOURS, start=1)} | {"": 0}
 SHAPE_IDS = {name: i for i, name in enumerate(SHAPES, start=1)} | {"": 0}
@@ -107,7 +107,7 @@ def _offsets() -> tuple[dict[str, tuple[int, int]], int]:
 
 
 FIELD_SPANS, PACK_BYTES = _offsets()
-"""Where each field lies in a pack's memory (first byte, end), and how large a pack is."""
+"""The range (first byte, end) of each field in a pack's memory, and the size of a pack."""
 
 
 def pack_views(memory: mmap.mmap | Array, offset: int = 0) -> dict[str, Array]:
@@ -179,7 +179,7 @@ def patchify(frames: Array) -> Array:
 
 
 def label_patches(picture: Picture, size: tuple[int, int]) -> Array:
-    """What covers the centre of each patch once `picture` has `size`: int32 [cells * 4, 3], in window order."""
+    """Return the mark at the centre of each patch once `picture` has `size`: int32 [cells * 4, 3], in window order."""
     columns, rows = size[0] // PATCH_PX, size[1] // PATCH_PX
     labels = np.zeros((rows, columns, 3), np.int32)
     scale_x, scale_y = (size[i] / picture.image.size[i] / PATCH_PX for i in range(2))

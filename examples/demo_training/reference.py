@@ -81,7 +81,7 @@ def logit_errors(model: PackedModel, conversations: dict[str, pk.Conversation]) 
 
 
 def reference_inputs(model: PackedModel, conversation: pk.Conversation) -> dict[str, Any]:
-    """What Transformers' model takes for one conversation; it works out the positions itself."""
+    """Return the inputs of Transformers' model for one conversation. The model computes the positions itself."""
     token_ids = torch.tensor([conversation.token_ids])
     is_image = token_ids == model.model.config.image_token_id
     is_video = token_ids == model.model.config.video_token_id

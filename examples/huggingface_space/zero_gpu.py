@@ -47,7 +47,7 @@ answer: Callable[..., Iterator[dict[str, Any]]] = spaces.GPU(duration=DURATION_S
 
 
 class ZeroGPUClient:
-    """What the WebUI asks instead of a server."""
+    """Stand in for a server: the WebUI asks it for answers."""
 
     def __init__(self, model: str) -> None:
         self.available_models = [model]
