@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -15,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from seesay.serving import models, operations
 from seesay.serving.admission import AdmissionMiddleware
 from seesay.serving.anthropic import messages
-from seesay.serving.anthropic.protocol import MessageStreamEvent
 from seesay.serving.auth import ApiKeyMiddleware
 from seesay.serving.bodies import explain_invalid
 from seesay.serving.context import ContextMiddleware, make_error_response
@@ -24,8 +22,8 @@ from seesay.serving.errors import ApiError
 from seesay.serving.head import HeadMiddleware
 from seesay.serving.native import generate, interactive, tokens
 from seesay.serving.openai import chat, completions, embeddings, responses
-from seesay.serving.openai.protocol import ChatCompletionChunk, ErrorResponse
-from seesay.serving.openai.responses_protocol import ResponseEvent
+from seesay.serving.openai.protocol import ErrorResponse
+from seesay.serving.published import publish_schemas
 from seesay.serving.settings import ServerSettings
 from seesay.serving.state import ServerState
 from seesay.version import __version__
@@ -33,7 +31,6 @@ from seesay.version import __version__
 if TYPE_CHECKING:
     from seesay.engine.engine import AsyncEngine
 
-_STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent, MessageStreamEvent)
 _ROUTES = (
     models,
     chat,
@@ -69,7 +66,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> F
     for router in (module.make_router(state) for module in _ROUTES):
         app.include_router(router)
     _add_error_handlers(app, state)
-    _describe_streams(app)
+    publish_schemas(app, state)
     return app
 
 
@@ -120,28 +117,9 @@ def _explain_http(request: Request, error: HTTPException) -> ApiError:
         error.status_code,
         messages.get(error.status_code, str(error.detail)),
         code={404: "not_found", 405: "method_not_allowed"}.get(error.status_code),
-        headers=error.headers,
+        headers={
+            # `HeadMiddleware` answers HEAD wherever GET is taken.
+            name: f"{value}, HEAD" if name.lower() == "allow" and "GET" in value and "HEAD" not in value else value
+            for name, value in (error.headers or {}).items()
+        },
     )
-
-
-def _describe_streams(app: FastAPI) -> None:
-    """Add the models of streamed events to the OpenAPI document. FastAPI does not find them by itself."""
-
-    def make_schema() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            components = schema.setdefault("components", {}).setdefault("schemas", {})
-            for model in _STREAMED_MODELS:
-                described = model.model_json_schema(ref_template="#/components/schemas/{model}")
-                for name, definition in described.pop("$defs", {}).items():
-                    components.setdefault(name, definition)
-                components[model.__name__] = described
-            for path in schema["paths"].values():
-                for operation in path.values():
-                    operation["responses"].pop("422", None)  # invalid bodies get 400 here
-            for name in ("HTTPValidationError", "ValidationError"):
-                components.pop(name, None)
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = make_schema  # type: ignore[method-assign]

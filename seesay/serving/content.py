@@ -12,6 +12,7 @@ from typing import Any
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError, show
 from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.openai.turns import check_turns
 from seesay.values import MediaPart, MediaPlace, Message, Modality
 from seesay.vl.messages import parse_messages
 
@@ -30,6 +31,7 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
     if not isinstance(messages, list) or not messages:
         raise bad_request(f"{param} must be a list with at least one message", param)
     cleaned = [_clean(message, f"{param}[{index}]") for index, message in enumerate(messages)]
+    check_turns(cleaned, param)
     try:
         parsed = parse_messages(cleaned, param)
     except RequestError as error:
@@ -109,6 +111,9 @@ def _clean(message: object, where: str) -> Mapping[str, Any]:
                 f"{where}.content[{index}]: {kind} is not supported; {_UNSUPPORTED_PARTS[kind]}",
                 f"{where}.content[{index}].type",
             )
+        if kind in ("image_url", "video_url") and not isinstance(part.get(kind), dict | None):
+            place = f"{where}.content[{index}].{kind}"
+            raise bad_request(f"{place} must be an object with a url, got {show(part[kind])}", place)
     cleaned = {key: value for key, value in message.items() if value or key not in _EMPTY_FIELDS}
     if role == "developer":
         cleaned["role"] = "system"  # OpenAI's newer models call it developer

@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Iterable
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,7 +42,7 @@ class ContextMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _choose_id(scope)
+        request_id = choose_id(scope["headers"])
         scope.setdefault("state", {})["request_id"] = request_id
         started_at = time.perf_counter()
         status = 0
@@ -81,8 +82,9 @@ def make_error_response(scope: Scope, error: Exception, envelopes: Envelopes) ->
     return JSONResponse(body, status_code=api_error.status_code, headers=api_error.headers)
 
 
-def _choose_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
+def choose_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the id of a request with these headers: the client's if it is short and plain, or a new one."""
+    for name, value in headers:
         if name == b"x-request-id" and _GIVEN_ID.fullmatch(value.decode("latin-1")):
             return str(value.decode("latin-1"))
     return f"req_{secrets.token_hex(12)}"

@@ -13,7 +13,8 @@ _MAX_FIELDS = 256
 _MAX_KEY_CHARS = 1024
 _NOT_NULL = {"not": {"type": "null"}}
 
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+MAX_TOKEN_IDS = 1 << 31
+TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_IDS)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 

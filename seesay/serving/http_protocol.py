@@ -10,6 +10,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from seesay.serving.context import choose_id
 from seesay.serving.errors import ApiError, bad_request
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers together
@@ -85,10 +86,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self._is_answering() or self._is_reading_body():
             path = (self.url or b"").partition(b"?")[0].decode("latin-1")
             envelopes = self.config.app.state.server.envelopes  # type: ignore[union-attr]
+            request_id = choose_id(self.headers or ())
             body = json.dumps(envelopes.wrap(path, self.headers or (), error)).encode()
             head = (
                 f"HTTP/1.1 {error.status_code} {HTTPStatus(error.status_code).phrase}\r\n"
-                f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+                f"x-request-id: {request_id}\r\nrequest-id: {request_id}\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
             if self.transport.can_write_eof():

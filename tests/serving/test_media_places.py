@@ -148,6 +148,11 @@ async def test_media_of_earlier_requests_are_named_by_what_refers_to_them(
         session = {"session_id": 1, "interactive_mode": True, "request_output_len": 1}
         turn = await http.post(INTERACTIVE, json={"prompt": "x", "image_url": str(picture), **session})
         assert turn.status_code == 200, turn.text
+        folder = await http.post(GENERATE, json={"prompt": "<IMAGE_TOKEN>", "image_data": str(tmp_path)})
+        assert folder.status_code == 400 and "Errno" not in folder.text, folder.text
+        (tmp_path / "folder").mkdir()
+        folder = await http.post(GENERATE, json={"prompt": "<IMAGE_TOKEN>", "image_data": str(tmp_path / "folder")})
+        assert folder.json()["error"]["message"].endswith("is not a regular file"), folder.text
         picture.unlink()
         body = {"input": user(input_image(URL)), "previous_response_id": first.json()["id"]}
         await check(http, RESPONSES, body, "previous_response_id")

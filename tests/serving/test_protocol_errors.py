@@ -47,6 +47,7 @@ def say(server: LiveServer, request: bytes) -> tuple[int, dict[bytes, bytes], An
 def test_protocol_errors_are_json(server: LiveServer, request_bytes: bytes, status: int, code: str) -> None:
     got, headers, body = say(server, request_bytes)
     assert (got, body["error"]["code"]) == (status, code), body
+    assert headers[b"x-request-id"].startswith(b"req_") and headers[b"request-id"] == headers[b"x-request-id"]
     assert headers[b"content-type"] == b"application/json" and headers[b"connection"] == b"close"
     assert set(body["error"]) == {"message", "type", "param", "code"} and body["error"]["message"]
 
@@ -63,6 +64,18 @@ def test_a_web_socket_is_answered_as_http(server: LiveServer) -> None:
     upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13", "sec-websocket-key": "x"}
     response = httpx.get(f"{server.url}/v1/realtime", headers=upgrade)
     assert response.status_code == 404 and response.json()["error"]["code"] == "not_found"
+
+
+def test_protocol_errors_have_the_id_of_the_client(server: LiveServer) -> None:
+    head = POST + b"x-request-id: mine\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    assert say(server, head)[1][b"x-request-id"] == b"mine"
+
+
+def test_allow_names_head_where_it_is_taken(server: LiveServer) -> None:
+    refused = httpx.post(f"{server.url}/v1/models")
+    assert refused.status_code == 405 and set(refused.headers["allow"].split(", ")) == {"GET", "HEAD"}
+    assert httpx.head(f"{server.url}/v1/models").status_code == 200
+    assert httpx.get(f"{server.url}/v1/chat/completions").headers["allow"] == "POST"
 
 
 def test_head_is_get_without_a_body(engine: AsyncEngine) -> None:

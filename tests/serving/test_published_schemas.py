@@ -7,13 +7,14 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from live_server import make_data_url
+from live_server import MODEL, make_data_url
 from serving.test_refusals import BAD_FIELDS, CHAT, COMPLETIONS, MINIMAL, RESPONSES
 
 URL = make_data_url()
 MESSAGES, INTERACTIVE, EMBEDDINGS = "/v1/messages", "/v1/chat/interactive", "/v1/embeddings"
-# What only the server knows: what it stores, and how many answers its owner allows.
-NOT_IN_A_SCHEMA = {(RESPONSES, "previous_response_id"), (COMPLETIONS, "n"), (COMPLETIONS, "best_of")}
+# What only the server knows: what it stores, and that two fields are equal.
+NOT_IN_A_SCHEMA = {(RESPONSES, "previous_response_id"), (COMPLETIONS, "best_of")}
+CALL = {"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def user(*content: Any) -> dict[str, Any]:
@@ -40,6 +41,22 @@ def calls(*, call: Any = "t", result: Any = "t") -> dict[str, Any]:
     return {"max_tokens": 1, "messages": [{"role": role, "content": content} for role, content in turns]}
 
 
+def talk(*turns: dict[str, Any]) -> dict[str, Any]:
+    return {"max_tokens": 1, "messages": [{"role": "user", "content": "hi"}, *turns]}
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "x", **more}
+
+
+def tool(**more: Any) -> dict[str, Any]:
+    return {"role": "tool", "content": "x", **more}
+
+
+def video(**more: Any) -> dict[str, Any]:
+    return {"type": "video_url", "video_url": {"url": URL, **more}}
+
+
 BAD: list[tuple[str, dict[str, Any]]] = [
     *((path, {**MINIMAL[path], name: value}) for path, fields in BAD_FIELDS.items() for name, value in fields.items()
       if (path, name) not in NOT_IN_A_SCHEMA),
@@ -59,6 +76,25 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     (CHAT, user({"type": "image_url"})),
     (CHAT, user(image(detail="odd"))),
     (CHAT, user(image(odd=1))),
+    (CHAT, {**user(), "n": 129}),
+    (CHAT, {**user(), "stop_token_ids": [1 << 20]}),
+    (CHAT, {"messages": [{"role": "user", "content": None}]}),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "name": 5}]}),
+    (CHAT, user({"type": "image_url", "image_url": URL})),
+    (CHAT, user({"type": "video_url", "video_url": URL})),
+    *((CHAT, user(image(**{name: value}))) for name in ("min_pixels", "max_pixels", "resized_height")
+      for value in (-1, 0, "x", 1.5, 1 << 40)),
+    *((CHAT, user(video(**{name: value}))) for name in ("fps", "num_frames", "max_frames") for value in (0, -1, "x")),
+    (CHAT, talk(answer(content=None))),
+    (CHAT, talk(answer(content=None, tool_calls=[]))),
+    *((CHAT, talk(answer(tool_calls=value))) for value in ([[[1]]], "abc", [1], [{}], {"a": 1}, [{**CALL, "odd": 1}])),
+    *((CHAT, talk(answer(tool_calls=[{**CALL, name: value}]))) for name, value in (
+        ("id", 3), ("id", ""), ("type", "odd"), ("function", {}), ("function", "f"),
+        ("function", {"name": "f", "arguments": {}}), ("function", {"name": "f", "arguments": "{}", "odd": 1}))),
+    (CHAT, talk(tool())),
+    (CHAT, talk(answer(tool_calls=[CALL]), tool())),
+    (CHAT, talk(answer(tool_calls=[CALL]), tool(tool_call_id=3))),
+    (CHAT, talk(answer(tool_calls=[CALL]), tool(tool_call_id="t", content=None))),
     (COMPLETIONS, {"prompt": [""]}),
     (COMPLETIONS, {"prompt": ["a", 3]}),
     (COMPLETIONS, {"prompt": [[1], []]}),
@@ -74,6 +110,13 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     (INTERACTIVE, {"prompt": []}),
     (INTERACTIVE, {"prompt": "x", "session_id": -2}),
     (INTERACTIVE, {"prompt": "x", "n": 2}),
+    (INTERACTIVE, {"prompt": ""}),
+    (INTERACTIVE, {"prompt": "", "image_url": []}),
+    (INTERACTIVE, {"prompt": "", "session_id": 3, "interactive_mode": True}),
+    (INTERACTIVE, {"prompt": "x", "request_output_len": 0}),
+    ("/generate", {"prompt": ""}),
+    ("/generate", {"input_ids": [1 << 20]}),
+    ("/detokenize", {"tokens": [5000]}),
     ("/generate", {}),
     ("/generate", {"prompt": "x", "input_ids": [1]}),
     ("/generate", {"input_ids": []}),
@@ -110,6 +153,12 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
         {"role": "developer", "content": "x"}, {"role": "user", "content": [text()]},
         {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "tool_calls": []},
         {"role": "user", "content": "y", "name": "me"}]}),
+    (CHAT, talk(answer(content=None, tool_calls=[CALL]), tool(tool_call_id="t", content=[text()]))),
+    (CHAT, talk(answer(tool_calls=[CALL]), tool(tool_call_id="t"), answer(), {"role": "user", "content": []})),
+    (INTERACTIVE, {"prompt": "", "session_id": 3}),
+    (INTERACTIVE, {"prompt": "", "session_id": 3, "request_output_len": 0}),
+    (INTERACTIVE, {"prompt": "", "session_id": 3, "cancel": True}),
+    (INTERACTIVE, {"prompt": "", "image_url": [URL], "request_output_len": 1}),
     (COMPLETIONS, {"prompt": [[1, 2], [3]], "max_tokens": 1, "suffix": ""}),
     (COMPLETIONS, {"prompt": "x", "max_tokens": 0, "echo": True}),
     (RESPONSES, {"max_output_tokens": 1, "text": {"format": {"type": "text"}}, "input": [
@@ -157,6 +206,34 @@ async def test_what_the_server_takes(
     response = await http.post(path, json=body)
     assert response.status_code == 200, response.text
     jsonschema.validate(body, schemas[path], jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    ("turns", "place"),
+    [
+        ([tool(tool_call_id="t")], "messages[1].tool_call_id"),
+        ([answer(tool_calls=[CALL]), tool(tool_call_id="other")], "messages[2].tool_call_id"),
+        ([answer(tool_calls=[CALL, 3])], "messages[1].tool_calls[1]"),
+        ([answer(tool_calls=[{**CALL, "function": {"name": 1, "arguments": ""}}])],
+         "messages[1].tool_calls[0].function.name"),
+        ([{"role": "user", "content": "x", "name": 5}], "messages[1].name"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": URL}]}], "messages[1].content[0].image_url"),
+    ],
+)  # fmt: skip
+async def test_a_bad_turn_is_located(http: httpx.AsyncClient, turns: list[Any], place: str) -> None:
+    response = await http.post(CHAT, json=talk(*turns))
+    assert response.status_code == 400 and response.json()["error"]["param"] == place, response.text
+
+
+async def test_the_example_of_each_request_works(http: httpx.AsyncClient, schemas: dict[str, Any]) -> None:
+    """Swagger UI sends it when nothing was changed. Its own would have `-9223372036854776000` for a seed."""
+    document = (await http.get("/openapi.json")).json()
+    for path, schema in schemas.items():
+        example = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"]
+        assert example["model"] == MODEL
+        jsonschema.validate(example, schema, jsonschema.Draft202012Validator)
+        response = await http.post(path, json=example)
+        assert response.status_code == 200, (path, response.text)
 
 
 def test_every_object_is_closed(schemas: dict[str, Any]) -> None:

@@ -243,11 +243,11 @@ def _read_confined(path: Path, folder: str | os.PathLike[str], allowance: Allowa
 def _read_descriptor(descriptor: int, path: Path, limits: MediaLimits) -> bytes:
     """Read an open regular file, and close it."""
     try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):  # `open` would name a folder by its descriptor
+            raise _not_a_file(path)
+        _check_size(status.st_size, _shorten_path(path), limits)
         with open(descriptor, "rb", closefd=False) as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise _not_a_file(path)
-            _check_size(status.st_size, _shorten_path(path), limits)
             data = file.read(limits.max_bytes + 1)
     except OSError as error:
         raise _unreadable(path, error) from None

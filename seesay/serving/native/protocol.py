@@ -19,6 +19,24 @@ from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, RequestModel
 _ONE = ((1,), "not supported: this route gives one answer")
 _NOT_HERE = ((), "not a field of this route")
 _NO_ADAPTERS = ((), "not supported: adapters cannot be loaded")
+_CANCELS = {"required": ["cancel"], "properties": {"cancel": {"const": True}}}
+_FORGETS = {
+    "required": ["prompt", "session_id"],
+    "properties": {"prompt": {"const": ""}, "session_id": {"minimum": 0}, "interactive_mode": {"const": False}},
+}
+_HAS_PICTURES = {
+    "required": ["image_url"],
+    "properties": {"image_url": {"not": {"type": "null"}, "minLength": 1, "minItems": 1}},
+}
+# What a request without an answer may leave empty.
+_EMPTY_PROMPT = {
+    "if": {"properties": {"prompt": {"const": ""}}},
+    "then": {"anyOf": [_CANCELS, _FORGETS, _HAS_PICTURES]},
+}
+_EMPTY_ANSWER = {
+    "if": {"required": ["request_output_len"], "properties": {"request_output_len": {"const": 0}}},
+    "then": {"anyOf": [_CANCELS, _FORGETS]},
+}
 
 
 # --- /v1/chat/interactive --------------------------------------------------------------------------------------------
@@ -37,6 +55,8 @@ class InteractiveRequest(SamplingFields):
         "return_token_ids": _NOT_HERE,
         "adapter_name": _NO_ADAPTERS,
     }
+
+    rules: ClassVar[tuple[dict[str, Any], ...]] = (*SamplingFields.rules, _EMPTY_PROMPT, _EMPTY_ANSWER)
 
     prompt: SkipValidation[str | ChatMessages] = Field(description="the user's text, or OpenAI messages")
     image_url: str | Texts | None = Field(None, description="pictures for a prompt that is a string")
@@ -86,7 +106,9 @@ class GenerateRequest(SamplingFields):
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (exactly_one("prompt", "input_ids"),)
 
-    prompt: str | None = Field(None, description="may hold special tokens; <IMAGE_TOKEN> is the place of a picture")
+    prompt: str | None = Field(
+        None, min_length=1, description="may hold special tokens; <IMAGE_TOKEN> is the place of a picture"
+    )
     input_ids: TokenIds | None = Field(None, json_schema_extra={"minItems": 1})
     image_data: str | Texts | None = Field(None, description="URLs of the pictures of `prompt`, in order")
     max_tokens: int = Field(128, ge=1)

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from seesay.serving.fields import StrictModel
 
 _NOTHING = "accepted in an answer that is sent back; not used"
+_HAS_CONTENT: dict[str, Any] = {"required": ["content"], "properties": {"content": {"not": {"type": "null"}}}}
+_HAS_CALLS: dict[str, Any] = {
+    "required": ["tool_calls"],
+    "properties": {"tool_calls": {"type": "array", "minItems": 1}},
+}
 
 
 class TextContent(StrictModel):
@@ -23,11 +28,11 @@ class _MediaOptions(StrictModel):
     """The model's family decides which of these options it accepts."""
 
     detail: Literal["auto", "low", "high"] | None = None
-    min_pixels: int | None = None
-    max_pixels: int | None = None
-    resized_height: int | None = None
-    resized_width: int | None = None
-    max_dynamic_patch: int | None = None
+    min_pixels: int | None = Field(None, ge=1, le=1 << 31)
+    max_pixels: int | None = Field(None, ge=1, le=1 << 31)
+    resized_height: int | None = Field(None, ge=1, le=1 << 31)
+    resized_width: int | None = Field(None, ge=1, le=1 << 31)
+    max_dynamic_patch: int | None = Field(None, ge=1, le=1024)
     transparency: Literal["white", "drop"] | None = None
 
 
@@ -47,10 +52,10 @@ class VideoURL(_MediaOptions):
     """url: http(s), or `data:video/…;base64,…`. `fps` or `num_frames` choose the frames."""
 
     url: str
-    fps: float | None = None
-    num_frames: int | None = None
-    min_frames: int | None = None
-    max_frames: int | None = None
+    fps: float | None = Field(None, gt=0)
+    num_frames: int | None = Field(None, ge=1)
+    min_frames: int | None = Field(None, ge=1)
+    max_frames: int | None = Field(None, ge=1)
 
 
 class VideoContent(StrictModel):
@@ -61,13 +66,24 @@ class VideoContent(StrictModel):
 Content = Annotated[TextContent | ImageContent | VideoContent, Field(discriminator="type")]
 
 
-class ChatMessage(StrictModel):
-    """One turn. Pictures and videos may appear between texts in any order, in any turn."""
+class CalledFunction(StrictModel):
+    """arguments: JSON, as the model wrote it."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Content] | None = None
+    name: str
+    arguments: str
+
+
+class ToolCall(StrictModel):
+    """A call that an assistant's turn holds."""
+
+    id: str = Field(min_length=1)
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class _Turn(StrictModel):
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: Literal[""] | None = Field(None, description=_NOTHING)
@@ -76,4 +92,30 @@ class ChatMessage(StrictModel):
     function_call: None = Field(None, description=_NOTHING)
 
 
-ChatMessages = Annotated[list[ChatMessage], Field(min_length=1)]
+class ChatMessage(_Turn):
+    """One turn. Pictures and videos may appear between texts in any order, in any turn."""
+
+    role: Literal["system", "developer", "user"]
+    content: str | list[Content]
+
+
+class ChatAnswer(_Turn):
+    """A turn of the assistant. It has `content`, or `tool_calls`, or both."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [_HAS_CONTENT, _HAS_CALLS]})
+
+    role: Literal["assistant"]
+    content: str | list[Content] | None = None
+
+
+class ChatToolResult(_Turn):
+    """The result of a tool call that an earlier turn of the assistant holds."""
+
+    role: Literal["tool"]
+    content: str | list[Content]
+    tool_call_id: str = Field(min_length=1)
+
+
+ChatMessages = Annotated[
+    list[Annotated[ChatMessage | ChatAnswer | ChatToolResult, Field(discriminator="role")]], Field(min_length=1)
+]

@@ -1,0 +1,67 @@
+"""Checks of OpenAI's messages that concern roles: names, tool calls, and the results that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seesay.errors import show
+from seesay.serving.errors import bad_request
+
+_TEXT_FIELDS = ("name", "tool_call_id", "reasoning_content")
+
+
+def check_turns(messages: Sequence[Mapping[str, Any]], param: str) -> None:
+    """Check that names are texts, that tool calls are well-formed, and that each tool message answers a call of an
+    earlier turn. Raises `ApiError` 400 that names the field at fault."""
+    call_ids: set[str] = set()
+    for index, message in enumerate(messages):
+        where = f"{param}[{index}]"
+        for name in _TEXT_FIELDS:
+            if not isinstance(message.get(name), str | None):
+                raise bad_request(f"{where}.{name} must be a string, got {show(message[name])}", f"{where}.{name}")
+        if message.get("tool_calls") is not None:
+            call_ids.update(_read_calls(message["tool_calls"], f"{where}.tool_calls"))
+        if message.get("role") == "tool":
+            _check_result(message, call_ids, f"{where}.tool_call_id")
+
+
+def _check_result(message: Mapping[str, Any], call_ids: set[str], where: str) -> None:
+    call_id = message.get("tool_call_id")
+    if not call_id:
+        raise bad_request(f"{where} is missing: a tool message names the call that it answers", where)
+    if call_id not in call_ids:
+        raise bad_request(f"{where}: no earlier message has a tool call with the id {show(call_id)}", where)
+
+
+def _read_calls(calls: object, where: str) -> list[str]:
+    """Return the ids of tool calls."""
+    if not isinstance(calls, list):
+        raise bad_request(f"{where} must be a list of tool calls, got {show(calls)}", where)
+    return [_read_call(call, f"{where}[{index}]") for index, call in enumerate(calls)]
+
+
+def _read_call(call: object, where: str) -> str:
+    fields = _read_object(call, ("id", "type", "function"), where)
+    if fields["type"] != "function":
+        raise bad_request(f"{where}.type must be 'function', got {show(fields['type'])}", f"{where}.type")
+    if not isinstance(fields["id"], str) or not fields["id"]:
+        raise bad_request(f"{where}.id must be a non-empty string, got {show(fields['id'])}", f"{where}.id")
+    function = _read_object(fields["function"], ("name", "arguments"), f"{where}.function")
+    for name, value in function.items():
+        if not isinstance(value, str):
+            place = f"{where}.function.{name}"
+            raise bad_request(f"{place} must be a string, got {show(value)}", place)
+    return fields["id"]
+
+
+def _read_object(value: object, names: Sequence[str], where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise bad_request(f"{where} must be an object with {', '.join(names)}, got {show(value)}", where)
+    for name in names:
+        if name not in value:
+            raise bad_request(f"{where}.{name} is missing", f"{where}.{name}")
+    if len(value) > len(names):
+        unknown = min(set(value) - set(names))[:60]
+        raise bad_request(f"unknown field: {where}.{unknown}", f"{where}.{unknown}", code="unknown_parameter")
+    return value
