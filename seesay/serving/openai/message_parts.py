@@ -13,6 +13,10 @@ from seesay.serving.fields import StrictModel
 
 _NOTHING = "accepted in an answer that is sent back; not used"
 _HAS_CONTENT: dict[str, Any] = {"required": ["content"], "properties": {"content": {"not": {"type": "null"}}}}
+_HAS_BOTH_COUNTS: dict[str, Any] = {
+    "required": ["fps", "num_frames"],
+    "properties": {name: {"not": {"type": "null"}} for name in ("fps", "num_frames")},
+}
 _HAS_CALLS: dict[str, Any] = {
     "required": ["tool_calls"],
     "properties": {"tool_calls": {"type": "array", "minItems": 1}},
@@ -50,6 +54,8 @@ class ImageContent(StrictModel):
 
 class VideoURL(_MediaOptions):
     """url: http(s), or `data:video/…;base64,…`. `fps` or `num_frames` choose the frames."""
+
+    model_config = ConfigDict(json_schema_extra={"not": _HAS_BOTH_COUNTS})
 
     url: str
     fps: float | None = Field(None, gt=0)
