@@ -253,4 +253,7 @@ def test_what_ran_when_the_caches_were_reset_is_found_by_nobody(make_world: Make
 def test_closed_loops_do_not_hang_who_resets(make_world: Make) -> None:
     world = make_world()
     world.close()
-    world.loop.reset_caches()
+    resetting = threading.Thread(target=world.loop.reset_caches, daemon=True)
+    resetting.start()
+    resetting.join(20)
+    assert not resetting.is_alive()

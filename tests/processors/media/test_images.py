@@ -176,5 +176,5 @@ def test_shortest_edge_size_equals_transformers():
 
 def test_resample_from_config_names_what_is_unknown():
     assert [images.resample_from_config(number) for number in (1, 2, 3)] == ["lanczos", "bilinear", "bicubic"]
-    with pytest.raises(ConfigError, match="resample=0"):
+    with pytest.raises(ConfigError, match=r"resample must be .* got 0"):
         images.resample_from_config(0)
