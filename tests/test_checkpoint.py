@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from seesay.checkpoint import Checkpoint, guess_stored_name, resolve_checkpoint
+from seesay.checkpoint import Checkpoint, guess_stored_name, read_text, resolve_checkpoint
 from seesay.errors import CheckpointError
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "num_attention_heads": 2}
@@ -281,3 +281,13 @@ def test_importing_it_does_not_import_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "config.json"
+    folder.mkdir()
+    num_open = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(CheckpointError, match=r"config\.json: not a regular file"):
+            read_text(folder)
+    assert len(list(Path("/dev/fd").iterdir())) == num_open

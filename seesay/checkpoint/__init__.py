@@ -335,10 +335,14 @@ def _refuse_quantized(file: Path, config: Mapping[str, Any]) -> None:
 def read_text(file: Path) -> str:
     """Return the content of a file of a model folder. Raises `CheckpointError` if it is too large or not a regular file
     (reading a pipe or a device may never end), and OSError or UnicodeDecodeError if it cannot be read."""
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123 - a descriptor
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # `open` would name a folder by its descriptor
             raise CheckpointError(f"{file}: not a regular file")
-        data = stream.read(_MAX_TEXT_BYTES + 1)
+        with open(descriptor, "rb", closefd=False) as stream:
+            data = stream.read(_MAX_TEXT_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > _MAX_TEXT_BYTES:
         raise _too_large(file, _MAX_TEXT_BYTES)
     return data.decode()
