@@ -21,6 +21,8 @@ flags=(-q -p no:cacheprovider)
 "$python" -c 'import pytest_asyncio, pytest_timeout' 2>/dev/null ||
   flags+=(-p no:asyncio -p no:timeout -o addopts=--import-mode=importlib -o filterwarnings=default)
 pytest=("$python" -m pytest "${flags[@]}")
+# Only files that have such tests: others may import packages that are not there.
+mapfile -t gpu_files < <(grep -lr 'mark\.gpu' --include='test_*.py' tests | grep -vE 'tests/(engine|benchmarks|test_differential)')
 
 started=$SECONDS
 check() { # NAME COMMAND…
@@ -38,8 +40,8 @@ check race "${pytest[@]}" tests/engine/test_gpu.py -k gave_up --stress-s "$stres
 check memcheck compute-sanitizer --tool memcheck --error-exitcode 7 \
   "${pytest[@]}" tests/encoders/test_graphs.py -k replaced &
 check differential "${pytest[@]}" tests/test_differential.py -k cuda --requests "$num_requests" &
-check engine "${pytest[@]}" tests/engine -m gpu -k 'not gave_up' &
-check models "${pytest[@]}" tests/llm tests/encoders tests/kernels -m gpu &
+check engine "${pytest[@]}" tests/engine/test_gpu.py -k 'not gave_up' &
+check models "${pytest[@]}" "${gpu_files[@]}" -m gpu &
 check same_answers "$python" benchmarks/same_answers.py &
 wait
 num_failed=$(grep -Lx 0 "$logs"/*.status | wc -l)
