@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from seesay.thread_pool import ThreadPool
 
-DIGEST_BYTES = 32
 LARGE_BYTES = 1 << 20
 """Size that one thread hashes. Larger parts are hashed by several threads, and their hash goes into the digest."""
 

@@ -243,7 +243,7 @@ class ProcessCore:
                 return
             message = self._ledger.send(entry, child)
         try:
-            child.link.send(kinds.Submit((message,)))
+            child.link.send(kinds.Submit(message))
         except LinkClosedError:  # the process has died: its thread finds out, and sends what waits to the next one
             with self._changed:
                 self._ledger.take_back(entry)

@@ -198,7 +198,7 @@ class Join(Message):
 
 
 class Submit(Message):
-    requests: tuple[Request, ...]
+    request: Request
 
 
 class Finish(Message):

@@ -73,7 +73,8 @@ class Front:
             changed = {self.changed.popleft() for _ in range(len(self.changed))}
             there = {item_hash for item_hash in changed if core.is_encoded(item_hash)}
             encoded, dropped = there - self._told, (changed - there) & self._told
-            self._told = (self._told | encoded) - dropped
+            self._told |= encoded
+            self._told -= dropped
             self.send(make(kinds.News(tuple(encoded), tuple(dropped), core.stats() if is_due else None)))
 
     def send(self, message: kinds.ToFront) -> None:
@@ -184,9 +185,8 @@ class Service:
     def _take(self, front: Front, message: kinds.ToCore) -> None:
         core = self._core
         match message:
-            case kinds.Submit(requests):
-                for request in requests:
-                    self._submit(front, request)
+            case kinds.Submit(request):
+                self._submit(front, request)
             case kinds.Finish(request_id, reason):
                 core.finish(front.number(request_id), reason)
             case kinds.Abort(request_ids):
