@@ -32,11 +32,12 @@ from h200 import report
 from plotting import Lines, Panel, add_plot_option, save_plot
 from step_model import EncodeTime, Errors, Recording, StepShape, StepTime, compare
 
-from seesay.checkpoint import Checkpoint, resolve_checkpoint
+from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.query import measure_memory, synchronize
 from seesay.device.streams import hold_stream, make_stream, on_stream, record_event
 from seesay.engine.loading import resolve
+from seesay.engine.opened_model import open_model
 from seesay.llm.kv_cache import bytes_per_block
 from seesay.llm.launched_step import LaunchedStep
 from seesay.llm.plan_deltas import make_begun
@@ -46,10 +47,8 @@ from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
 from seesay.llm.step_times import StepCosts, StepTimes, StepWork
-from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Modality, MultimodalInput
 from seesay.vl.family import Family
-from seesay.vl.registry import find_family
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
@@ -124,10 +123,8 @@ def make_grid(*, max_rows: int, max_tokens: int, max_context: int) -> list[Point
 
 
 def load(model: str) -> tuple[Family, ModelRunner, Encoder | None]:
-    folder = resolve_checkpoint(model)
-    checkpoint = Checkpoint.load(folder, None)
-    family = find_family(checkpoint.architecture)(checkpoint, Tokenizer.load(folder))
-    backbone = family.backbone()
+    opened = open_model(resolve_checkpoint(model), EngineConfig())
+    checkpoint, family, backbone = opened.checkpoint, opened.family, opened.backbone
     resolved = resolve(EngineConfig(), checkpoint, backbone.text_config)
     family.resizes_on_device = resolved.device.type == "cuda"
     encoder = family.build_encoder(resolved.device, resolved.dtype) if family.modalities else None

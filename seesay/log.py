@@ -13,6 +13,14 @@ from seesay.errors import ConfigError
 LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 
+def stderr_descriptor() -> int | None:
+    """Return the file descriptor of `sys.stderr`, for a child process to print to; None if it has none (a notebook)."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
 class _Shorten(logging.Filter):
     """Cut the string arguments of log records to a number of characters."""
 

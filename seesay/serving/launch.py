@@ -20,6 +20,7 @@ from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, Turbomi
 from seesay.config.checks import check_instance
 from seesay.config.plain import as_plain
 from seesay.errors import CheckpointError, ConfigError, SeesayError
+from seesay.log import stderr_descriptor
 from seesay.serving.client import DEFAULT_URL, APIClient, APIError
 from seesay.serving.listening import open_sockets, port_of, url_host
 
@@ -143,7 +144,7 @@ class ServerProcess(APIClient):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "seesay.serving.child", str(report)],
                 stdin=subprocess.PIPE,
-                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else None,
+                stdout=stderr_descriptor(),
                 pass_fds=(report, *(sock.fileno() for sock in sockets)),
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": _python_path()},
@@ -222,11 +223,3 @@ def _ssl_file(variable: str) -> str:
     if not value:
         raise ConfigError(f"ssl=True: the environment variable {variable} must name a PEM file")
     return value
-
-
-def _has_descriptor(stream: Any) -> bool:
-    try:
-        stream.fileno()
-    except (AttributeError, OSError, ValueError):
-        return False
-    return True

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from seesay.engine.process.link import Link
+from seesay.log import stderr_descriptor
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -64,7 +65,7 @@ class ChildProcess(Generic[S, R]):
             # -P: the folder that we run in holds nothing of ours, unless the caller's path has it.
             [executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
-            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else None,
+            stdout=stderr_descriptor(),
             pass_fds=(files,) if door is None else (files, door),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": _python_path()},
@@ -117,11 +118,3 @@ def _python_path() -> str:
     root = str(Path(__file__).resolve().parents[3])
     paths = [str(Path(path).absolute()) for path in sys.path]
     return os.pathsep.join(paths if root in paths else [root, *paths])
-
-
-def _has_descriptor(stream: Any) -> bool:
-    try:
-        stream.fileno()
-    except (AttributeError, OSError, ValueError):
-        return False
-    return True
