@@ -53,7 +53,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What Python takes, in milliseconds.
+    """The time that Python takes, in milliseconds.
 
     launch_ms, graph_launch_ms: to plan and launch a step with prompt tokens, or one that is a CUDA graph. row_ms: to
     commit one row of a step. prepare_ms, prepare_picture_ms: to turn a request into a sequence, and more for one with a

@@ -81,7 +81,7 @@ def host_mb() -> float:
 
 
 def memory_readers() -> dict[str, Callable[[], float]]:
-    """What can be read here, in MB: the host's; of a GPU what is taken in all, and what torch's tensors take."""
+    """Memory in use, in MB: the host's; of a GPU what is taken in all, and what torch's tensors take."""
     import torch
 
     readers: dict[str, Callable[[], float]] = {"host": host_mb}

@@ -18,7 +18,7 @@ import numpy as np
 
 
 class StepShape(NamedTuple):
-    """What a step computes. decode_context, prompt_context: tokens that a decode row, or a prompt token, attends to on
+    """The work of a step. decode_context, prompt_context: tokens that a decode row, or a prompt token, attends to on
     average."""
 
     num_decode_rows: int = 0

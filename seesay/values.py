@@ -167,7 +167,7 @@ class DecodedMedia:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """What one media marker becomes in the prompt.
+    """The tokens that one media marker becomes in the prompt.
 
     `token_ids` [S] replaces the marker's tokens; `takes_embedding` bool [S] says which of them hold a row of the
     encoder's output. The number of true entries is the one count of embedding rows: everybody else asks it.

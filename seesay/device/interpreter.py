@@ -1,4 +1,4 @@
-"""Who gets Python's interpreter, and how soon.
+"""Which thread gets the GIL, and how soon.
 
 Every call of torch gives the interpreter up for a moment. Threads that run Python, such as those that prepare prompts,
 then keep it for up to `sys.getswitchinterval()`, 5 ms by default, and a step whose launch is some hundred calls is not

@@ -33,7 +33,7 @@ class Engine(Protocol):
 
 
 Mail = OutputDelta | Callable[[], None]
-"""What comes to a reader: output, and calls that it is to make."""
+"""An entry of a reader's mailbox: an output, or a call that the reader is to make."""
 
 
 class _Requests:

@@ -34,7 +34,7 @@ class EngineCore(Protocol):
 
     @property
     def facts(self) -> CoreFacts:
-        """What was settled while the model was loaded."""
+        """The facts that were settled while the model was loaded."""
         ...
 
     @property

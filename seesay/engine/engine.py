@@ -170,7 +170,7 @@ class AsyncEngine:
         return f"AsyncEngine({str(self.model_path)!r}, family={self.family.name!r}, {where}{closed})"
 
     def stats(self) -> EngineStats:
-        """What the engine does now and has done: what a metrics page shows. May be called at any time, often."""
+        """Return counts of what the engine does now and has done, for a metrics page. May be called often."""
         features = self._preparer.feature_stats()
         return replace(
             self.core.stats(),

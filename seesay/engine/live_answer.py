@@ -100,7 +100,7 @@ class LiveAnswer:
         self.new_logprobs.extend(logprobs[: len(token_ids)])
 
     def _make_delta(self) -> OutputDelta:
-        """What is new since the last call, as a delta that is not final."""
+        """Return the output since the last call, as a delta that is not final."""
         delta = OutputDelta(
             request_id=self.request_id,
             prompt_tokens=self.prompt_usage.prompt_tokens,

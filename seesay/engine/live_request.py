@@ -123,7 +123,7 @@ class LiveRequest:
         stop_token_id: int | None = None,
         error: RequestError | None = None,
     ) -> TokenOutput:
-        """What is new since the last call; with a `reason` the final output, which has the report."""
+        """Return the output since the last call; with a `reason` the final output, which has the report."""
         output = TokenOutput(
             request_id=self.request_id,
             token_ids=tuple(self.new_token_ids),

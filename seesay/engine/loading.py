@@ -35,7 +35,7 @@ _ENCODING_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConfig:
-    """What the engine really uses, after 'auto' and None were settled for this checkpoint and device."""
+    """The options that the engine really uses, after 'auto' and None were settled for this checkpoint and device."""
 
     device: torch.device
     dtype: torch.dtype

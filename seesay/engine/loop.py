@@ -174,7 +174,7 @@ class EngineLoop:
 
     @property
     def fault(self) -> Fault | None:
-        """What hangs: the loop computes nothing any more."""
+        """The part that hangs, if one does: the loop then computes nothing any more."""
         return self._outbox.fault
 
     def busy_s(self) -> dict[str, float]:

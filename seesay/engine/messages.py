@@ -1,4 +1,4 @@
-"""What the two halves of the engine send each other: tokens in, tokens out. Plain data and numpy arrays alone, so that
+"""The messages between the two halves of the engine: tokens in, tokens out. Plain data and numpy arrays alone, so that
 every value here can be serialized.
 
 The front makes token requests of prompts and text of tokens; the core (`EngineCore`) computes. All times that end in
@@ -43,7 +43,7 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenReport:
-    """What the core reports once per request, when it ends.
+    """The core's report on a request, sent once, when the request ends.
 
     num_cached_tokens: of the prompt, from the prefix cache.
     encode_queue_s: the longest that a media item waited for its batch; encode_s: seconds in which items were encoded.
@@ -89,7 +89,7 @@ Features = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreFacts:
-    """What a front must know of a core, once its model is loaded.
+    """The facts that a front must know of a core, once its model is loaded.
 
     device, dtype: names, such as 'cuda:0' and 'bfloat16'. session_len: most tokens of a prompt and its answer, which
     the KV cache can hold. takes_media: whether the vision encoder is there. resizes_on_device: whether decoded frames

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """What both halves of an engine know of a model before its weights are loaded."""
+    """The parts of a model that both halves of an engine use before its weights are loaded."""
 
     checkpoint: Checkpoint
     tokenizer: Tokenizer

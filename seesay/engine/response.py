@@ -1,4 +1,4 @@
-"""What the pipeline answers with, and how an answer is put together from `OutputDelta`s."""
+"""The pipeline's answer, and how it is put together from `OutputDelta`s."""
 
 from __future__ import annotations
 

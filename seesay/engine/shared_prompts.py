@@ -14,7 +14,8 @@ PreparedPrompt = tuple[MultimodalInput, list[PreparedMedia]]
 
 
 class SharedPrompts:
-    """What was prepared for the requests of one call: prompts, and the pictures that several prompts hold. Thread-safe.
+    """Hold what was prepared for the requests of one call: prompts, and the pictures that several prompts hold.
+    Thread-safe.
 
     Lives no longer than that call, since what a prompt refers to may change later.
     """

@@ -134,7 +134,9 @@ class DecodeGraphs:
         return numbers[1:]
 
     def _make_numbers(self, step: StepRows, slots: npt.NDArray[np.int64], table: RowTable) -> npt.NDArray[np.int64]:
-        """What changes in every step: all lines but the first. slots: int64 [R], those of the rows in `table`."""
+        """Make the numbers that change in every step: all lines but the first.
+
+        slots: int64 [R], those of the rows in `table`."""
         block_size, count = self._block_size, len(slots)
         numbers = self._make_scratch_numbers()
         lines = dict(enumerate(numbers[:, :count], start=1))

@@ -42,7 +42,7 @@ class HostSlots:
         return slot if slot is not None and self.key_of(slot).content == key.content else None
 
     def key_of(self, slot: int) -> BlockKey:
-        """What a used slot holds."""
+        """The content of a used slot."""
         key = self._keys[slot]
         assert key is not None, slot
         return key

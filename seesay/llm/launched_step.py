@@ -25,7 +25,7 @@ class PositionOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
-    """What one row gave beside its tokens.
+    """Outputs of one row beside its tokens.
 
     logprobs: for each sampled token {token id: logprob}, of itself and others, when asked for.
     prompt_logprobs: of the prompt tokens at positions start + 1, start + 2, …, when asked for.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LiveSequences:
-    """What the parts of a scheduler share.
+    """The state that the parts of a scheduler share.
 
     by_id: all of them. running, waiting: see `Sequence.status`. blocked: found to wait for an embedding; back in
     `waiting` when one arrives. followers: found to wait for a KV block that another computes; back in `waiting` when it

@@ -1,4 +1,4 @@
-"""What runners have to learn of sequences with the next plan. Changes no sequence."""
+"""Collect what the next plan must tell runners of sequences. Changes no sequence."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ digest = _pick_digest()
 
 
 def make_root_hash(salt: bytes) -> bytes:
-    """What stands for the parent of a first block. Sequences of different salts never share a block."""
+    """Return the key that stands for the parent of a first block. Sequences of different salts never share a block."""
     return digest(b"kv-block-root" + salt)
 
 

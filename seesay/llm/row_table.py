@@ -1,4 +1,7 @@
-"""What a runner keeps of the sequences that it computes, by plans alone. Knows neither `Sequence` nor the scheduler."""
+"""The state that a runner keeps of the sequences that it computes, made from plans alone.
+
+Knows neither `Sequence` nor the scheduler.
+"""
 
 from __future__ import annotations
 

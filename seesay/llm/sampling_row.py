@@ -1,4 +1,4 @@
-"""What is asked of the sampler for one row of a step."""
+"""A row of a step as the sampler sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LogitsProcessor = Callable[[Any, Any], Any]
 
 
 class SamplingRow(NamedTuple):
-    """What the sampler must know of a row of which more is asked than the most likely token.
+    """The sampler's input for a row that needs more than the most likely token.
 
     seed: of its draws, 64 bits. token_ids: int64 [T], prompt and generated. num_generated: generated tokens, the
         pending one too.

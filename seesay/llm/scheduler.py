@@ -61,7 +61,7 @@ class SchedulerConfig:
 
 
 class SequenceUpdate(NamedTuple):
-    """What happened to a sequence: new tokens, its end, or both.
+    """A change of a sequence: new tokens, its end, or both.
 
     `token_ids` include the token that ended it, which `stop_token_id` then names. A sequence whose `finish_reason` is
     set is no longer the scheduler's.

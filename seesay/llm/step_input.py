@@ -133,7 +133,7 @@ def _is_long_row(row: Row) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPadding:
-    """What steps are filled up with: tokens of a block that nobody owns, to one of a few sizes (see `step_sizes`)."""
+    """The padding of steps: tokens of a block that nobody owns, to one of a few sizes (see `step_sizes`)."""
 
     scratch_block: int
     token_sizes: Seq[int]

@@ -83,7 +83,7 @@ class BegunSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """What the scheduler decided for one step.
+    """The scheduler's decision for one step.
 
     To follow a plan: forget the sequences of `ended_ids` (finished, aborted, preempted), take those of `begun`, append
     `added_blocks` to the block tables, copy the blocks of `saves` to the host, then those of `loads` from it, and

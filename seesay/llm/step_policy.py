@@ -30,7 +30,7 @@ class WaitingPrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What the next step has beside prompt tokens, and which prompts wait.
+    """The load of the next step: what it has beside prompt tokens, and which prompts wait.
 
     num_decode_rows: rows of one token. num_decode_context: tokens that these rows attend to, in all.
     is_streamed: whether the answer of one of them is read while it is made.

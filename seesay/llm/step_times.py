@@ -27,7 +27,7 @@ LEAST_FACTOR = 0.02
 
 
 class StepWork(NamedTuple):
-    """What a step computes. num_decode_context: tokens that its decode rows attend to, in all. num_prompt_pairs: pairs
+    """The work of a step. num_decode_context: tokens that its decode rows attend to, in all. num_prompt_pairs: pairs
     of a prompt token and a token that it attends to."""
 
     num_decode_rows: int = 0

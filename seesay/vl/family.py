@@ -115,7 +115,7 @@ class Backbone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPlan:
-    """What one media item becomes, known from its size before a pixel is decoded.
+    """The outcome of one media item, known from its size before a pixel is decoded.
 
     `measures` are the features that hold no pixels: `resized` (height, width) in pixels and `num_tiles` are among them.
     `expansion` replaces the item's marker; `num_units` are the patches that go through the tower.

@@ -42,7 +42,7 @@ OTHER_WORDS = {
 
 
 def called(rng: random.Random, shape: str) -> str:
-    """What a person calls `shape`: its name, now and then another word for it."""
+    """Return what a person calls `shape`: its name, now and then another word for it."""
     return shape if rng.random() < 0.94 else rng.choice(OTHER_WORDS[shape])
 
 

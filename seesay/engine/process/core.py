@@ -125,7 +125,7 @@ class ProcessCore:
 
     @property
     def facts(self) -> CoreFacts:
-        """What was settled while the model was loaded."""
+        """The facts that were settled while the model was loaded."""
         assert self._facts is not None
         return self._facts
 

@@ -91,7 +91,7 @@ class Connection(Generic[S, R]):
         return self.link.wait(timeout_s, *others, self._files.fileno())
 
     def find_end(self) -> str | None:
-        """That the process has ended; None while it lives."""
+        """Return a text that says that the process has ended; None while it lives."""
         return "its connection was closed" if self.link.is_cut() else None
 
     def end(self) -> None:

@@ -43,7 +43,7 @@ class ModelInput:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What all layers share in a step."""
+    """Values that all layers share in a step."""
 
     cos: torch.Tensor
     sin: torch.Tensor

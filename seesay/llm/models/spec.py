@@ -1,4 +1,4 @@
-"""What a text backbone looks like, as one frozen value made from a Transformers config.
+"""The shape of a text backbone, as one frozen value made from a Transformers config.
 
 Every supported backbone is the same decoder with other options; what no option covers is refused by name.
 """
@@ -82,7 +82,7 @@ class DecoderConfig:
 
     @property
     def scale(self) -> float:
-        """What attention scores are multiplied by."""
+        """The factor of attention scores."""
         return float(self.head_dim**-0.5)
 
     @classmethod
@@ -132,7 +132,7 @@ class DecoderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """What a model type implies without saying it in its config."""
+    """Properties that a model type implies without saying them in its config."""
 
     qkv_bias: bool = False
     qk_norm: bool = False

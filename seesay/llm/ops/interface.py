@@ -1,4 +1,4 @@
-"""What an implementation of the decoder's operations must provide. Tokens of all rows are packed: no batch axis.
+"""The protocol of the decoder's operations. Tokens of all rows are packed: no batch axis.
 
 A *row* is a run of new tokens of one sequence. Rows with one token come first; they are the decode rows.
 Shapes: T tokens, B rows, M blocks per row, H query heads, G key-value heads, D head size.
