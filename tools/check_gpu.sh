@@ -9,7 +9,7 @@ set -u
 cd "$(dirname "$0")/.."
 logs=${1:-${TMPDIR:-/tmp}/seesay-gpu-checks} stress_s=${2:-60} num_requests=${3:-6000}
 python=${PYTHON:-python3}
-export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 mkdir -p "$logs"
 
 "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || {
