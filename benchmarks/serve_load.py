@@ -19,25 +19,20 @@ import io
 import json
 import random
 import re
-import socket
 import statistics
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 from plotting import Bars, Lines, Panel, add_plot_option, save_plot
+from server_process import resident_bytes, running_server
 
 from seesay.demo.scenes import sample_scene
 
 QUESTIONS = ("describe this image", "how many shapes are there?", "what do you see?")
-START_S = 120.0
 IDLE_S = 20.0
 
 
@@ -53,54 +48,10 @@ class Tally:
     lost: Counter[str] = field(default_factory=Counter)
 
 
-# --- the server ------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def running_server(model: str, options: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """A server process that answers: its address and process id. Ends with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "seesay", "serve", "api_server", model]
-    command += ["--server-name", "127.0.0.1", "--server-port", str(port), *options]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + START_S
-        while not is_healthy(url):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the server did not start: {' '.join(command)}")
-            time.sleep(0.2)
-        yield url, process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def is_healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 def read_metrics(url: str) -> dict[str, float]:
     """The metrics without labels, by name."""
     text = httpx.get(f"{url}/metrics", timeout=30).text
     return {name: float(value) for name, value in re.findall(r"^(seesay_\w+) (\S+)$", text, re.MULTILINE)}
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory of a process and its children."""
-    total = int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) * 1024
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        total += sum(resident_bytes(int(child)) for child in children.read_text().split())
-    return total
 
 
 # --- the clients -----------------------------------------------------------------------------------------------------

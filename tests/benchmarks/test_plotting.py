@@ -14,7 +14,7 @@ from plotting import Bars, Lines, add_plot_option, draw_bars, format_value, make
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PLOTTED = (
     "cpu", "floor", "h200", "hostile_bodies", "interference", "ops", "policy", "same_answers", "sampling",
-    "serve_load", "soak", "start", "step_times", "tower",
+    "serve", "serve_load", "soak", "start", "step_times", "tower",
 )  # fmt: skip
 RECORDS = [
     {"what": "single", "ttft_ms": 51.4, "tpot_ms": 3.97},
