@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seesay.install_command import install_command
+
 SUFFIXES = (".png", ".svg", ".pdf")
 COLORS = ("#4f46e5", "#d97706", "#0d9488", "#a1a1aa", "#be185d")
 _ROW_INCHES, _PANEL_INCHES, _WIDTH_INCHES = 0.34, 0.9, 8.0
@@ -122,5 +124,5 @@ def _plot_file(text: str) -> Path:
     if path.suffix.lower() not in SUFFIXES:
         raise argparse.ArgumentTypeError(f"must end with {', '.join(SUFFIXES)}, got {text!r}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("needs matplotlib: pip install 'seesay[bench]', or pip install matplotlib")
+        raise argparse.ArgumentTypeError(f"needs matplotlib: {install_command('bench')}, or pip install matplotlib")
     return path

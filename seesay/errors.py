@@ -15,6 +15,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from seesay.install_command import install_command
+
 
 class ErrorCode(StrEnum):
     """Transport-neutral reason of a `RequestError`."""
@@ -63,7 +65,7 @@ class MissingExtraError(SeesayError, ImportError):
     """A feature requires a package that is not installed. The message names the extra."""
 
     def __init__(self, feature: str, *, package: str, extra: str) -> None:
-        super().__init__(f"{feature} requires the package {package!r}: pip install 'seesay[{extra}]'")
+        super().__init__(f"{feature} requires the package {package!r}: {install_command(extra)}")
         self.feature = feature
         self.package = package
         self.extra = extra

@@ -14,6 +14,7 @@ import pytest
 
 import seesay
 from seesay.commands import check_env
+from seesay.install_command import install_command
 
 PACKAGE = Path(seesay.__file__).parent
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
@@ -82,7 +83,7 @@ def test_a_command_names_the_extra_it_lacks(argv: list[str], extra: str) -> None
     argv = [str(CLIP) if word == "CLIP" else word for word in argv]
     done = run_without(USED, f"from seesay.cli import main; sys.exit(main({argv!r}))")
     [line] = [line for line in done.stderr.splitlines() if "pip install" in line]
-    assert done.returncode == 1 and line.endswith(f"pip install 'seesay[{extra}]'"), done.stderr
+    assert done.returncode == 1 and line.endswith(install_command(extra)), done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 3, done.stderr
 
 
@@ -103,7 +104,7 @@ def test_a_command_names_the_extra_it_lacks(argv: list[str], extra: str) -> None
 def test_a_function_names_the_extra_it_lacks(missing: tuple[str, ...], code: str, extra: str) -> None:
     guarded = f"try:\n    {code.replace('CLIP', str(CLIP))}\nexcept ImportError as error: print(error)"
     done = run_without(missing, guarded)
-    assert done.stdout.strip().endswith(f"pip install 'seesay[{extra}]'"), (done.stdout, done.stderr)
+    assert done.stdout.strip().endswith(install_command(extra)), (done.stdout, done.stderr)
 
 
 def test_a_clip_in_a_batch_without_the_extra() -> None:
@@ -115,7 +116,7 @@ def test_a_clip_in_a_batch_without_the_extra() -> None:
     )
     done = run_without(("video",), code)
     assert done.stdout.strip() == (
-        "['error', 'stop'] reading a video requires the package 'av': pip install 'seesay[video]'"
+        f"['error', 'stop'] reading a video requires the package 'av': {install_command('video')}"
     ), (done.stdout, done.stderr)
     assert done.stderr == ""
 

@@ -117,13 +117,12 @@ def _ask_everything(pipe: Pipeline, screen: _Screen, scene: Example, path: Path,
 def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: Any) -> Response:
     """Ask, and print the answer while it is generated."""
     answer = pipe.chat(prompt, session=session, gen_config=_GEN_CONFIG, stream_response=True)
-    response = Response(text="")
     screen.begin("model")
     with closing(answer) as pieces:
-        for response in pieces:
-            screen.write(response.text)
+        for piece in pieces:
+            screen.write(piece.text)
     screen.line()
-    return session.response or response
+    return session.response
 
 
 def _save(image: Image.Image, out: Path | None) -> Path:

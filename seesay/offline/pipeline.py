@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
@@ -26,7 +25,7 @@ from seesay.engine.response import AnswerBuilder, Response
 from seesay.errors import ConfigError, RequestError
 from seesay.log import set_up_logging
 from seesay.offline.deprecated import with_call_arguments, with_pipeline_arguments
-from seesay.offline.session import Session, continue_session, turn_of
+from seesay.offline.session import Session, stream_turns
 from seesay.offline.token_rows import read_token_rows
 from seesay.values import GenerationRequest
 from seesay.vl.messages import parse_prompts
@@ -38,8 +37,9 @@ if TYPE_CHECKING:
 
 Answers = Generator[Response, None, None]
 # The prompts that give one answer. A list of messages does too; a list of anything else is a batch. Lists are
-# invariant, so the overloads use a type variable for lists of messages.
+# invariant, so the overloads use type variables. The batch comes first: `list[Any]` is one.
 OnePrompt: TypeAlias = str | tuple[Any, ...] | Mapping[str, Any]
+PromptT = TypeVar("PromptT", bound=str | tuple[Any, ...] | list[Any])
 MessageT = TypeVar("MessageT", bound=Mapping[str, Any])
 GenConfigs = GenerationConfig | Sequence[GenerationConfig] | None
 _DEFAULT_LOG_LEVEL = "WARNING"
@@ -157,6 +157,17 @@ class Pipeline:
     @overload
     def infer(
         self,
+        prompts: list[PromptT],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> list[Response]: ...
+
+    @overload
+    def infer(
+        self,
         prompts: OnePrompt | list[MessageT],
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
@@ -203,6 +214,17 @@ class Pipeline:
 
     __call__ = infer
     batch_infer = infer
+
+    @overload
+    async def async_batch_infer(
+        self,
+        prompts: list[PromptT],
+        gen_config: GenConfigs = None,
+        do_preprocess: bool = True,
+        adapter_name: str | None = None,
+        use_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> list[Response]: ...
 
     @overload
     async def async_batch_infer(
@@ -273,7 +295,7 @@ class Pipeline:
             raise ValueError(f"sessions must have one entry per prompt, got {len(chosen)} for {len(requests)} prompts")
         if len({session.id for session in chosen}) != len(chosen):
             raise ValueError("sessions must be different: the turns of one session are answered one after the other")
-        return self._stream_turns(requests, chosen, prompts if is_list else [prompts], pieces=stream_response)
+        return stream_turns(self._engine, requests, chosen, prompts if is_list else [prompts], pieces=stream_response)
 
     # --- conversations ----------------------------------------------------------------------------------------------
 
@@ -321,7 +343,7 @@ class Pipeline:
         check_instance("session", session, Session)
         session = self.session() if session is None else session
         requests, _ = self._parse([prompt], gen_config, True, adapter_name, kwargs, "chat")
-        stream = self._stream_turns(requests, [session], [prompt], pieces=stream_response)
+        stream = stream_turns(self._engine, requests, [session], [prompt], pieces=stream_response)
         if stream_response:
             session.generator = stream
             return stream
@@ -414,40 +436,6 @@ class Pipeline:
                 builders[index].add(delta)
                 if delta.finish_reason is not None:
                     yield builders[index].complete()
-
-    def _stream_turns(
-        self,
-        requests: Sequence[GenerationRequest | RequestError],
-        sessions: Sequence[Session],
-        prompts: Sequence[Any],
-        *,
-        pieces: bool,
-    ) -> Answers:
-        """Yield like `_stream`, for prompts that continue sessions."""
-        turns = [turn_of(request) for request in requests]
-        asking = Asking(self._engine, [continue_session(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
-        builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
-        answered: dict[int, Response] = {}
-        begun: list[int] = []
-        try:
-            for index, session in enumerate(sessions):
-                session.begin_turn(partial(asking.abort, index))
-                begun.append(index)
-            with closing(asking.deltas()) as deltas:
-                for index, delta in deltas:
-                    piece = builders[index].add(delta)
-                    if delta.finish_reason is not None:
-                        # End the turn before the last piece is yielded: the caller may not ask for another piece.
-                        answered[index] = builders[index].complete()
-                        begun.remove(index)
-                        sessions[index].end_turn(prompts[index], turns[index], answered[index])
-                    if pieces:
-                        yield piece
-                    elif index in answered:
-                        yield answered[index]
-        finally:
-            for index in begun:
-                sessions[index].end_turn(prompts[index], turns[index], None)
 
 
 def _in_order(responses: Sequence[Response | None], *, is_list: bool) -> Response | list[Response]:

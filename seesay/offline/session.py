@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seesay.engine.response import Response
+from seesay.engine.asking import Asking
+from seesay.engine.response import AnswerBuilder, Response
 from seesay.errors import RequestError
 from seesay.values import GenerationRequest, Message, TextPart
+
+if TYPE_CHECKING:
+    from seesay.engine.engine import AsyncEngine
 
 _ids = itertools.count(1)
 
@@ -19,18 +25,27 @@ _ids = itertools.count(1)
 class Session:
     """The turns of one conversation, for `Pipeline.chat` and `Pipeline.stream_infer`.
 
-    response: the last answer; None before the first.
+    response: the last answer.
     messages: the conversation so far. It does not include turns that failed or whose stream was not read to its end.
     """
 
     def __init__(self) -> None:
         self.id = next(_ids)
         self.messages: tuple[Message, ...] = ()
-        self.response: Response | None = None
+        self._response: Response | None = None
         self._generator: weakref.ref[Generator[Response, None, None]] | None = None
         self._history: list[tuple[Any, str]] = []
         self._stop: Callable[[], None] | None = None
         self._is_closed = False
+
+    @property
+    def response(self) -> Response:
+        """The last answer, which may be that of a failed turn. Raises AttributeError before the first and after
+        `close`."""
+        if self._response is None:
+            advice = "it is closed" if self._is_closed else "ask with pipe.chat(prompt, session=session)"
+            raise AttributeError(f"session {self.id} has no response: {advice}")
+        return self._response
 
     @property
     def history(self) -> list[tuple[Any, str]]:
@@ -69,7 +84,7 @@ class Session:
         self._generator = None
         if response is None or self._is_closed:
             return
-        self.response = response
+        self._response = response
         if response.finish_reason == "error" or (response.finish_reason == "abort" and not response.text):
             return
         answer = Message(role="assistant", parts=(TextPart(text=response.text),))
@@ -87,7 +102,7 @@ class Session:
         self._is_closed = True
         self.messages = ()
         self._history.clear()
-        self.response = None
+        self._response = None
 
     def __enter__(self) -> Session:
         return self
@@ -101,7 +116,45 @@ class Session:
         return f"Session(id={self.id}, turns={len(self._history)})"
 
 
-def turn_of(request: GenerationRequest | RequestError) -> tuple[Message, ...]:
+def stream_turns(
+    engine: AsyncEngine,
+    requests: Sequence[GenerationRequest | RequestError],
+    sessions: Sequence[Session],
+    prompts: Sequence[Any],
+    *,
+    pieces: bool,
+) -> Generator[Response, None, None]:
+    """Yield the answers to prompts that continue sessions, and end the turn of each.
+
+    requests: one per prompt, parsed from `prompts`. pieces: yield every piece of an answer, not only complete answers.
+    """
+    turns = [_turn_of(request) for request in requests]
+    asking = Asking(engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
+    builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
+    answered: dict[int, Response] = {}
+    begun: list[int] = []
+    try:
+        for index, session in enumerate(sessions):
+            session.begin_turn(partial(asking.abort, index))
+            begun.append(index)
+        with closing(asking.deltas()) as deltas:
+            for index, delta in deltas:
+                piece = builders[index].add(delta)
+                if delta.finish_reason is not None:
+                    # End the turn before the last piece is yielded: the caller may not ask for another piece.
+                    answered[index] = builders[index].complete()
+                    begun.remove(index)
+                    sessions[index].end_turn(prompts[index], turns[index], answered[index])
+                if pieces:
+                    yield piece
+                elif index in answered:
+                    yield answered[index]
+    finally:
+        for index in begun:
+            sessions[index].end_turn(prompts[index], turns[index], None)
+
+
+def _turn_of(request: GenerationRequest | RequestError) -> tuple[Message, ...]:
     """Return the messages that a request adds to a conversation. A refused request adds none."""
     if isinstance(request, RequestError):
         return ()
@@ -110,7 +163,7 @@ def turn_of(request: GenerationRequest | RequestError) -> tuple[Message, ...]:
     return tuple(part for part in request.prompt if isinstance(part, Message))
 
 
-def continue_session(
+def _continue(
     session: Session, request: GenerationRequest | RequestError, turn: tuple[Message, ...]
 ) -> GenerationRequest | RequestError:
     """Return the request with the conversation so far in front of its own messages."""

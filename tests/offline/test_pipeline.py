@@ -256,6 +256,17 @@ def test_chat_remembers(pipe) -> None:
     assert not session.is_answering
 
 
+def test_a_session_without_an_answer_says_so(pipe) -> None:
+    session = pipe.session()
+    with pytest.raises(AttributeError, match=rf"session {session.id} has no response: ask with pipe.chat"):
+        _ = session.response
+    assert getattr(session, "response", None) is None
+    pipe.chat("a", session=session)
+    session.close()
+    with pytest.raises(AttributeError, match="has no response: it is closed"):
+        _ = session.response
+
+
 def test_chat_streams(pipe) -> None:
     session = pipe.session()
     stream = pipe.chat("a", session=session, stream_response=True)

@@ -68,6 +68,13 @@ pairs = [(question, picture) for question in questions]
 assert_type(pipe(pairs), list[Response])
 assert_type(pipe([messages, messages]), list[Response])
 assert_type(pipe(["hi", ("describe this image", picture), messages]), list[Response])
+strings_and_pairs: list[str | tuple[str, Image.Image]] = ["hi", ("describe this image", picture)]
+assert_type(pipe(strings_and_pairs), list[Response])
+strings_and_messages: list[str | dict[str, str]] = ["hi", {"role": "user", "content": "hi"}]
+assert_type(pipe(strings_and_messages), list[Response])
+unknown: list[Any] = ["hi", ("describe this image", picture)]
+for response in pipe(unknown):  # Any to mypy, as both overloads match
+    print(response.text)
 assert_type(pipe.infer(["hi"]), list[Response])
 assert_type(pipe.batch_infer(["hi"]), list[Response])
 for response in pipe(questions):
@@ -78,8 +85,8 @@ assert_type(pipe.stream_infer("hi"), Generator[Response, None, None])
 session = pipe.chat(("describe this image", picture))
 assert_type(session, Session)
 assert_type(pipe.chat("and now?", session=session, stream_response=True), Generator[Response, None, None])
-if session.response is not None:
-    print(session.response.text)
+assert_type(session.response, Response)
+print(session.response.text)
 assert_type(pipe.get_ppl([[1, 2, 3], [4, 5]]), list[float])
 assert_type(pipe.get_ppl(np.arange(5)), list[float])
 
@@ -88,6 +95,8 @@ async def ask() -> None:
     assert_type(await pipe.async_batch_infer("hi"), Response)
     assert_type(await pipe.async_batch_infer(questions), list[Response])
     assert_type(await pipe.async_batch_infer(messages), Response)
+    for response in await pipe.async_batch_infer(unknown):
+        print(response.text)
 
 
 with pipeline(backend_config=PytorchEngineConfig(device_type="cpu")) as other:

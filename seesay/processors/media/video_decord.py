@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from seesay.install_command import install_command
 from seesay.processors.media.video_info import VideoInfo, measure_fps
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def open_decord(content: bytes | Path, kind: str, packets: PacketList | None) ->
     except OSError as error:  # a shared library that it needs is missing
         raise ImportError(str(error)) from None
     if kind in _MISREAD:
-        raise ValueError(f"decord cannot seek in {kind} streams, PyAV can: pip install 'seesay[video]'")
+        raise ValueError(f"decord cannot seek in {kind} streams, PyAV can: {install_command('video')}")
     decord.logging.set_level(decord.logging.QUIET)
     return DecordReader(content)
 
