@@ -28,7 +28,10 @@ def load_weights(
     shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
 
     def allocate() -> dict[str, nn.Parameter]:
-        module.to(dtype=dtype).to_empty(device=device).requires_grad_(False).eval()
+        module.requires_grad_(False).eval()
+        # Not `to_empty`: for tensors on the meta device PyTorch imports SymPy and more, which takes half a second.
+        empty = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
+        module.load_state_dict(empty, assign=True)
         return dict(module.named_parameters())
 
     load_tensors(checkpoint, shapes, name_of=name_of, allocate=allocate, device=device)

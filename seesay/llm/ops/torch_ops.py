@@ -14,7 +14,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from seesay.device.linear import rms_norm
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
@@ -297,6 +296,9 @@ def _attend_piece(
             output = F.scaled_dot_product_attention(part, key, value, is_causal=True, scale=scale, enable_gqa=is_gqa)
             return output[0].transpose(0, 1)
         if query.is_cuda:
+            # Imported here: it imports TorchDynamo and TorchInductor, which takes a second.
+            from torch.nn.attention.bias import causal_lower_right
+
             bias = causal_lower_right(num_tokens, piece.kv_len)
             output = F.scaled_dot_product_attention(part, key, value, attn_mask=bias, scale=scale, enable_gqa=is_gqa)
             return output[0].transpose(0, 1)
