@@ -17,9 +17,10 @@ mkdir -p "$logs"
   exit 1
 }
 
-flags=(-q -p no:cacheprovider)
+# Warnings are not errors: the machine has the versions of packages that it has.
+flags=(-q -p no:cacheprovider -o filterwarnings=default)
 "$python" -c 'import pytest_asyncio, pytest_timeout' 2>/dev/null ||
-  flags+=(-p no:asyncio -p no:timeout -o addopts=--import-mode=importlib -o filterwarnings=default)
+  flags+=(-p no:asyncio -p no:timeout -o addopts=--import-mode=importlib)
 pytest=("$python" -m pytest "${flags[@]}")
 # Only files that have such tests: others may import packages that are not there.
 mapfile -t gpu_files < <(grep -lr 'mark\.gpu' --include='test_*.py' tests | grep -vE 'tests/(engine|benchmarks|test_differential)')
