@@ -33,7 +33,7 @@ from seesay.encoders.graphs import CALLS_BEFORE
 from seesay.encoders.layers import PixelNormalizer
 from seesay.encoders.qwen_vit import Grid, QwenEncoder, QwenVisionConfig, QwenVisionTower
 from seesay.encoders.store import EmbeddingStore
-from seesay.encoders.weights import use_fast_kernels
+from seesay.encoders.weights import finish_layers
 from seesay.encoders.worker import EncoderWorker
 from seesay.errors import RequestError
 from seesay.values import DecodedMedia, MediaItem, Modality
@@ -72,7 +72,7 @@ def load_encoder(model_dir: Path | None) -> QwenEncoder:
         torch.manual_seed(0)
         with DEVICE:
             tower = QwenVisionTower(CONFIG).to(DTYPE).eval().requires_grad_(False)
-        use_fast_kernels(tower)
+        finish_layers(tower)
         return QwenEncoder(tower, PixelNormalizer(mean=(0.48,) * 3, std=(0.27,) * 3, rescale_factor=1 / 255))
     from seesay.checkpoint import Checkpoint
     from seesay.processors.text.tokenizer import Tokenizer

@@ -57,17 +57,32 @@ def test_reads_what_is_there(folder) -> None:
     checkpoint = Checkpoint.load(folder)
     assert checkpoint.architecture == "LlamaForCausalLM"
     assert checkpoint.tensor_names() == {"a", "b"}
-    assert checkpoint.shape("a") == (2, 3)
+    assert checkpoint.find("a").shape == (2, 3)
     assert checkpoint.generation_config == {"eos_token_id": 7}
     assert checkpoint.read_json("config.json") == CONFIG
     assert checkpoint.read_json("no.json") is None
-    tensors = dict(checkpoint.tensors(["a"], "cpu", torch.bfloat16))
-    assert tensors["a"].dtype == torch.bfloat16 and tensors["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    read = {name: tensor.read((range(2), range(3))).tolist() for name, tensor in checkpoint.slices(["a"], "cpu")}
+    assert read == {"a": [[0, 1, 2], [3, 4, 5]]}
+
+
+def test_reads_regions(folder) -> None:
+    save_file({"a": torch.arange(24).view(4, 3, 2), "s": torch.tensor([7.0])}, folder / "model.safetensors")
+    whole = torch.arange(24).view(4, 3, 2)
+    found = {}
+    for name, tensor in Checkpoint.load(folder).slices(["a", "s"], "cpu"):
+        found[name] = tensor
+        if name == "s":
+            assert tensor.read(()).item() == 7 and tensor.read((range(1),)).tolist() == [7]
+            continue
+        assert torch.equal(tensor.read((range(1, 3), range(3), range(1))), whole[1:3, :, :1])
+        assert torch.equal(tensor.read((range(0, 4, 2), range(1, 3), range(2))), whole[::2, 1:])
+        assert torch.equal(tensor.read((range(4), range(6))), whole.flatten(1))
+        assert torch.equal(tensor.read((range(3, 4), range(1, 6, 2))), whole.flatten(1)[3:, 1::2])
+        assert tensor.read((range(0), range(6))).shape == (0, 6)
+    assert found.keys() == {"a", "s"}
 
 
 def test_quantized_weights_are_refused(folder) -> None:
-    with pytest.raises(CheckpointError, match="tensor 'b' is stored as I64"):
-        list(Checkpoint.load(folder).tensors(["a", "b"], "cpu"))
     quantized = {"quantization_config": {"quant_method": "awq"}}
     for config in (quantized, {"text_config": quantized}):
         write_config(folder, {**CONFIG, **config})
@@ -93,7 +108,8 @@ def test_a_model_path_is_a_path() -> None:
 
 def test_reads_shards(sharded) -> None:
     checkpoint = Checkpoint.load(sharded)
-    assert {name: t.sum().item() for name, t in checkpoint.tensors(["a", "b"], "cpu")} == {"a": 0, "b": 3}
+    sums = {name: t.read((range(n),)).sum().item() for n, (name, t) in zip((2, 3), checkpoint.slices("ab", "cpu"))}
+    assert sums == {"a": 0, "b": 3}
 
 
 def test_overrides_are_merged_by_key(folder) -> None:
@@ -196,7 +212,7 @@ def test_an_index_that_does_not_fit_is_refused(sharded) -> None:
 
 def test_missing_tensors_are_named(folder) -> None:
     with pytest.raises(CheckpointError, match="tensor 'c' is missing"):
-        list(Checkpoint.load(folder).tensors(["a", "c"], "cpu"))
+        list(Checkpoint.load(folder).slices(["a", "c"], "cpu"))
 
 
 def test_kinds_that_are_unknown_are_named(folder) -> None:

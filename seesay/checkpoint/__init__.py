@@ -43,7 +43,6 @@ _DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
     "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
 }  # fmt: skip
-_WEIGHT_DTYPES = ("BF16", "F16", "F32", "F64")
 _BUFFER = re.compile(
     r"\.(inv_freq|cos_cached|sin_cached|masked_bias|position_ids)$|\.(self_attn|attn|attention)\.bias$"
 )
@@ -126,6 +125,28 @@ class StoredTensor:
     file: Path
     dtype: str
     shape: tuple[int, ...]
+
+
+class TensorSlices:
+    """Reads one tensor of an open safetensors file, or a region of it."""
+
+    def __init__(self, reader: Any, name: str, shape: tuple[int, ...]) -> None:
+        self._reader, self._name, self._shape = reader, name, shape
+
+    def read(self, picks: tuple[range, ...]) -> torch.Tensor:
+        """Return the elements `picks` along each axis. A tensor with more axes than that is flattened behind its first
+        axis."""
+        shape = self._shape
+        is_whole = all(pick == range(size) for pick, size in zip(picks, shape, strict=False))
+        if not picks or (is_whole and len(picks) == len(shape)):
+            tensor = self._reader.get_tensor(self._name)
+            return tensor.view([len(pick) for pick in picks])  # type: ignore[no-any-return]
+        spans = tuple(slice(pick.start, pick[-1] + 1) if pick else slice(0, 0) for pick in picks)
+        if len(picks) == len(shape):
+            tensor = self._reader.get_slice(self._name)[spans]
+        else:
+            tensor = self._reader.get_slice(self._name)[spans[0]].flatten(1)[:, spans[1]]
+        return tensor[tuple(slice(None, None, pick.step) for pick in picks)]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,43 +259,31 @@ class Checkpoint:
         """Return the names of all tensors in the folder."""
         return frozenset(self.stored)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of one tensor. Raises `CheckpointError` that names it if it is missing."""
-        return self._find(name).shape
-
-    def tensors(
-        self, names: Iterable[str], device: torch.device | str, dtype: torch.dtype | None = None
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Read weights one at a time directly to `device`, file by file, and convert them to `dtype` if it is given.
+    def slices(self, names: Iterable[str], device: torch.device | str) -> Iterator[tuple[str, TensorSlices]]:
+        """Open tensors one at a time, file by file, to read all or part of each directly to `device`.
 
         A CPU tensor may share memory with the mapped file: copy it to keep it. Raises `CheckpointError` that names the
-        tensor or file, also for quantized weights. On a terminal, reading for more than a second shows a progress bar.
+        tensor or file. On a terminal, reading for more than a second shows a progress bar.
         """
         from safetensors import SafetensorError, safe_open
         from tqdm import tqdm
 
         by_file: dict[Path, list[str]] = {}
         for name in names:
-            stored = self._find(name)
-            if stored.dtype not in _WEIGHT_DTYPES:
-                raise CheckpointError(
-                    f"{stored.file}: tensor {name!r} is stored as {stored.dtype}. Quantized weights are not supported: "
-                    f"use a checkpoint in {', '.join(_WEIGHT_DTYPES)}"
-                )
-            by_file.setdefault(stored.file, []).append(name)
+            by_file.setdefault(self.find(name).file, []).append(name)
         total = sum(map(len, by_file.values()))
         with tqdm(total=total, desc="loading weights", unit="tensor", disable=None, delay=1.0, leave=False) as bar:
             for file, wanted in by_file.items():
                 try:
                     with safe_open(str(file), framework="pt", device=str(device)) as reader:
                         for name in wanted:
-                            tensor = reader.get_tensor(name)
-                            yield name, tensor if dtype is None else tensor.to(dtype)
+                            yield name, TensorSlices(reader, name, self.stored[name].shape)
                             bar.update()
                 except (SafetensorError, OSError) as error:
                     raise CheckpointError(f"cannot read {file}: {error}") from error
 
-    def _find(self, name: str) -> StoredTensor:
+    def find(self, name: str) -> StoredTensor:
+        """Return the place of one tensor. Raises `CheckpointError` that names it if it is missing."""
         try:
             return self.stored[name]
         except KeyError:

@@ -1,61 +1,63 @@
 """Strict loading: every tensor of a model has one in the checkpoint, and every checkpoint tensor that belongs to the
-model has a place in it. For decoders and towers alike.
+model has a place in it. For decoders, heads and towers alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
 
 from seesay.checkpoint import Checkpoint, guess_stored_name, is_buffer
+from seesay.checkpoint.parts import Part, Weight
 from seesay.errors import CheckpointError
 
-if TYPE_CHECKING:
-    import torch
+
+def _nothing() -> None:
+    pass
 
 
-def load_tensors(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightGroup:
+    """Weights that belong together, such as those of a layer. `finish` is called as soon as all of them are filled, so
+    that what it makes of them can take their place before others are read."""
+
+    weights: tuple[Weight, ...]
+    finish: Callable[[], None] = _nothing
+
+
+def load_weights(
+    groups: Iterable[WeightGroup],
     checkpoint: Checkpoint,
-    shapes: Mapping[str, tuple[int, ...]],
     *,
     name_of: Callable[[str], str | None],
-    allocate: Callable[[], Mapping[str, torch.Tensor]],
     device: torch.device,
+    dtype: torch.dtype,
     ignored: frozenset[str] = frozenset(),
 ) -> None:
-    """Copy the tensors named in `shapes` from the checkpoint, one by one, each straight to `device`.
+    """Fill all weights of `groups` from the checkpoint, on `device`, in their own type or else in `dtype`. Only the
+    slices that parts name are read, each straight to `device`; memory is taken after all names and shapes were checked.
 
-    `name_of` maps a checkpoint tensor's name to the model's, or to None for tensors of other parts. `allocate` returns
-    the memory of each tensor; it is called after all names and shapes have been checked. Tensors whose model name is in
-    `ignored` may be in the checkpoint and are not read. A stored tensor with more axes than the matrix it fills is
-    flattened behind its first axis: a convolution whose stride is its size is a linear layer.
+    `name_of` maps a checkpoint tensor's name to the model's, or to None for tensors of other parts. Tensors whose model
+    name is in `ignored` may be in the checkpoint and are not read.
 
-    Raises `CheckpointError` naming a tensor that is missing, unexpected, there twice, or of a shape that does not fit.
+    Raises `CheckpointError` naming a tensor that is missing, unexpected, there twice, or of a type or shape that does
+    not fit.
     """
-    stored_as = _find_names(checkpoint, name_of)
-    if missing := [name for name in shapes if name not in stored_as]:
-        name = guess_stored_name(missing[0], stored_as)
-        raise CheckpointError(f"{checkpoint.path}: tensor {name!r} is missing from the checkpoint")
-    if unexpected := sorted(stored_as[name] for name in stored_as.keys() - shapes.keys() - ignored):
-        more = f" (and {len(unexpected) - 1} more)" if len(unexpected) > 1 else ""
-        raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}")
-    for name, expected in shapes.items():
-        stored_shape = checkpoint.shape(stored_as[name])
-        if stored_shape != expected and _flatten(stored_shape, len(expected)) != expected:
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor {stored_as[name]!r} has shape {list(stored_shape)}, "
-                f"the config says {list(expected)}"
-            )
-    targets = allocate()
-    by_stored = {stored_as[name]: targets[name] for name in shapes}
-    for stored, tensor in checkpoint.tensors(by_stored, device):
-        target = by_stored[stored]
-        target.copy_(tensor.view(target.shape))
+    groups = list(groups)
+    stored_as = find_names(checkpoint, name_of)
+    parts = [part for group in groups for weight in group.weights for part in weight.parts]
+    _check_names(checkpoint, [part.tensor for part in parts], stored_as, ignored)
+    for part in parts:
+        _check_stored(checkpoint, part, stored_as[part.tensor])
+    _Loading(groups, stored_as, device, dtype).run(checkpoint)
 
 
-def _find_names(checkpoint: Checkpoint, name_of: Callable[[str], str | None]) -> dict[str, str]:
-    """Return the checkpoint's names by the model's. Buffers belong to no model."""
+def find_names(checkpoint: Checkpoint, name_of: Callable[[str], str | None]) -> dict[str, str]:
+    """Return the checkpoint's names by the model's. Buffers belong to no model. Raises `CheckpointError` for two
+    tensors of the same name."""
     names: dict[str, str] = {}
     for stored in sorted(checkpoint.tensor_names()):
         name = None if is_buffer(stored) else name_of(stored)
@@ -67,6 +69,62 @@ def _find_names(checkpoint: Checkpoint, name_of: Callable[[str], str | None]) ->
     return names
 
 
-def _flatten(shape: tuple[int, ...], num_axes: int) -> tuple[int, ...]:
-    """Return the shape of a tensor whose axes behind the first are joined, for a matrix."""
-    return (shape[0], math.prod(shape[1:])) if num_axes == 2 and len(shape) > 2 else shape
+def _check_names(
+    checkpoint: Checkpoint, wanted: Iterable[str], stored_as: Mapping[str, str], ignored: frozenset[str]
+) -> None:
+    wanted = dict.fromkeys(wanted)
+    if missing := [name for name in wanted if name not in stored_as]:
+        name = guess_stored_name(missing[0], stored_as)
+        raise CheckpointError(f"{checkpoint.path}: tensor {name!r} is missing from the checkpoint")
+    if unexpected := sorted(stored_as[name] for name in stored_as.keys() - wanted.keys() - ignored):
+        more = f" (and {len(unexpected) - 1} more)" if len(unexpected) > 1 else ""
+        raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}")
+
+
+def _check_stored(checkpoint: Checkpoint, part: Part, name: str) -> None:
+    stored = checkpoint.find(name)
+    if stored.dtype not in part.dtypes:
+        raise CheckpointError(
+            f"{stored.file}: tensor {name!r} is stored as {stored.dtype}, it must be {' or '.join(part.dtypes)}"
+        )
+    if not _fits(stored.shape, part.stored_shape):
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor {name!r} has shape {list(stored.shape)}, "
+            f"the config says {list(part.stored_shape)}"
+        )
+
+
+def _fits(stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Return whether a stored tensor has the expected shape; as a matrix it may have more axes behind the first, and a
+    single number may have an axis of its own."""
+    if len(expected) == 2 and len(stored) > 2:
+        stored = (stored[0], math.prod(stored[1:]))
+    return stored == expected or (not expected and stored == (1,))
+
+
+class _Loading:
+    """Reads each stored tensor once, copies its parts to their places, and finishes groups as they become complete."""
+
+    def __init__(
+        self, groups: list[WeightGroup], stored_as: Mapping[str, str], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._device, self._dtype = device, dtype
+        self._missing = [sum(len(weight.parts) for weight in group.weights) for group in groups]
+        self._groups = groups
+        self._wanted: dict[str, list[tuple[int, Weight, int]]] = {}
+        for index, group in enumerate(groups):
+            for weight in group.weights:
+                for number, part in enumerate(weight.parts):
+                    self._wanted.setdefault(stored_as[part.tensor], []).append((index, weight, number))
+
+    def run(self, checkpoint: Checkpoint) -> None:
+        for name, tensor in checkpoint.slices(self._wanted, self._device):
+            for index, weight, number in self._wanted[name]:
+                if not hasattr(weight, "data"):
+                    weight.data = torch.empty(weight.shape, dtype=weight.dtype or self._dtype, device=self._device)
+                part, place = weight.places()[number]
+                for picks, target in part.regions():
+                    place[target].copy_(tensor.read(picks))
+                self._missing[index] -= 1
+                if self._missing[index] == 0:
+                    self._groups[index].finish()

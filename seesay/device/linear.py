@@ -1,91 +1,207 @@
-"""y = x Wᵀ + b, and RMS norm, with the fastest kernels of the device. The layout of weights in memory is decided here.
-
-On the CPU, oneDNN's kernels with a prepacked weight are two to seven times as fast as those that
-`torch.nn.functional.linear` picks (measured on an AVX-512 machine, float32 and bfloat16, 1 to 480 rows).
+"""The linear layer of decoder, head and towers: it knows where its tensors come from, owns them, and computes with the
+method that its checkpoint or the user chose for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-LinearKernel = Callable[[torch.Tensor], torch.Tensor]
-FusedKernel = Callable[..., torch.Tensor]
+from seesay.checkpoint.loading import WeightGroup
+from seesay.checkpoint.parts import OUTPUTS, Source, TensorLayout, Weight
+from seesay.device.linear_method import (
+    FusedKernel,
+    LinearKernel,
+    LinearMethod,
+    Product,
+    Sizes,
+    pad_matrix,
+    pad_outputs,
+)
+from seesay.device.matmul import make_product
 
-_PACKED_FOR_ROWS = 64
-"""The number of rows for which weights are packed. The kernels accept any number; this choice is fast for all."""
+_BIAS = TensorLayout(name="bias", axes=((OUTPUTS, 1),))
 
 
-def make_linear_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel:
-    """Return a function x [..., in] → x Wᵀ + b [..., out], for weight [out, in] and bias [out]. No gradients.
+class Unquantized:
+    """The weight as it is, in the model's own type."""
 
-    On the CPU it holds a packed copy instead of `weight`, so that the caller can free `weight`.
+    name = "unquantized"
+
+    def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:  # noqa: ARG002
+        return {"weight": TensorLayout(name="weight", axes=((OUTPUTS, 1), (1, 1)))}
+
+    def prepare(self, weights: Mapping[str, Weight], bias: Tensor | None, sizes: Sizes) -> Product:
+        return make_product(pad_matrix(weights["weight"].data, sizes), bias)
+
+
+UNQUANTIZED = Unquantized()
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ + b over the last axis.
+
+    `sources` are the modules of the checkpoint that its outputs come from, one after another, named beside the layer
+    itself; by default it is one module of its own name. Inputs, and the outputs of each source, may be padded with
+    zeros to multiples in memory, when `finish` is called.
+
+    A layer is made with parameters `weight` and `bias`, usually on the meta device, and computes with them as they are.
+    When it is finished, `method` makes a product of the loaded tensors; the `weight` parameter then is empty.
+
+    fused: computes the layer for up to `max_fused_rows` rows with what comes before and behind (see `Product`); None
+    where there is no such kernel.
     """
-    if weight.device.type == "cpu":
-        packed = _try_packed_kernel(weight, bias)
-        if packed is not None:
-            return packed
 
-    def run(x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, weight, bias)
+    weight: nn.Parameter
+    bias: nn.Parameter | None
 
-    return run
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int | None = None,
+        *,
+        bias: bool = True,
+        sources: Sequence[Source] | None = None,
+        input_multiple: int = 1,
+        output_multiple: int = 1,
+    ) -> None:
+        super().__init__()
+        self._sources = None if sources is None else tuple(sources)
+        outputs = (out_features,) if sources is None else tuple(source.num_picked for source in sources)
+        assert all(outputs) and (sources is None or out_features is None)
+        self.sizes = Sizes(
+            outputs=tuple(n for n in outputs if n),
+            inputs=in_features,
+            output_multiple=output_multiple,
+            input_multiple=input_multiple,
+        )
+        self.in_features, self.out_features = in_features, sum(self.sizes.outputs)
+        self.method: LinearMethod = UNQUANTIZED
+        self.weight = nn.Parameter(torch.empty(self.out_features, in_features), requires_grad=False)
+        self.register_parameter(
+            "bias", nn.Parameter(torch.empty(self.out_features), requires_grad=False) if bias else None
+        )
+        self.fused: FusedKernel | None = None
+        self.max_fused_rows = 0
+        self._product: Product | None = None
+        self._run: LinearKernel = self._run_unfinished
+        self._reduce: LinearKernel | None = None
+        self._adapt: Callable[[Tensor, Tensor], None] | None = None
+        self._observe: Callable[[Tensor], None] | None = None
 
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._run(x)
 
-def make_fused_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> FusedKernel | None:
-    """Return `seesay.kernels.few_row_matmul.multiply` with this weight and bias, the fastest kernel for up to
-    `max_fused_rows` rows. None if it cannot run on this device."""
-    if not max_fused_rows(weight.device, weight.dtype):
-        return None
-    from seesay.kernels.few_row_matmul import multiply
+    def add(self, target: Tensor, x: Tensor) -> None:
+        """Add x Wᵀ to target [N, out] in place, for x [N, in], without the bias."""
+        if self.is_extended:
+            y = x.new_zeros(len(x), self.out_features)
+            self._add(y, x)
+            target.add_(self._make_extended(lambda _: y)(x))
+        else:
+            self._add(target, x)
 
-    return partial(multiply, weight=weight, bias=bias)
+    def modules_in(self, path: str) -> tuple[str, ...]:
+        """Return the names of the checkpoint's modules, in the model's spelling, if the layer is at `path`."""
+        return tuple(source.module for source in self._sources_at(path))
 
+    def make_group(self, path: str) -> WeightGroup:
+        """Return the weights of the layer, which is at `path` in the model, for its method. The layer is finished with
+        them when they are loaded."""
+        sources = self._sources_at(path)
+        layouts = self.method.layouts(self.in_features)
+        weights = {name: layout.weight(sources, self.in_features) for name, layout in layouts.items()}
+        bias = None if self.bias is None else _BIAS.weight(sources, self.in_features)
 
-def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
-    """Return the largest number of rows for kernels of `make_fused_kernel`; 0 if there are none."""
-    if device.type != "cuda" or find_spec("triton") is None:
-        return 0
-    from seesay.kernels.few_row_matmul import MAX_ROWS
+        def finish() -> None:
+            if bias is not None:
+                self.bias = nn.Parameter(bias.data, requires_grad=False)
+            self._finish(weights)
 
-    # More than one row was measured on Hopper only, and needs its shared memory.
-    return MAX_ROWS if dtype.itemsize == 2 and torch.cuda.get_device_capability(device) >= (9, 0) else 1
+        return WeightGroup(weights=(*weights.values(), *(() if bias is None else (bias,))), finish=finish)
 
+    def use(self, weight: Tensor) -> None:
+        """Get ready to compute with this weight, which belongs to another layer, too."""
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.finish()
 
-def _try_packed_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> LinearKernel | None:
-    """Return the kernel with a packed weight, or None if this build of torch or this CPU has none for the dtype."""
-    if weight.dtype not in (torch.float32, torch.bfloat16):
-        return None
-    try:
-        with torch.inference_mode():
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
-            apply = torch.ops.mkldnn._linear_pointwise.default
-            apply(weight.new_zeros(1, weight.shape[1]), packed, bias, "none", [], "")
-    except (AttributeError, RuntimeError):
-        return None
+    def finish(self) -> None:
+        """Get ready to compute with the parameters as they are."""
+        group = self.make_group("")
+        weight = group.weights[0]
+        weight.data = self.weight.data
+        self._finish({"weight": weight})
 
-    def run(x: torch.Tensor) -> torch.Tensor:
-        return apply(x, packed, bias, "none", [], "")  # type: ignore[no-any-return]
+    def extend(
+        self,
+        *,
+        reduce: LinearKernel | None = None,
+        adapt: Callable[[Tensor, Tensor], None] | None = None,
+        observe: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        """Call functions around the product, in place of those of an earlier call. None of them costs anything where
+        it is not given; with any, the layer has no fused kernel.
 
-    return run
+        observe(x) sees every input. adapt(x, y) adds to the output y in place. reduce(y) then returns the sum of all
+        ranks' outputs. Not while a CUDA graph of the layer exists.
+        """
+        self._observe, self._adapt, self._reduce = observe, adapt, reduce
+        self._compose()
 
+    @property
+    def is_extended(self) -> bool:
+        return self._observe is not None or self._adapt is not None or self._reduce is not None
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Return x / sqrt(mean(x²) + eps) · weight over the last axis, computed in float32. No gradients.
+    def _sources_at(self, path: str) -> tuple[Source, ...]:
+        if self._sources is None:
+            return (Source(module=path, num_outputs=self.out_features),)
+        parent = path.rpartition(".")[0]
+        front = f"{parent}." if parent else ""
+        return tuple(
+            Source(module=front + source.module, num_outputs=source.num_outputs, picks=source.picks)
+            for source in self._sources
+        )
 
-    On the CPU `F.rms_norm` makes six passes over the data; `torch.linalg.vector_norm` makes one.
-    """
-    if x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
-        return F.rms_norm(x, weight.shape, weight, eps)
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    scale = torch.addcmul(_scalar(eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
-    return torch.mul(x, scale).mul_(weight)
+    def _finish(self, weights: Mapping[str, Weight]) -> None:
+        bias = None
+        if self.bias is not None:
+            bias = pad_outputs(self.bias.data, self.sizes)
+            self.bias = nn.Parameter(bias, requires_grad=False)
+        self.weight = nn.Parameter(next(iter(weights.values())).data.new_empty(0), requires_grad=False)
+        self._product = self.method.prepare(weights, bias, self.sizes)
+        for weight in weights.values():
+            del weight.data  # the product has what it needs
+        self._compose()
 
+    def _add(self, target: Tensor, x: Tensor) -> None:
+        if self._product is None:
+            target.addmm_(x, self.weight.t())
+        else:
+            self._product.add(target, x)
 
-@cache
-def _scalar(value: float) -> torch.Tensor:
-    return torch.tensor(value)
+    def _compose(self) -> None:
+        product = self._product
+        run = self._run_unfinished if product is None else product.run
+        self._run = self._make_extended(run) if self.is_extended else run
+        self.fused, self.max_fused_rows = None, 0
+        if product is not None and not self.is_extended:
+            self.fused, self.max_fused_rows = product.fused, product.max_fused_rows
+
+    def _run_unfinished(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def _make_extended(self, run: LinearKernel) -> LinearKernel:
+        observe, adapt, reduce = self._observe, self._adapt, self._reduce
+
+        def extended(x: Tensor) -> Tensor:
+            if observe is not None:
+                observe(x)
+            y = run(x)
+            if adapt is not None:
+                adapt(x, y)
+            return y if reduce is None else reduce(y)
+
+        return extended

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from seesay.device.linear import Linear
 from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, SplitAttention, add_norm, get_activation
 from seesay.encoders.tiles import TileEncoder
 
@@ -46,11 +47,10 @@ class ClipConfig:
 class _Attention(SplitAttention):
     def __init__(self, config: ClipConfig) -> None:
         super().__init__(config.hidden_size, config.num_heads, bias=True)
-        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.out_proj = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.out_proj(self.attend(x))
-        return result
+        return self.out_proj(self.attend(x))
 
 
 class _Layer(nn.Module):
@@ -71,7 +71,7 @@ class _Embeddings(nn.Module):
     def __init__(self, config: ClipConfig) -> None:
         super().__init__()
         self.class_embedding = nn.Parameter(torch.empty(config.hidden_size))
-        self.patch_embedding = nn.Linear(3 * config.patch_size**2, config.hidden_size, bias=False)
+        self.patch_embedding = Linear(3 * config.patch_size**2, config.hidden_size, bias=False)
         self.position_embedding = nn.Embedding(config.num_patches + 1, config.hidden_size)
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -112,13 +112,12 @@ class _Projector(nn.Module):
     def __init__(self, config: ClipConfig) -> None:
         super().__init__()
         joined = config.hidden_size * len(config.feature_layers)
-        self.linear_1 = nn.Linear(joined, config.out_hidden_size, bias=config.projector_bias)
-        self.linear_2 = nn.Linear(config.out_hidden_size, config.out_hidden_size, bias=config.projector_bias)
+        self.linear_1 = Linear(joined, config.out_hidden_size, bias=config.projector_bias)
+        self.linear_2 = Linear(config.out_hidden_size, config.out_hidden_size, bias=config.projector_bias)
         self.activation = get_activation(config.projector_activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.linear_2(self.activation(self.linear_1(x)))
-        return result
+        return self.linear_2(self.activation(self.linear_1(x)))
 
 
 class ProjectedClip(nn.Module):

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from seesay.device.linear import Linear
 from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, RMSNorm, SplitAttention, add_norm, get_activation
 from seesay.encoders.tiles import TileEncoder
 
@@ -54,13 +55,12 @@ class InternVisionConfig:
 class _Attention(SplitAttention):
     def __init__(self, config: InternVisionConfig) -> None:
         super().__init__(config.hidden_size, config.num_heads, bias=config.has_attention_bias)
-        self.projection_layer = nn.Linear(config.hidden_size, config.hidden_size)
+        self.projection_layer = Linear(config.hidden_size, config.hidden_size)
         if config.uses_qk_norm:
             self.q_norm, self.k_norm = RMSNorm(config.hidden_size, 1e-6), RMSNorm(config.hidden_size, 1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.projection_layer(self.attend(x))
-        return result
+        return self.projection_layer(self.attend(x))
 
 
 def _make_norm(config: InternVisionConfig) -> Norm:
@@ -88,7 +88,7 @@ class _Embeddings(nn.Module):
         super().__init__()
         self.cls_token = nn.Parameter(torch.empty(1, 1, config.hidden_size))
         patch_dim = 3 * config.patch_size[0] * config.patch_size[1]
-        self.patch_embeddings = nn.ModuleDict({"projection": nn.Linear(patch_dim, config.hidden_size)})
+        self.patch_embeddings = nn.ModuleDict({"projection": Linear(patch_dim, config.hidden_size)})
         self.position_embeddings: nn.Parameter | None = None
         if config.has_positions:
             self.position_embeddings = nn.Parameter(torch.empty(1, config.num_patches + 1, config.hidden_size))
@@ -129,13 +129,12 @@ class _Projector(nn.Module):
         super().__init__()
         joined = config.hidden_size * config.shuffle**2
         self.layer_norm = nn.LayerNorm(joined)
-        self.linear_1 = nn.Linear(joined, config.out_hidden_size)
-        self.linear_2 = nn.Linear(config.out_hidden_size, config.out_hidden_size)
+        self.linear_1 = Linear(joined, config.out_hidden_size)
+        self.linear_2 = Linear(config.out_hidden_size, config.out_hidden_size)
         self.activation = get_activation(config.projector_activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.linear_2(self.activation(self.linear_1(self.layer_norm(x))))
-        return result
+        return self.linear_2(self.activation(self.linear_1(self.layer_norm(x))))
 
 
 class ProjectedIntern(nn.Module):

@@ -1,7 +1,6 @@
 """Pieces that the vision towers share: activations, norms, MLPs, pixel normalization, attention over packed segments.
 
-On a GPU they use the kernels of `seesay.kernels`. `fuse` methods convert loaded weights to the shapes that are fastest
-there; modules that are not fused compute the same.
+On a GPU they use the kernels of `seesay.kernels`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seesay.device.linear import rms_norm
+from seesay.checkpoint.parts import Source
+from seesay.device.linear import Linear
+from seesay.device.norm import rms_norm
 from seesay.errors import CheckpointError
 
 LINE_FEATURES = 64
-"""On a GPU inner sizes are padded to a multiple of this: rows that are not aligned to 16 bytes make matrix products
+"""Inner sizes are padded to a multiple of this: on a GPU rows that are not aligned to 16 bytes make matrix products
 several times slower."""
 
 
@@ -58,7 +59,7 @@ def get_activation(name: str) -> Callable[[Tensor], Tensor]:
 
 @runtime_checkable
 class Fusible(Protocol):
-    """A module whose loaded weights can be converted to the shapes that compute fastest on a GPU."""
+    """A module that can compute faster on a GPU once its weights are loaded."""
 
     def fuse(self) -> None: ...
 
@@ -92,7 +93,7 @@ def add_norm(x: Tensor, update: Tensor, norm: Norm | None, scale: Tensor | None 
     return x if norm is None else norm(x)
 
 
-def add_product_norm(x: Tensor, inner: Tensor, linear: nn.Linear, norm: Norm, offset: Tensor | None) -> Tensor:
+def add_product_norm(x: Tensor, inner: Tensor, linear: Linear, norm: Norm, offset: Tensor | None) -> Tensor:
     """Add linear(inner) to x in place. Return the norm of the sum.
 
     With an `offset` float32 [size], biases are left out of x: it is the sum of all biases left out so far, that of
@@ -101,7 +102,7 @@ def add_product_norm(x: Tensor, inner: Tensor, linear: nn.Linear, norm: Norm, of
     """
     if offset is None:
         return add_norm(x, linear(inner), norm)
-    x.addmm_(inner, linear.weight.t())
+    linear.add(x, inner)
     if x.is_cuda:
         from seesay.kernels import tower
 
@@ -116,41 +117,27 @@ class GatedMlp(nn.Module):
 
     def __init__(self, size: int, inner_size: int, activation: str) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(size, inner_size)
-        self.up_proj = nn.Linear(size, inner_size)
-        self.down_proj = nn.Linear(inner_size, size)
+        sources = [Source(module=name, num_outputs=inner_size) for name in ("gate_proj", "up_proj")]
+        self.gate_up_proj = Linear(size, sources=sources, output_multiple=LINE_FEATURES)
+        self.down_proj = Linear(inner_size, size, input_multiple=LINE_FEATURES)
         self.activation = get_activation(activation)
 
     @property
-    def last(self) -> nn.Linear:
+    def last(self) -> Linear:
         return self.down_proj
 
     def inner(self, x: Tensor) -> Tensor:
         """Return the input of the last layer."""
-        return self.activation(self.gate_proj(x)).mul_(self.up_proj(x))
+        both = self.gate_up_proj(x)
+        if both.is_cuda and self.activation is F.silu:
+            from seesay.kernels import token_kernels
+
+            return token_kernels.act_and_mul(both, "silu")
+        gate, up = both.chunk(2, dim=-1)
+        return self.activation(gate).mul_(up)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down_proj(self.inner(x))
-        return result
-
-    def fuse(self) -> None:
-        """Join gate and up to one product, with outputs padded with zeros."""
-        if self.activation is not F.silu:
-            return
-        from seesay.kernels import token_kernels
-
-        gate, up = self.gate_proj, self.up_proj
-        padding = -gate.out_features % LINE_FEATURES
-        weight = torch.cat([F.pad(layer.weight, (0, 0, 0, padding)) for layer in (gate, up)])
-        bias = torch.cat([F.pad(layer.bias, (0, padding)) for layer in (gate, up)])
-
-        def run(x: Tensor) -> Tensor:
-            return token_kernels.act_and_mul(F.linear(x, weight, bias), "silu")
-
-        self.inner = run  # type: ignore[method-assign]
-        self.down_proj.weight = nn.Parameter(F.pad(self.down_proj.weight, (0, padding)), requires_grad=False)
-        for layer in (gate, up):
-            _empty(layer)
+        return self.down_proj(self.inner(x))
 
 
 class Mlp(nn.Module):
@@ -158,12 +145,12 @@ class Mlp(nn.Module):
 
     def __init__(self, size: int, inner_size: int, activation: str) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(size, inner_size)
-        self.fc2 = nn.Linear(inner_size, size)
+        self.fc1 = Linear(size, inner_size)
+        self.fc2 = Linear(inner_size, size)
         self.activation = get_activation(activation)
 
     @property
-    def last(self) -> nn.Linear:
+    def last(self) -> Linear:
         return self.fc2
 
     def inner(self, x: Tensor) -> Tensor:
@@ -171,52 +158,27 @@ class Mlp(nn.Module):
         return self.activation(self.fc1(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.fc2(self.inner(x))
-        return result
+        return self.fc2(self.inner(x))
 
 
 class SplitAttention(nn.Module):
-    """Full attention between rows, with separate weights for queries, keys and values. Subclasses add the output
-    projection, and norms of all heads' queries and keys, under the names of their checkpoints."""
+    """Full attention between rows; the checkpoint has separate weights for queries, keys and values. Subclasses add the
+    output projection, and norms of all heads' queries and keys, under the names of their checkpoints."""
 
     def __init__(self, size: int, num_heads: int, *, bias: bool) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(size, size, bias=bias)
-        self.k_proj = nn.Linear(size, size, bias=bias)
-        self.v_proj = nn.Linear(size, size, bias=bias)
+        sources = [Source(module=f"{name}_proj", num_outputs=size) for name in ("q", "k", "v")]
+        self.qkv_proj = Linear(size, bias=bias, sources=sources)
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
         self._num_heads = num_heads
-        self._project: Callable[[Tensor], Sequence[Tensor]] = self._project_apart
-
-    def _project_apart(self, x: Tensor) -> Sequence[Tensor]:
-        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
     def attend(self, x: Tensor) -> Tensor:
         """Return the input of the output projection for rows [N, S, size]; each of the N sets attends within itself."""
-        query, key, value = self._project(x)
+        query, key, value = self.qkv_proj(x).chunk(3, dim=-1)
         inputs = (self.q_norm(query), self.k_norm(key), value)
         heads = (t.unflatten(-1, (self._num_heads, -1)).transpose(1, 2) for t in inputs)
         return F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
-
-    def fuse(self) -> None:
-        """Join queries, keys and values to one product."""
-        layers = (self.q_proj, self.k_proj, self.v_proj)
-        weight = torch.cat([layer.weight for layer in layers])
-        bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-
-        def project(x: Tensor) -> Sequence[Tensor]:
-            return F.linear(x, weight, bias).chunk(3, dim=-1)
-
-        self._project = project
-        for layer in layers:
-            _empty(layer)
-
-
-def _empty(layer: nn.Linear) -> None:
-    """Free the memory of a layer whose weights were copied elsewhere."""
-    for name, parameter in list(layer.named_parameters()):
-        setattr(layer, name, nn.Parameter(parameter.new_empty(0), requires_grad=False))
 
 
 class PixelNormalizer:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from seesay.device.linear import Linear
 from seesay.device.streams import current_stream
 from seesay.device.transfers import upload
 from seesay.encoders.graphs import CALLS_BEFORE, GraphedTower
@@ -206,8 +207,8 @@ def _make_gpu_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: to
 class _Attention(nn.Module):
     def __init__(self, config: QwenVisionConfig) -> None:
         super().__init__()
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.proj = Linear(config.hidden_size, config.hidden_size)
         self.heads = (config.num_heads, config.head_dim)
 
     def forward(self, x: Tensor, layout: PackedLayout, segments: Segments) -> Tensor:
@@ -218,6 +219,11 @@ class _Attention(nn.Module):
 
 def _make_norm(config: QwenVisionConfig) -> Norm:
     return RMSNorm(config.hidden_size, _EPS) if config.uses_rms_norm else nn.LayerNorm(config.hidden_size, _EPS)
+
+
+def _sum_with_bias(offset: Tensor, linear: Linear) -> Tensor:
+    assert linear.bias is not None
+    return offset + linear.bias.float()
 
 
 class _Block(nn.Module):
@@ -232,8 +238,8 @@ class _Block(nn.Module):
     def leave_biases_out(self, offset: Tensor) -> Tensor:
         """Leave the biases of this block's updates out of x. `offset` is the sum of the biases left out before; returns
         the sum with this block's."""
-        first = offset + self.attn.proj.bias.float()
-        second = first + self.mlp.last.bias.float()
+        first = _sum_with_bias(offset, self.attn.proj)
+        second = _sum_with_bias(first, self.mlp.last)
         self._offsets = (first, second)
         return second
 
@@ -251,8 +257,8 @@ class _Merger(nn.Module):
         super().__init__()
         self.size = config.hidden_size * config.merge_unit
         self.ln_q = _make_norm(config)
-        last = nn.Linear(self.size, config.out_hidden_size)
-        self.mlp = nn.Sequential(nn.Linear(self.size, self.size), nn.GELU(), last)
+        last = Linear(self.size, config.out_hidden_size)
+        self.mlp = nn.Sequential(Linear(self.size, self.size), nn.GELU(), last)
 
     def forward(self, normed: Tensor) -> Tensor:
         result: Tensor = self.mlp(normed.view(-1, self.size))
@@ -265,13 +271,17 @@ class QwenVisionTower(nn.Module):
     def __init__(self, config: QwenVisionConfig) -> None:
         super().__init__()
         self.config = config
-        self.patch_embed = nn.Linear(config.patch_dim, config.hidden_size, bias=False)
+        self.patch_embed = Linear(config.patch_dim, config.hidden_size, bias=False)
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.depth))
         self.merger = _Merger(config)
 
+    @property
+    def device(self) -> torch.device:
+        return self.merger.ln_q.weight.device
+
     def fuse(self) -> None:
         """Let the norms add the biases of the residual updates, so that the matrix products add without bias."""
-        offset = torch.zeros(self.config.hidden_size, device=self.patch_embed.weight.device)
+        offset = torch.zeros(self.config.hidden_size, device=self.device)
         for block in cast("list[_Block]", list(self.blocks)):
             offset = block.leave_biases_out(offset)
 
@@ -281,8 +291,7 @@ class QwenVisionTower(nn.Module):
     def plan(self, grids: tuple[Grid, ...], *, num_before: int) -> Callable[[Tensor], Tensor]:
         """Return a function that computes patches of items with these grids on the current stream. `num_before` is how
         often these grids have been computed before."""
-        device = self.patch_embed.weight.device
-        layout = _make_kept_layout(grids, self.config, device, current_stream(device))
+        layout = _make_kept_layout(grids, self.config, self.device, current_stream(self.device))
         return partial(self._compute, layout, layout.frames if num_before >= CALLS_BEFORE else layout.frames_once)
 
     def _compute(self, layout: PackedLayout, frames: Segments, patches: Tensor) -> Tensor:
@@ -307,8 +316,8 @@ class QwenEncoder:
         self.tower = tower
         self._graphed = GraphedTower(tower.plan)
         self.hidden_size = tower.config.out_hidden_size
-        self.dtype = tower.patch_embed.weight.dtype
-        self.device = tower.patch_embed.weight.device
+        self.dtype = tower.merger.ln_q.weight.dtype
+        self.device = tower.device
         group = (tower.config.merge_size, tower.config.merge_size)
         self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
 

@@ -1,4 +1,4 @@
-"""Loads a tower's weights from a checkpoint, then gives its layers the fastest kernels of their device."""
+"""Loads a tower's weights from a checkpoint, and gets its layers ready to compute."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.loading import load_tensors
-from seesay.device.linear import make_linear_kernel
+from seesay.checkpoint.parts import plain_weight
+from seesay.device.layer_loading import load_layers
+from seesay.device.linear import Linear
 from seesay.encoders.layers import Fusible
 
 
-def load_weights(
+def load_tower(
     module: nn.Module,
     checkpoint: Checkpoint,
     name_of: Callable[[str], str | None],
@@ -21,37 +22,36 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Move `module`, built on the meta device, to `device` and load its parameters there (see `load_tensors`).
+    """Load the linear layers and other parameters of `module`, built on the meta device, to `device`.
 
-    `name_of` maps a checkpoint tensor's name to the parameter's, or to None for tensors of other parts.
+    `name_of` maps a checkpoint tensor's name to that in the module, or to None for tensors of other parts. Raises
+    `CheckpointError`: see `load_weights`.
     """
-    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-
-    def allocate() -> dict[str, nn.Parameter]:
-        module.requires_grad_(False).eval()
-        # Not `to_empty`: for tensors on the meta device PyTorch imports SymPy and more, which takes half a second.
-        empty = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
-        module.load_state_dict(empty, assign=True)
-        return dict(module.named_parameters())
-
-    load_tensors(checkpoint, shapes, name_of=name_of, allocate=allocate, device=device)
-    use_fast_kernels(module)
+    linears = _find_linears(module)
+    owned = {f"{path}.{name}" for path, linear in linears.items() for name, _ in linear.named_parameters()}
+    others = {name: plain_weight(name, *p.shape) for name, p in module.named_parameters() if name not in owned}
+    load_layers(linears, others.values(), checkpoint, name_of=name_of, device=device, dtype=dtype)
+    for name, weight in others.items():
+        path, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(path), attribute, nn.Parameter(weight.data, requires_grad=False))
+    module.eval()
+    _fuse(module, device)
 
 
-def use_fast_kernels(module: nn.Module) -> None:
-    """Convert the loaded weights of a tower to the layouts that compute fastest on their device."""
-    if next(module.parameters()).is_cuda:
+def finish_layers(module: nn.Module) -> None:
+    """Get a tower whose parameters are set ready to compute, as `load_tower` does."""
+    device = next(module.parameters()).device
+    for linear in _find_linears(module).values():
+        linear.finish()
+    _fuse(module, device)
+
+
+def _find_linears(module: nn.Module) -> dict[str, Linear]:
+    return {path: child for path, child in module.named_modules() if isinstance(child, Linear)}
+
+
+def _fuse(module: nn.Module, device: torch.device) -> None:
+    if device.type == "cuda":
         for child in module.modules():
             if isinstance(child, Fusible):
                 child.fuse()
-    for child in module.modules():
-        if isinstance(child, nn.Linear) and child.weight.numel():
-            _use_fast_kernel(child)
-
-
-def _use_fast_kernel(linear: nn.Linear) -> None:
-    """Compute `linear` with `make_linear_kernel`. On the CPU it keeps a packed copy of the weight, so the parameter is
-    emptied."""
-    linear.forward = make_linear_kernel(linear.weight, linear.bias)  # type: ignore[assignment, method-assign]
-    if linear.weight.device.type == "cpu":
-        linear.weight = nn.Parameter(linear.weight.new_empty(0), requires_grad=False)

@@ -240,11 +240,11 @@ class DynamicResolutionFamily(Family):
 
         from seesay.encoders.layers import PixelNormalizer
         from seesay.encoders.qwen_vit import QwenEncoder, QwenVisionTower
-        from seesay.encoders.weights import load_weights
+        from seesay.encoders.weights import load_tower
 
         with torch.device("meta"):
             tower = QwenVisionTower(self.tower_config())
-        load_weights(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
+        load_tower(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
         return QwenEncoder(tower, PixelNormalizer(**self.settings[Modality.IMAGE].pixels.statistics))
 
     def largest_size(self) -> tuple[int, int] | None:

@@ -1,66 +1,105 @@
-"""The linear kernel against the plain formula, wherever it runs."""
+"""The linear layer: what it owns, what may be put around it, and which path computes it."""
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
+import torch.nn.functional as F
 
-from seesay.device import linear
-from seesay.device.linear import make_linear_kernel, rms_norm
+from seesay.checkpoint.parts import Source
+from seesay.device import linear as module
+from seesay.device.linear import Linear
+from seesay.device.linear_method import Product
 
-SHAPES = [(1, 7, 3), (5, 64, 40), (130, 33, 257)]
+
+def make(*args: int, seed: int = 0, **options) -> Linear:
+    layer = Linear(*args, **options)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in layer.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return layer
 
 
-@pytest.mark.parametrize("rows, in_features, out_features", SHAPES)
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_is_the_plain_formula(
-    monkeypatch: pytest.MonkeyPatch, rows, in_features, out_features, has_bias, is_packed
-) -> None:
-    if not is_packed:
-        monkeypatch.setattr(linear, "_try_packed_kernel", lambda weight, bias: None)
-    torch.manual_seed(0)
-    weight, x = torch.randn(out_features, in_features), torch.randn(rows, in_features)
-    bias = torch.randn(out_features) if has_bias else None
-    expected = (x.double() @ weight.double().t() + (0 if bias is None else bias.double())).float()
+@pytest.mark.parametrize("bias", [True, False])
+def test_computes_its_formula_before_and_after_it_is_finished(bias: bool) -> None:
+    layer, x = make(6, 4, bias=bias), torch.randn(3, 6)
+    expected, product = F.linear(x, layer.weight, layer.bias), x @ layer.weight.t()
+    for is_finished in (False, True):
+        if is_finished:
+            layer.finish()
+        with torch.inference_mode():
+            torch.testing.assert_close(layer(x), expected)
+            target = torch.ones(3, 4)
+            layer.add(target, x)
+            torch.testing.assert_close(target, 1 + product)
+    assert not layer.weight.numel()
+
+
+def test_padding_is_behind_each_source_and_the_inputs() -> None:
+    sources = [Source(module="gate", num_outputs=3), Source(module="up", num_outputs=3)]
+    layer = make(5, sources=sources, input_multiple=4, output_multiple=4)
+    weight, bias, x = layer.weight.clone(), layer.bias.clone(), torch.randn(2, 5)
+    layer.finish()
     with torch.inference_mode():
-        kernel = make_linear_kernel(weight, bias)
-        torch.testing.assert_close(kernel(x), expected, atol=1e-4, rtol=1e-5)
-        wide = torch.randn(rows, 2 * in_features)
-        wide[:, :in_features] = x
-        torch.testing.assert_close(kernel(wide[:, :in_features]), expected, atol=1e-4, rtol=1e-5)
-        torch.testing.assert_close(kernel(x[None])[0], expected, atol=1e-4, rtol=1e-5)
+        y = layer(F.pad(x, (0, 3)))
+    expected = F.linear(x, weight, bias)
+    torch.testing.assert_close(y[:, :3], expected[:, :3])
+    torch.testing.assert_close(y[:, 4:7], expected[:, 3:])
+    assert not y[:, [3, 7]].any()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_works_with_or_without_a_packed_kernel(dtype) -> None:
-    torch.manual_seed(0)
-    weight, x = torch.randn(24, 32).to(dtype), torch.randn(6, 32).to(dtype)
+def test_the_plain_weight_is_given_up_when_a_packed_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(module, "make_product", lambda weight, bias: made.append(weakref.ref(weight)) or Product(
+        run=lambda x: x, add=lambda target, x: None
+    ))  # fmt: skip
+    layer = make(6, 4)
+    layer.finish()
+    assert made[0]() is None
+
+
+def test_modules_are_named_beside_the_layer() -> None:
+    joined = Linear(4, sources=[Source(module=f"{name}_proj", num_outputs=4) for name in "qk"])
+    assert joined.modules_in("layers.3.self_attn.qkv_proj") == (
+        "layers.3.self_attn.q_proj",
+        "layers.3.self_attn.k_proj",
+    )
+    assert Linear(4, 4).modules_in("lm_head") == ("lm_head",)
+    group = joined.make_group("attn.qkv")
+    assert [[part.tensor for part in weight.parts] for weight in group.weights] == [
+        ["attn.q_proj.weight", "attn.k_proj.weight"],
+        ["attn.q_proj.bias", "attn.k_proj.bias"],
+    ]
+
+
+def test_what_is_put_around_it_is_called_in_order() -> None:
+    layer, x = make(6, 4), torch.randn(3, 6)
+    plain, product = F.linear(x, layer.weight, layer.bias), x @ layer.weight.t()
+    layer.finish()
+    seen = []
+    layer.extend(observe=seen.append, adapt=lambda x, y: y.add_(x[:, :4]), reduce=lambda y: 2 * y)
     with torch.inference_mode():
-        result = make_linear_kernel(weight, None)(x)
-    assert result.dtype == dtype
-    torch.testing.assert_close(result.float(), x.float() @ weight.float().t(), atol=0.1, rtol=0.02)
+        torch.testing.assert_close(layer(x), 2 * (plain + x[:, :4]))
+        target = torch.ones(3, 4)
+        layer.add(target, x)
+        torch.testing.assert_close(target, 1 + 2 * (product + x[:, :4]))
+        assert len(seen) == 2 and all(each is x for each in seen)
+        layer.extend()
+        torch.testing.assert_close(layer(x), plain)
+    assert len(seen) == 2
 
 
-def test_a_processor_without_the_kernel_takes_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Missing:
-        def __getattr__(self, name):
-            raise AttributeError(name)
-
-    monkeypatch.setattr(torch.ops, "mkldnn", Missing())
-    weight, x = torch.randn(4, 3), torch.randn(2, 3)
-    torch.testing.assert_close(make_linear_kernel(weight, None)(x), x @ weight.t())
-
-
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
-@pytest.mark.parametrize("size", [1.0, 1e-6, 1e4])
-def test_rms_norm_is_its_formula(dtype, tolerance, size) -> None:
-    torch.manual_seed(0)
-    wide = (torch.randn(4, 5, 48) * size).to(dtype)
-    weight = torch.randn(33).to(dtype)
-    for x in (wide[..., :33], wide[1, :, 3:36], torch.zeros(2, 33, dtype=dtype)):
-        before, double = x.clone(), x.double()
-        expected = double / (double.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
-        result = rms_norm(x, weight, 1e-6)
-        assert result.dtype == dtype and torch.equal(x, before)
-        torch.testing.assert_close(result.double(), expected, atol=tolerance, rtol=tolerance)
+def test_an_extended_layer_has_no_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = Product(run=lambda x: x, add=lambda target, x: None, fused=lambda x, **_: x, max_fused_rows=8)
+    monkeypatch.setattr(module, "make_product", lambda weight, bias: product)
+    layer = make(4, 4)
+    assert layer.fused is None and layer.max_fused_rows == 0
+    layer.finish()
+    assert layer.fused is product.fused and layer.max_fused_rows == 8
+    assert layer._run is product.run, "nothing between a call and the product"
+    layer.extend(observe=lambda x: None)
+    assert layer.fused is None and layer.max_fused_rows == 0
+    layer.extend()
+    assert layer.fused is product.fused and layer._run is product.run

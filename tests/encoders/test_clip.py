@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from seesay.encoders.clip import ClipConfig, ClipEncoder, ProjectedClip
+from seesay.checkpoint import Checkpoint
+from seesay.encoders.clip import ClipConfig, ClipEncoder, ClipTower, ProjectedClip
 from seesay.encoders.layers import PixelNormalizer, cut_patches
+from seesay.encoders.weights import load_tower
 from seesay.errors import CheckpointError
 
 CLIP = {
@@ -35,22 +39,26 @@ def make_config(**changes: object) -> ClipConfig:
     return ClipConfig(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_every_feature_layer_equals_transformers() -> None:
+def test_every_feature_layer_equals_transformers(tmp_path: Path) -> None:
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
     torch.manual_seed(0)
     reference = CLIPVisionModel(CLIPVisionConfig(num_hidden_layers=3, num_attention_heads=2, **CLIP)).eval()
     for parameter in reference.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    model = ProjectedClip(make_config(feature_layers=(3, 0, 1))).eval()
-    prefix = "vision_model."  # how this class spells its parameters depends on the version of transformers
-    state = {name.removeprefix(prefix): value for name, value in reference.state_dict().items()}
-    wanted = model.tower.state_dict()
-    model.tower.load_state_dict({name: state[name].view_as(value) for name, value in wanted.items()})
+    reference.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        tower = ClipTower(make_config(feature_layers=(3, 0, 1)))
+
+    def name_of(name: str) -> str | None:
+        name = name.removeprefix("vision_model.")  # it depends on the version of transformers
+        return None if name.startswith("post_layernorm.") else name
+
+    load_tower(tower, Checkpoint.load(tmp_path), name_of, device=torch.device("cpu"), dtype=torch.float32)
     frames = torch.randn(4, 12, 12, 3)
     with torch.no_grad():
         outputs = reference(frames.permute(0, 3, 1, 2), output_hidden_states=True).hidden_states
-        rows = model.tower(cut_patches(frames, (4, 4)))
+        rows = tower(cut_patches(frames, (4, 4)))
     torch.testing.assert_close(rows, torch.cat([outputs[i] for i in (3, 0, 1)], dim=-1), rtol=0, atol=1e-4)
 
 

@@ -1,28 +1,20 @@
-"""Layers whose weights are fused compute the same. On a GPU the tests run as they are, elsewhere in Triton's
-interpreter: the last test runs this file once more in a process of its own."""
+"""Layers that join or pad weights compute what the separate ones say. On a GPU where there is one."""
 
 from __future__ import annotations
 
-import copy
-import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from seesay.encoders.layers import GatedMlp, RMSNorm, SplitAttention, add_norm
+from seesay.encoders.weights import finish_layers
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
 
 
 def fill(module: nn.Module) -> nn.Module:
@@ -32,30 +24,37 @@ def fill(module: nn.Module) -> nn.Module:
     return module.to(DEVICE).eval().requires_grad_(False)
 
 
-@runs_here
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
 @pytest.mark.parametrize("inner_size", [50, 64, 1])
-def test_a_gated_mlp_with_padded_weights(inner_size: int) -> None:
-    mlp = fill(GatedMlp(32, inner_size, "silu"))
-    fused = copy.deepcopy(mlp)
-    fused.fuse()
+def test_a_gated_mlp_with_padded_weights(inner_size: int, activation: str) -> None:
+    mlp = fill(GatedMlp(32, inner_size, activation))
     x = torch.randn(7, 32, device=DEVICE)
-    torch.testing.assert_close(fused(x), mlp(x), rtol=0, atol=1e-4)
-    assert not fused.gate_proj.weight.numel() and not fused.up_proj.weight.numel(), "weights are kept twice"
-    assert fused.down_proj.weight.shape == (32, 64)
+    gate, up = F.linear(x, mlp.gate_up_proj.weight, mlp.gate_up_proj.bias).chunk(2, dim=-1)
+    expected = F.linear(getattr(F, activation)(gate) * up, mlp.down_proj.weight, mlp.down_proj.bias)
+    torch.testing.assert_close(mlp(x), expected, rtol=0, atol=1e-4)
+    finish_layers(mlp)
+    with torch.inference_mode():
+        assert mlp.inner(x).shape == (7, 64)
+        torch.testing.assert_close(mlp(x), expected, rtol=0, atol=1e-4)
+    assert not mlp.gate_up_proj.weight.numel() and not mlp.down_proj.weight.numel(), "weights are kept twice"
 
 
-@runs_here
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("make_norm", [nn.Identity, lambda: RMSNorm(32, 1e-6)])
 def test_attention_with_joined_weights(bias: bool, make_norm: Callable[[], nn.Module]) -> None:
     attention = SplitAttention(32, 4, bias=bias)
     attention.q_norm, attention.k_norm = make_norm(), make_norm()
     fill(attention)
-    fused = copy.deepcopy(attention)
-    fused.fuse()
     x = torch.randn(2, 9, 32, device=DEVICE)
-    torch.testing.assert_close(fused.attend(x), attention.attend(x), rtol=0, atol=1e-5)
-    assert not fused.q_proj.weight.numel()
+    joined = attention.qkv_proj
+    biases = (None,) * 3 if joined.bias is None else joined.bias.chunk(3)
+    q, k, v = (F.linear(x, w, b) for w, b in zip(joined.weight.chunk(3), biases, strict=True))
+    heads = [t.view(2, 9, 4, 8).transpose(1, 2) for t in (attention.q_norm(q), attention.k_norm(k), v)]
+    expected = F.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(2, 9, 32)
+    finish_layers(attention)
+    with torch.inference_mode():
+        torch.testing.assert_close(attention.attend(x), expected, rtol=0, atol=1e-5)
+    assert not joined.weight.numel()
 
 
 @pytest.mark.parametrize("has_scale", [True, False])
@@ -68,12 +67,3 @@ def test_the_norm_of_a_sum(norm: RMSNorm | nn.LayerNorm | None, has_scale: bool)
     found = add_norm(x, update, norm, scale)
     torch.testing.assert_close(x, total)
     torch.testing.assert_close(found, total if norm is None else norm(total))
-
-
-@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED or ON_GPU, reason="runs where the tests above cannot")
-def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -10,7 +10,7 @@ import torch
 
 from seesay.encoders.layers import SegmentTable, attend, group_neighbours, group_segments
 from seesay.encoders.qwen_vit import QwenVisionConfig, QwenVisionTower, _make_gpu_layout, make_layout
-from seesay.encoders.weights import use_fast_kernels
+from seesay.encoders.weights import finish_layers
 
 CPU = torch.device("cpu")
 GRIDS = [(1, 4, 6), (1, 10, 14), (3, 6, 10), (1, 2, 2), (1, 16, 16), (2, 10, 14)]
@@ -170,8 +170,8 @@ def test_on_a_gpu_the_rows_are_those_of_the_cpu(changes: dict[str, Any], is_fuse
     expected = tower(patches, GRIDS)
     exact, coarse = copy.deepcopy(tower).cuda(), copy.deepcopy(tower).to("cuda", torch.bfloat16)
     if is_fused:
-        use_fast_kernels(exact)
-        use_fast_kernels(coarse)
+        finish_layers(exact)
+        finish_layers(coarse)
     for _ in range(2):
         torch.testing.assert_close(exact(patches.cuda(), GRIDS).cpu(), expected, rtol=0, atol=1e-4)
     found = coarse(patches.to("cuda", torch.bfloat16), GRIDS).float().cpu()

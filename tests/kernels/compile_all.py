@@ -169,7 +169,7 @@ def attend(
 
 def call_gemv(dtype: torch.dtype) -> None:
     """With as many rows as the decoder gives it on this GPU."""
-    from seesay.device.linear import max_fused_rows
+    from seesay.device.matmul import max_fused_rows
     from seesay.kernels.few_row_matmul import multiply
 
     qkv_size, norm = (HEADS + 2 * KV_HEADS) * 128, (empty(HIDDEN, dtype=dtype), 1e-6)

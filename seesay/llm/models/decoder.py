@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
-from seesay.device.linear import FusedKernel, LinearKernel, make_fused_kernel, make_linear_kernel, max_fused_rows
-from seesay.llm.layers.linear import Linear, make_linear
-from seesay.llm.layers.parameter import Parameter, load_parameters, plain_parameter
+from seesay.checkpoint.parts import Source, Weight, plain_weight
+from seesay.device.layer_loading import load_layers
+from seesay.device.linear import Linear
 from seesay.llm.models.rotary import Rotary
 from seesay.llm.models.spec import DecoderConfig
-from seesay.llm.ops import DecodeRows, Ops, RowLayout, pick_ops
+from seesay.llm.ops import Activation, DecodeRows, Ops, RowLayout, pick_ops
+
+_HEAD = "lm_head"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,33 +64,30 @@ class _Layer:
         self._num_heads, self._num_kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self._scale, self._soft_cap, self._window = config.scale, config.attention_soft_cap, config.windows[index]
         hidden, name = config.hidden_size, f"layers.{index}"
-        self._input_norm = plain_parameter(f"{name}.input_layernorm.weight", hidden)
-        self._mlp_norm = plain_parameter(f"{name}.post_attention_layernorm.weight", hidden)
-        self._qkv = make_linear(_qkv_sources(config, name), in_features=hidden, bias=config.qkv_bias)
-        self._out = make_linear(
-            [(f"{name}.self_attn.o_proj", hidden)],
-            in_features=config.num_heads * config.head_dim,
-            bias=config.output_bias,
-        )
-        self._gate_up = make_linear(_gate_up_sources(config, name), in_features=hidden, bias=config.mlp_bias)
-        self._down = make_linear(
-            [(f"{name}.mlp.down_proj", hidden)], in_features=config.intermediate_size, bias=config.mlp_bias
-        )
-        self._qk_norms: tuple[Parameter, ...] = ()
+        self._input_norm = plain_weight(f"{name}.input_layernorm.weight", hidden)
+        self._mlp_norm = plain_weight(f"{name}.post_attention_layernorm.weight", hidden)
+        self._qkv = Linear(hidden, bias=config.qkv_bias, sources=_qkv_sources(config))
+        self._out = Linear(config.num_heads * config.head_dim, hidden, bias=config.output_bias)
+        self._gate_up = Linear(hidden, bias=config.mlp_bias, sources=_gate_up_sources(config))
+        self._down = Linear(config.intermediate_size, hidden, bias=config.mlp_bias)
+        self._qk_norms: tuple[Weight, ...] = ()
         if config.qk_norm:
             self._qk_norms = (
-                plain_parameter(f"{name}.self_attn.q_norm.weight", config.head_dim),
-                plain_parameter(f"{name}.self_attn.k_norm.weight", config.head_dim),
+                plain_weight(f"{name}.self_attn.q_norm.weight", config.head_dim),
+                plain_weight(f"{name}.self_attn.k_norm.weight", config.head_dim),
             )
+        self.norms = (self._input_norm, self._mlp_norm, *self._qk_norms)
+        self.linears = {
+            f"{name}.self_attn.qkv_proj": self._qkv,
+            f"{name}.self_attn.o_proj": self._out,
+            f"{name}.mlp.gate_up_proj": self._gate_up,
+            f"{name}.mlp.down_proj": self._down,
+        }
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
-        return self._qkv, self._out, self._gate_up, self._down
-
-    @property
-    def parameters(self) -> list[Parameter]:
-        own = [self._input_norm, self._mlp_norm, *self._qk_norms]
-        return own + [parameter for linear in self.linears for parameter in linear.parameters]
+    def kind(self) -> tuple[object, ...]:
+        """What decides which kernels the layer takes."""
+        return self._window, *(linear.method.name for linear in self.linears.values())
 
     def run(
         self,
@@ -112,14 +112,27 @@ class _Layer:
         x = ops.add_rms_norm(self._out(x), residual, self._mlp_norm.data, self._eps)
         return self._down(ops.act_and_mul(self._gate_up(x), self._activation)), residual
 
-    def run_fused(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
+    def run_few(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
         """As `run` for a few tokens, whose residual stream x [T, hidden] is changed in place: norms, the activation and
-        the sums ride along with the products. Only where linear layers have fused kernels."""
-        qkv, out, gate_up, down = (linear.fused for linear in self.linears)
-        assert qkv is not None and out is not None and gate_up is not None and down is not None
-        mixed = qkv(x, norm=(self._input_norm.data, self._eps)).view(len(x), -1, self._head_dim)
-        out(self._attend_to(mixed, cache, step), add_to=x)
-        down(gate_up(x, norm=(self._mlp_norm.data, self._eps), activation=self._activation), add_to=x)
+        the sums are fused into the products of layers that have kernels for so many rows."""
+        mixed = self._project(self._qkv, x, self._input_norm)
+        self._add_to(x, self._out, self._attend_to(mixed.view(len(x), -1, self._head_dim), cache, step))
+        self._add_to(x, self._down, self._project(self._gate_up, x, self._mlp_norm, self._activation))
+
+    def _project(
+        self, linear: Linear, x: torch.Tensor, norm: Weight, activation: Activation | None = None
+    ) -> torch.Tensor:
+        """Return the layer's output for the norm of x, or activation(first half) · second half of it."""
+        if linear.fused is not None and len(x) <= linear.max_fused_rows:
+            return linear.fused(x, norm=(norm.data, self._eps), activation=activation)
+        y = linear(self._ops.rms_norm(x, norm.data, self._eps))
+        return y if activation is None else self._ops.act_and_mul(y, activation)
+
+    def _add_to(self, residual: torch.Tensor, linear: Linear, x: torch.Tensor) -> None:
+        if linear.fused is not None and len(x) <= linear.max_fused_rows:
+            linear.fused(x, add_to=residual)
+        else:
+            residual.add_(linear(x))
 
     def _attend_to(self, qkv: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
         """Attention output [T, H · D] of queries, keys and values [T, H + 2 G, D]."""
@@ -138,17 +151,27 @@ class _Layer:
         return output.reshape(len(qkv), -1)
 
 
-def _qkv_sources(config: DecoderConfig, name: str) -> list[tuple[str, int]]:
+def _qkv_sources(config: DecoderConfig) -> list[Source]:
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     if config.fused_checkpoint:
-        return [(f"{name}.self_attn.qkv_proj", q + 2 * kv)]
-    return [(f"{name}.self_attn.{part}_proj", size) for part, size in (("q", q), ("k", kv), ("v", kv))]
+        return _cut("qkv_proj", q, kv, kv)
+    return [Source(module=f"{part}_proj", num_outputs=size) for part, size in (("q", q), ("k", kv), ("v", kv))]
 
 
-def _gate_up_sources(config: DecoderConfig, name: str) -> list[tuple[str, int]]:
+def _gate_up_sources(config: DecoderConfig) -> list[Source]:
+    size = config.intermediate_size
     if config.fused_checkpoint:
-        return [(f"{name}.mlp.gate_up_proj", 2 * config.intermediate_size)]
-    return [(f"{name}.mlp.{part}_proj", config.intermediate_size) for part in ("gate", "up")]
+        return _cut("gate_up_proj", size, size)
+    return [Source(module=f"{part}_proj", num_outputs=size) for part in ("gate", "up")]
+
+
+def _cut(module: str, *sizes: int) -> list[Source]:
+    """Cut the outputs of one stored module into pieces of these sizes."""
+    stops = list(accumulate(sizes))
+    return [
+        Source(module=module, num_outputs=stops[-1], picks=(range(stop - size, stop),))
+        for size, stop in zip(sizes, stops, strict=True)
+    ]
 
 
 class Decoder:
@@ -159,15 +182,12 @@ class Decoder:
         self.device = device
         self.dtype = dtype
         self._ops = pick_ops(device)
-        self._embed = plain_parameter("embed_tokens.weight", config.vocab_size, config.hidden_size)
-        self._layers = [_Layer(config, index, self._ops) for index in range(config.num_layers)]
-        self._norm = plain_parameter("norm.weight", config.hidden_size)
-        self._head: Parameter = self._embed
-        if not config.tied_embeddings:
-            self._head = plain_parameter("lm_head.weight", config.vocab_size, config.hidden_size)
-        self._to_logits: LinearKernel
-        self._fused_to_logits: FusedKernel | None
-        self._max_fused_rows = max_fused_rows(device, dtype)
+        self._embed = plain_weight("embed_tokens.weight", config.vocab_size, config.hidden_size)
+        with torch.device("meta"):
+            self._layers = [_Layer(config, index, self._ops) for index in range(config.num_layers)]
+            self._head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._norm = plain_weight("norm.weight", config.hidden_size)
+        self._max_few_rows = 0
         self._rotary = Rotary(config.rotary, device=device, dtype=dtype)
         self._windows = frozenset(config.windows)
 
@@ -188,21 +208,21 @@ class Decoder:
         naming the tensor that is missing, unexpected or of a wrong shape.
         """
         decoder = cls(config, device=device, dtype=dtype)
-        ignored = frozenset(["lm_head.weight"]) if config.tied_embeddings else frozenset()
-        load_parameters(
-            decoder.parameters, checkpoint, model_name=decoder_name, device=device, dtype=dtype, ignored=ignored
+        is_tied = config.tied_embeddings
+        load_layers(
+            {path: linear for path, linear in decoder.linears.items() if not (is_tied and path == _HEAD)},
+            decoder.plain_weights,
+            checkpoint,
+            name_of=decoder_name,
+            device=device,
+            dtype=dtype,
+            ignored=frozenset([f"{_HEAD}.weight"]) if is_tied else frozenset(),
         )
-        decoder._finish()
+        if is_tied:
+            decoder._head.use(decoder._embed.data)
+        in_layers = [linear for layer in decoder._layers for linear in layer.linears.values()]
+        decoder._max_few_rows = max(linear.max_fused_rows for linear in in_layers)
         return decoder
-
-    def _finish(self) -> None:
-        for layer in self._layers:
-            for linear in layer.linears:
-                linear.finish()
-        self._to_logits = make_linear_kernel(self._head.data, None)
-        self._fused_to_logits = make_fused_kernel(self._head.data, None)
-        if self._head is not self._embed:
-            del self._head.data
 
     @property
     def needs_clean_blocks(self) -> bool:
@@ -214,9 +234,14 @@ class Decoder:
         self._ops.forget_blocks()
 
     @property
-    def parameters(self) -> list[Parameter]:
-        head = [] if self._head is self._embed else [self._head]
-        return [self._embed, self._norm, *head, *(p for layer in self._layers for p in layer.parameters)]
+    def linears(self) -> dict[str, Linear]:
+        """The linear layers by their paths. With tied embeddings the head's weight is the embedding table."""
+        return {path: linear for layer in self._layers for path, linear in layer.linears.items()} | {_HEAD: self._head}
+
+    @property
+    def plain_weights(self) -> list[Weight]:
+        """All weights that belong to no linear layer."""
+        return [self._embed, self._norm, *(norm for layer in self._layers for norm in layer.norms)]
 
     def forward(
         self, inputs: ModelInput, caches: Sequence[torch.Tensor], wanted: torch.Tensor | None = None
@@ -230,8 +255,7 @@ class Decoder:
 
     def warm_up(self, inputs: ModelInput, caches: Sequence[torch.Tensor], wanted: torch.Tensor) -> None:
         """Compute logits with a layer of each kind, and one more as the last, for the sake of the kernels they take."""
-        windows = self.config.windows
-        kinds = [windows.index(window) for window in dict.fromkeys(windows)]
+        kinds = list({layer.kind: index for index, layer in reversed(list(enumerate(self._layers)))}.values())
         kinds.append(kinds[-1])
         hidden = self._compute(inputs, [self._layers[i] for i in kinds], [caches[i] for i in kinds], wanted)
         self.logits(hidden)
@@ -250,9 +274,9 @@ class Decoder:
         cos, sin = self._rotary.tables(inputs.positions, inputs.is_long)
         plan = ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         step = _Step(cos, sin, inputs.slot_mapping, plan, inputs.faults)
-        if 0 < len(residual) <= self._max_fused_rows:
+        if 0 < len(residual) <= self._max_few_rows:
             for layer, cache in zip(layers, caches, strict=True):
-                layer.run_fused(residual, cache, step)
+                layer.run_few(residual, cache, step)
             hidden = ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
             return hidden if wanted is None else hidden.index_select(0, wanted)
         delta = None
@@ -263,9 +287,10 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""
-        to_logits = self._to_logits
-        if 0 < len(hidden) <= self._max_fused_rows and self._fused_to_logits is not None:
-            to_logits = self._fused_to_logits
-        logits = to_logits(hidden)
+        head = self._head
+        if head.fused is not None and 0 < len(hidden) <= head.max_fused_rows:
+            logits = head.fused(hidden)
+        else:
+            logits = head(hidden)
         cap = self.config.logit_soft_cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

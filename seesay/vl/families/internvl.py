@@ -158,7 +158,7 @@ class InternVL(Family):
 
         from seesay.encoders.intern_vit import InternEncoder, InternVisionConfig, ProjectedIntern
         from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.weights import load_weights
+        from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.hf_config()
         vision, layer = config.vision_config, config.vision_feature_layer
@@ -194,5 +194,5 @@ class InternVL(Family):
                 return None
             return parameter if sizes.has_final_norm or not parameter.startswith("tower.layernorm.") else None
 
-        load_weights(model, self.checkpoint, used_name, device=device, dtype=dtype)
+        load_tower(model, self.checkpoint, used_name, device=device, dtype=dtype)
         return InternEncoder(model, PixelNormalizer(**self._pixels[Modality.IMAGE].statistics))

@@ -130,7 +130,7 @@ class Llava(Family):
 
         from seesay.encoders.clip import ClipConfig, ClipEncoder, ProjectedClip
         from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.weights import load_weights
+        from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.hf_config()
         vision = config.vision_config
@@ -150,7 +150,7 @@ class Llava(Family):
         )
         with torch.device("meta"):
             model = ProjectedClip(sizes)
-        load_weights(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
+        load_tower(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
         return ClipEncoder(model, PixelNormalizer(**self._pixels.statistics))
 
     def _used_tower_name(self, name: str) -> str | None:

@@ -1,0 +1,214 @@
+"""Weights declared as data: which elements of which checkpoint tensor fill which place of a model's tensor.
+
+Fused layers, shards of tensor parallelism, permuted rows and packed formats are values made here. Nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+from seesay.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+
+OUTPUTS, INPUTS, NEITHER = 0, 1, -1
+"""The two axes of a linear layer's matrix [outputs, inputs]; an `Axis` runs along one of them, or has one element that
+stands for all."""
+FLOATS = ("BF16", "F16", "F32", "F64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One axis of a stored tensor, counted in elements of the model's matrix.
+
+    dim: the axis of the matrix that it runs along. size: elements of the matrix along it, as the checkpoint has them.
+    per: elements of the matrix that one stored element stands for: 8 where int4 weights are packed into int32, the
+        group size in a tensor of scales, 1 in a plain weight.
+    picks: the elements that are taken, in this order; all by default.
+    """
+
+    dim: int
+    size: int
+    per: int = 1
+    picks: tuple[range, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.picks:
+            object.__setattr__(self, "picks", (range(self.size),))
+
+    @property
+    def num_picked(self) -> int:
+        """Elements of the matrix that are taken."""
+        return sum(map(len, self.picks))
+
+    @property
+    def stored_size(self) -> int:
+        return -(-self.size // self.per)
+
+    def stored_picks(self) -> tuple[range, ...]:
+        """Return the stored elements that are taken. Raises ValueError where a pick cuts a stored element apart."""
+        if self.per == 1:
+            return self.picks
+        found = []
+        for pick in self.picks:
+            is_whole = pick.start % self.per == 0 and (pick.stop % self.per == 0 or pick.stop == self.size)
+            if pick.step != 1 or not is_whole:
+                raise ValueError(f"elements {pick.start} to {pick.stop} cut groups of {self.per} apart")
+            found.append(range(pick.start // self.per, -(-pick.stop // self.per)))
+        return tuple(found)
+
+    def shard(self, rank: int, size: int) -> Axis:
+        """Return piece `rank` of `size` equal pieces of what is taken. Raises ValueError if it cannot be divided."""
+        if self.num_picked % size:
+            raise ValueError(f"{self.num_picked} elements cannot be divided among {size} ranks")
+        length = self.num_picked // size
+        first, picks = rank * length, []
+        for pick in self.picks:
+            cut = pick[max(0, first) : max(0, first + length)]
+            if len(cut):
+                picks.append(cut)
+            first -= len(pick)
+        return replace(self, picks=tuple(picks))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A region of the tensor that the model names `tensor`: what one tensor of a checkpoint gives to a weight.
+
+    `axes` are those of the stored tensor; none for a single number. `dtypes` are the stored types that are accepted,
+    as safetensors names them. A stored tensor with more axes than a matrix is flattened behind its first axis: a
+    convolution whose stride is its size is a linear layer.
+    """
+
+    tensor: str
+    axes: tuple[Axis, ...]
+    dtypes: tuple[str, ...] = FLOATS
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape that the whole tensor must have."""
+        return tuple(axis.stored_size for axis in self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what is taken. Raises `CheckpointError` where elements that are stored together are cut."""
+        return tuple(sum(map(len, picks)) for picks in self._stored_picks())
+
+    def shard(self, rank: int, size: int, dim: int) -> Part:
+        """Return the part of one of `size` ranks that divide axis `dim` of the matrix equally. Tensors without that
+        axis, such as the bias of a layer whose inputs are divided, stay whole. Raises `CheckpointError` that names the
+        tensor if it cannot be divided so."""
+        try:
+            axes = tuple(axis.shard(rank, size) if axis.dim == dim else axis for axis in self.axes)
+            shard = replace(self, axes=axes)
+            for axis in axes:
+                axis.stored_picks()
+        except ValueError as error:
+            raise self._error(error) from None
+        return shard
+
+    def regions(self) -> Iterator[tuple[tuple[range, ...], tuple[slice, ...]]]:
+        """Yield (stored elements along each axis, their place in what is taken), which together are the part."""
+        pairs = []
+        for picks in self._stored_picks():
+            stops = [sum(map(len, picks[: i + 1])) for i in range(len(picks))]
+            pairs.append([(pick, slice(stop - len(pick), stop)) for pick, stop in zip(picks, stops, strict=True)])
+        for chosen in product(*pairs):
+            yield tuple(pick for pick, _ in chosen), tuple(place for _, place in chosen)
+
+    def _stored_picks(self) -> list[tuple[range, ...]]:
+        try:
+            return [axis.stored_picks() for axis in self.axes]
+        except ValueError as error:
+            raise self._error(error) from None
+
+    def _error(self, error: ValueError) -> CheckpointError:
+        return CheckpointError(f"tensor {self.tensor!r} cannot be split: {error}")
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Weight:
+    """One tensor of a model: parts of equal layout, joined along the axis of the matrix's outputs, or stacked along a
+    new first axis where they have none. `data` is set by `load_weights`.
+
+    dtype: None for the model's own.
+    """
+
+    parts: tuple[Part, ...]
+    dtype: torch.dtype | None = None
+    data: torch.Tensor = field(init=False, repr=False)
+
+    @property
+    def joined_axis(self) -> int | None:
+        """The axis along which parts are joined; None if they are stacked."""
+        return next((i for i, axis in enumerate(self.parts[0].axes) if axis.dim == OUTPUTS), None)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        axis, shape = self.joined_axis, self.parts[0].shape
+        if axis is None:
+            return (len(self.parts), *shape)
+        return (*shape[:axis], sum(part.shape[axis] for part in self.parts), *shape[axis + 1 :])
+
+    def places(self) -> list[tuple[Part, torch.Tensor]]:
+        """Return every part with its place in `data`."""
+        axis = self.joined_axis
+        if axis is None:
+            return list(zip(self.parts, self.data, strict=True))
+        import torch
+
+        pieces = torch.split(self.data, [part.shape[axis] for part in self.parts], dim=axis)
+        return list(zip(self.parts, pieces, strict=True))
+
+    def shard(self, rank: int, size: int, dim: int) -> Weight:
+        """Return one rank's weight: see `Part.shard`. Each part is divided, so that a rank has its share of all."""
+        return Weight(parts=tuple(part.shard(rank, size, dim) for part in self.parts), dtype=self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Outputs of a linear layer that the checkpoint stores as (part of) the module `module`.
+
+    num_outputs: how many outputs the stored module has. picks: those taken, in this order; all by default.
+    """
+
+    module: str
+    num_outputs: int
+    picks: tuple[range, ...] = ()
+
+    @property
+    def num_picked(self) -> int:
+        return sum(map(len, self.picks)) if self.picks else self.num_outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorLayout:
+    """How a format stores one of the tensors of every linear layer: `name` behind the module's name, (dim, per) of each
+    stored axis (see `Axis`), the accepted types, and the type in the model (None for the model's own)."""
+
+    name: str
+    axes: tuple[tuple[int, int], ...]
+    dtypes: tuple[str, ...] = FLOATS
+    dtype: torch.dtype | None = None
+
+    def weight(self, sources: Sequence[Source], num_inputs: int) -> Weight:
+        """Return the weight that is this tensor of all `sources`."""
+        return Weight(parts=tuple(self._part(source, num_inputs) for source in sources), dtype=self.dtype)
+
+    def _part(self, source: Source, num_inputs: int) -> Part:
+        sizes: Mapping[int, tuple[int, tuple[range, ...]]] = {
+            OUTPUTS: (source.num_outputs, source.picks),
+            INPUTS: (num_inputs, ()),
+            NEITHER: (1, ()),
+        }
+        axes = tuple(Axis(dim=dim, size=sizes[dim][0], per=per, picks=sizes[dim][1]) for dim, per in self.axes)
+        return Part(tensor=f"{source.module}.{self.name}", axes=axes, dtypes=self.dtypes)
+
+
+def plain_weight(tensor: str, *shape: int) -> Weight:
+    """Return the weight that is one whole tensor."""
+    return Weight(parts=(Part(tensor=tensor, axes=tuple(Axis(dim=dim, size=n) for dim, n in enumerate(shape))),))

@@ -1,0 +1,101 @@
+"""Steps of few tokens, where some linear layers have fused kernels and others do not: each layer goes its own way. The
+tests run in Triton's interpreter: the last one runs this file once more in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from llm import backbones
+
+from seesay.checkpoint import Checkpoint
+from seesay.device import linear as linear_module
+from seesay.llm.kv_cache import KVCache
+from seesay.llm.models.decoder import Decoder, ModelInput
+from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.ops import RowLayout
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+CPU = torch.device("cpu")
+QKV, OUT, GATE_UP, DOWN, HEAD = (100, 60), (60, 60), (176, 60), (60, 88), (160, 60)
+"""Shapes of the weights of a test backbone's layers."""
+
+
+@pytest.mark.skipif(not IS_INTERPRETED, reason="needs the interpreter")
+@pytest.mark.parametrize(
+    "max_rows",
+    [
+        {QKV: 32, DOWN: 32},
+        {OUT: 32, GATE_UP: 32, HEAD: 32},
+        {QKV: 1, OUT: 2, GATE_UP: 32, DOWN: 3},
+    ],
+)
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_layers_without_a_kernel_compute_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, max_rows: dict[tuple[int, int], int], num_tokens: int
+) -> None:
+    from seesay.kernels.few_row_matmul import multiply
+
+    make, used = linear_module.make_product, set()
+
+    def make_with_kernel(weight: torch.Tensor, bias: torch.Tensor | None):
+        shape = tuple(weight.shape)
+
+        def fused(x: torch.Tensor, **options):
+            used.add(shape)
+            return multiply(x, weight, bias, **options)
+
+        limit = max_rows.get(shape, 0)
+        return replace(make(weight, bias), fused=partial(fused) if limit else None, max_fused_rows=limit)
+
+    backbone = backbones.make_backbone("llama", tmp_path)
+    expected = compute(backbone, num_tokens)
+    monkeypatch.setattr(linear_module, "make_product", make_with_kernel)
+    found = compute(backbone, num_tokens)
+    assert used == {shape for shape, limit in max_rows.items() if limit >= num_tokens}
+    assert expected.std() > 0.3
+    torch.testing.assert_close(found, expected, atol=0.05, rtol=0.02)
+
+
+def compute(backbone: backbones.Backbone, num_tokens: int) -> torch.Tensor:
+    """Logits of a row of tokens, in float16, which few-row kernels take."""
+    checkpoint = Checkpoint.load(backbone.path)
+    config = DecoderConfig.from_hf(checkpoint.hf_config())
+    decoder = Decoder.load(
+        checkpoint, config, decoder_name=backbones.decoder_name, device=CPU, dtype=torch.float16
+    )  # fmt: skip
+    cache = KVCache(config, num_blocks=1, block_size=4, device=CPU, dtype=torch.float16)
+    numbers = torch.arange(num_tokens)
+    inputs = ModelInput(
+        input_ids=numbers * 7 + 3,
+        positions=numbers,
+        slot_mapping=numbers,
+        layout=RowLayout(
+            cu_seqlens_q=np.array([0, num_tokens]),
+            kv_lens=np.array([num_tokens]),
+            block_table=np.array([[0]]),
+            block_size=4,
+            num_decode=0,
+        ),
+        faults=torch.zeros(num_tokens),
+    )
+    with torch.inference_mode():
+        return decoder.logits(decoder.forward(inputs, cache.layers)).float()
+
+
+@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED, reason="runs where the tests above cannot")
+def test_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
+    done = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
