@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -38,6 +40,12 @@ def make_message(*parts: str | Image.Image, role: str = "user") -> dict[str, Any
     return {"role": role, "content": content}
 
 
+TEXTS = ("see ", " move, then ", " rest")
+FRAMES = [make_picture(37, 52, seed) for seed in range(6)]
+PICTURE = make_picture(25, 30, 9)
+FPS = 2.0
+
+
 def make_conversations(name: str) -> list[Conversation]:
     """Odd sizes; text before, between and after pictures; pictures in an earlier turn; text alone."""
     conversations = [[make_message("the game is in the frame, " * 5)], [make_message("Frame")]]
@@ -54,6 +62,14 @@ def make_conversations(name: str) -> list[Conversation]:
             ],
         ]
     return conversations
+
+
+def make_video_prompt(name: str) -> Conversation:
+    """A video between texts and beside a picture, given as frames with their rate, or with their number."""
+    rate = {"num_frames": len(FRAMES)} if name == "internvl" else {"fps": FPS}
+    before, between, after = ({"type": "text", "text": text} for text in TEXTS)
+    video, picture = {"type": "video", "video": FRAMES, **rate}, {"type": "image", "image": PICTURE}
+    return [{"role": "user", "content": [before, video, between, picture, after]}]
 
 
 def parse(prompts: Sequence[Any], *configs: GenerationConfig, **options: Any) -> list[GenerationRequest]:
@@ -91,11 +107,23 @@ def loop_of(engine: AsyncEngine) -> EngineLoop:
 @contextmanager
 def held(engine: AsyncEngine) -> Iterator[None]:
     """What is submitted inside is computed only once all of it is prepared, in the order in which that was done."""
-    is_ready = threading.Event()
-    loop_of(engine)._inbox.put(lambda: None if is_ready.wait(60) else pytest.fail("held for 60 s"))
-    yield
-    _wait_until_prepared(engine)
-    is_ready.set()
+    core = engine.core
+    if isinstance(core, EngineLoop):
+        is_ready = threading.Event()
+        core._inbox.put(lambda: None if is_ready.wait(60) else pytest.fail("held for 60 s"))
+        yield
+        _wait_until_prepared(engine)
+        is_ready.set()
+        return
+    from seesay.engine.process.core import ProcessCore  # needs packages that not every machine has
+
+    assert isinstance(core, ProcessCore) and core.pid is not None
+    os.kill(core.pid, signal.SIGSTOP)
+    try:
+        yield
+        _wait_until_prepared(engine)
+    finally:
+        os.kill(core.pid, signal.SIGCONT)
 
 
 def _wait_until_prepared(engine: AsyncEngine) -> None:
@@ -134,6 +162,25 @@ def ask_in_order(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> 
             ids += engine.submit_batch([request], arrived.put)
             _wait_until_prepared(engine)
     return [join(deltas) for deltas in _read(ids, arrived)]
+
+
+def assert_same(answer: Response, other: Response) -> None:
+    """Two answers are the same. Their numbers differ in rounding: a step ends where an embedding is not there yet."""
+    assert answer.error is None and other.error is None
+    for name in ("text", "token_ids", "finish_reason", "input_token_len", "generate_token_len"):
+        assert getattr(answer, name) == getattr(other, name), name
+    for name in ("logits", "last_hidden_state", "pooled"):
+        mine, theirs = getattr(answer, name), getattr(other, name)
+        assert (mine is None) == (theirs is None), name
+        if mine is not None:
+            torch.testing.assert_close(
+                mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+            )
+    assert (answer.logprobs is None) == (other.logprobs is None)
+    for ours, others in zip(answer.logprobs or (), other.logprobs or (), strict=True):
+        assert ours == pytest.approx(others, abs=1e-4)
+    assert answer.usage is not None and other.usage is not None
+    assert answer.usage.media_tokens == other.usage.media_tokens
 
 
 @dataclass(frozen=True)
@@ -180,39 +227,31 @@ def run_transformers(
     return found
 
 
-def run_video_in_transformers(
-    path: Path,
-    texts: tuple[str, str, str],
-    frames: Sequence[Image.Image],
-    picture: Image.Image,
-    *,
-    fps: float,
-    new_tokens: int,
-) -> Expected:
-    """One turn: a text, a video of `frames`, a text, a picture, a text."""
+def run_video_in_transformers(path: Path, *, new_tokens: int) -> Expected:
+    """`make_video_prompt`, with the rate of 2 frames a second."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(path)
     kinds = ({"type": "video"}, {"type": "image"})
-    content: list[dict[str, Any]] = [{"type": "text", "text": texts[0]}]
-    for kind, text in zip(kinds, texts[1:]):
+    content: list[dict[str, Any]] = [{"type": "text", "text": TEXTS[0]}]
+    for kind, text in zip(kinds, TEXTS[1:]):
         content += [kind, {"type": "text", "text": text}]
     prompt = processor.apply_chat_template(
         [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
     )
     bos = processor.tokenizer.bos_token
-    count = len(frames)
+    count = len(FRAMES)
     metadata = {
         "total_num_frames": count,
-        "fps": fps,
+        "fps": FPS,
         "frames_indices": list(range(count)),
-        "duration": count / fps,
+        "duration": count / FPS,
     }
     inputs = processor(
         text=[prompt],
-        images=[picture],
-        videos=[np.stack([np.asarray(frame) for frame in frames])],
+        images=[PICTURE],
+        videos=[np.stack([np.asarray(frame) for frame in FRAMES])],
         video_metadata=[metadata],
         do_sample_frames=False,
         add_special_tokens=bos is None or not prompt.startswith(bos),

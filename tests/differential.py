@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from llm.fake_engine import check_row_table
 from seesay.checkpoint import Checkpoint
 from seesay.config import VisionConfig
 from seesay.encoders.store import Lookup
+from seesay.engine.core import EngineCore
 from seesay.engine.loop import EngineLoop
 from seesay.engine.messages import TokenOutput, TokenRequest
 from seesay.llm.block_pool import BlockPool
@@ -149,7 +151,7 @@ def make_embedding(number: int, rows: int) -> torch.Tensor:
 class Setup:
     """How a loop is configured. max_live: requests in it at the same time. share_left: of the requests, those for whose
     answer nobody waits to the end. few_pictures: all have pictures, of which there are two. rates: of faults.
-    max_step_s: size steps by time, at least 2 prompt tokens; None does not."""
+    max_step_s: size steps by time, at least 2 prompt tokens; None does not. own_process: the loop is in another one."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -164,6 +166,7 @@ class Setup:
     few_pictures: bool = False
     rates: Mapping[str, float] = field(default_factory=lambda: RATES)
     max_step_s: float | None = None
+    own_process: bool = False
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -182,14 +185,14 @@ class Asked:
     final: TokenOutput | None = None
 
 
-class World:
-    """A loop with everything behind it."""
+class Engine:
+    """A loop with everything behind it, and faults in it."""
 
-    def __init__(self, backbone: Backbone, setup: Setup, faults: Faults) -> None:
-        self.setup, self.faults = setup, faults
-        checkpoint = Checkpoint.load(backbone.path)
+    def __init__(self, path: Path, setup: Setup, faults: Faults) -> None:
+        checkpoint = Checkpoint.load(path)
         config = checkpoint.hf_config()
         device = torch.device(setup.device)
+        self.faults = faults
         self.runner = ModelRunner.load(
             checkpoint,
             config.get_text_config(),
@@ -224,18 +227,11 @@ class World:
             vision_config=VisionConfig(max_batch_size=3, embedding_cache_bytes=setup.embedding_bytes),
             is_ahead=setup.is_ahead,
         )
-        self._arrived: queue.SimpleQueue[TokenOutput] = queue.SimpleQueue()
-        self.loop.start(self)
-        inject_into(self.loop, faults)
         self._check_row_table()
-        self._num_asked = 0
 
-    def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
-        for output in outputs:
-            self._arrived.put(output)
-
-    def on_features_wanted(self, request_id: int, item_index: int) -> None:
-        raise AssertionError(f"features of item {item_index} of request {request_id} are wanted: it came with arrays")
+    def inject(self) -> None:
+        """Let faults happen, once the loop was started."""
+        inject_into(self.loop, self.faults)
 
     def _check_row_table(self) -> None:
         """Compare what the runner knows with what the scheduler does, whenever a plan was applied."""
@@ -250,73 +246,6 @@ class World:
                 self.row_problems.append(error)
 
         self.runner.apply = checked_apply  # type: ignore[method-assign]
-
-    def ask(self, questions: Sequence[tuple[Question, int | None]], rng: random.Random) -> dict[int, Asked]:
-        """Ask (question, when to leave) pairs, up to `max_live` at a time, until each has its final delta."""
-        asked: dict[int, Asked] = {}
-        live: dict[int, Asked] = {}
-        left = list(reversed(questions))
-        while left or live:
-            while left and len(live) < self.setup.max_live:
-                one = Asked(*left.pop())
-                streams = one.leaves_after is not None or rng.random() < 0.5
-                request_id = self.submit(one.question, streams=streams)
-                asked[request_id] = live[request_id] = one
-                if one.leaves_after == 0:
-                    self._leave(request_id, one.question, rng)
-            delta = self._arrived.get(timeout=TIMEOUT_S)
-            one = live[delta.request_id]
-            one.token_ids += delta.token_ids
-            if delta.finish_reason is not None:
-                one.final, one.ended_at = delta, time.monotonic()
-                del live[delta.request_id]
-            elif one.leaves_after is not None and len(one.token_ids) >= one.leaves_after:
-                self.loop.abort([delta.request_id])
-        assert self._arrived.empty(), "output after the final delta"
-        return asked
-
-    def submit(self, question: Question, *, streams: bool = False) -> int:
-        """Ask one question. Returns the id of its deltas."""
-        self._num_asked += 1
-        request_id = self._num_asked
-        request = TokenRequest(
-            request_id=request_id,
-            prompt=question.make_prompt(),
-            params=question.params,
-            is_streamed=streams,
-            defers_tokens=not streams,
-        )
-        self.loop.submit([request])
-        return request_id
-
-    def take_delta(self) -> TokenOutput:
-        return self._arrived.get(timeout=TIMEOUT_S)
-
-    def take_final(self, request_id: int) -> TokenOutput:
-        """The final delta of the one request that is live."""
-        while True:
-            delta = self._arrived.get(timeout=TIMEOUT_S)
-            assert delta.request_id == request_id, delta
-            if delta.finish_reason is not None:
-                return delta
-
-    def _leave(self, request_id: int, question: Question, rng: random.Random) -> None:
-        """Abort a request soon; or while its first picture is encoded, and come back when that is over: those who ask
-        for the same picture now do so while the worker's message is on its way."""
-
-        def wait_while(state: Lookup) -> None:
-            deadline = time.monotonic() + 0.01
-            while self.loop.embeddings.store.find(item.hash) is state and time.monotonic() < deadline:
-                time.sleep(0.0001)
-
-        if not question.pictures or rng.random() < 0.5:
-            time.sleep(rng.random() * 0.003)
-            self.loop.abort([request_id])
-            return
-        item = question.make_prompt().items[0]
-        wait_while(Lookup.MISSING)
-        self.loop.abort([request_id])
-        wait_while(Lookup.IN_FLIGHT)
 
     def settle(self) -> None:
         """Wait until the loop has taken all that was sent to it, and most likely made a step."""
@@ -348,8 +277,128 @@ class World:
         for problem in problems + self.row_problems:
             raise problem
 
+
+class World:
+    """An engine, in this process or in one of its own, and those who ask it."""
+
+    def __init__(self, backbone: Backbone, setup: Setup, faults: Faults) -> None:
+        self.setup, self.faults = setup, faults
+        self._arrived: queue.SimpleQueue[TokenOutput] = queue.SimpleQueue()
+        self._num_asked = 0
+        if setup.own_process:
+            from differential_engine import start_process
+
+            self.core: EngineCore = start_process(backbone.path, setup, faults)
+            self.core.start(self)
+            return
+        self.engine = Engine(backbone.path, setup, faults)
+        self.core = self.engine.loop
+        self.core.start(self)
+        self.engine.inject()
+
+    @property
+    def loop(self) -> EngineLoop:
+        return self.engine.loop
+
+    @property
+    def runner(self) -> ModelRunner:
+        return self.engine.runner
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.engine.scheduler
+
+    def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+        for output in outputs:
+            self._arrived.put(output)
+
+    def on_features_wanted(self, request_id: int, item_index: int) -> None:
+        raise AssertionError(f"features of item {item_index} of request {request_id} are wanted: it came with arrays")
+
+    def ask(self, questions: Sequence[tuple[Question, int | None]], rng: random.Random) -> dict[int, Asked]:
+        """Ask (question, when to leave) pairs, up to `max_live` at a time, until each has its final delta."""
+        asked: dict[int, Asked] = {}
+        live: dict[int, Asked] = {}
+        left = list(reversed(questions))
+        while left or live:
+            while left and len(live) < self.setup.max_live:
+                one = Asked(*left.pop())
+                streams = one.leaves_after is not None or rng.random() < 0.5
+                request_id = self.submit(one.question, streams=streams)
+                asked[request_id] = live[request_id] = one
+                if one.leaves_after == 0:
+                    self._leave(request_id, one.question, rng)
+            delta = self._arrived.get(timeout=TIMEOUT_S)
+            one = live[delta.request_id]
+            one.token_ids += delta.token_ids
+            if delta.finish_reason is not None:
+                one.final, one.ended_at = delta, time.monotonic()
+                del live[delta.request_id]
+            elif one.leaves_after is not None and len(one.token_ids) >= one.leaves_after:
+                self.core.abort([delta.request_id])
+        assert self._arrived.empty(), "output after the final delta"
+        return asked
+
+    def submit(self, question: Question, *, streams: bool = False) -> int:
+        """Ask one question. Returns the id of its deltas."""
+        self._num_asked += 1
+        request_id = self._num_asked
+        request = TokenRequest(
+            request_id=request_id,
+            prompt=question.make_prompt(),
+            params=question.params,
+            is_streamed=streams,
+            defers_tokens=not streams,
+        )
+        self.core.submit([request])
+        return request_id
+
+    def take_delta(self) -> TokenOutput:
+        return self._arrived.get(timeout=TIMEOUT_S)
+
+    def take_final(self, request_id: int) -> TokenOutput:
+        """The final delta of the one request that is live."""
+        while True:
+            delta = self._arrived.get(timeout=TIMEOUT_S)
+            assert delta.request_id == request_id, delta
+            if delta.finish_reason is not None:
+                return delta
+
+    def _leave(self, request_id: int, question: Question, rng: random.Random) -> None:
+        """Abort a request soon; or while its first picture is encoded, and come back when that is over: those who ask
+        for the same picture now do so while the worker's message is on its way."""
+
+        def wait_while(state: Lookup) -> None:
+            deadline = time.monotonic() + 0.01
+            while self.loop.embeddings.store.find(item.hash) is state and time.monotonic() < deadline:
+                time.sleep(0.0001)
+
+        if self.setup.own_process or not question.pictures or rng.random() < 0.5:
+            time.sleep(rng.random() * 0.003)
+            self.core.abort([request_id])
+            return
+        item = question.make_prompt().items[0]
+        wait_while(Lookup.MISSING)
+        self.loop.abort([request_id])
+        wait_while(Lookup.IN_FLIGHT)
+
+    def settle(self) -> None:
+        """Wait until the loop has taken all that was sent to it, and most likely made a step."""
+        self.engine.settle()
+
+    def check_idle(self) -> None:
+        """Everything was given back, and all invariants hold. A process is ended for that, and tells what it saw."""
+        if not self.setup.own_process:
+            self.engine.check_idle()
+            return
+        from differential_engine import read_report
+
+        self.core.close()
+        found = read_report(self.faults)
+        assert not found, found
+
     def close(self) -> None:
-        self.loop.close()
+        self.core.close()
 
 
 def check_answers(asked: Mapping[int, Asked], alone: Mapping[Question, Asked], faults: Faults) -> None:

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seesay.engine.loop import EngineLoop
@@ -39,13 +40,15 @@ class Faults:
     """What goes wrong, and how often: probabilities by name.
 
     Those may end with an error that were alone in a step that failed (`blamed`), or waited for a picture when the tower
-    failed on it alone (`failed_pictures`: which, and when); nobody else may.
+    failed on it alone (`failed_pictures`: which, and when); nobody else may. `report`: the file in which an engine
+    process says which these were, when it ends.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     blamed: set[int] = field(default_factory=set)
     failed_pictures: list[tuple[int, float]] = field(default_factory=list)
+    report: Path | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,4 +23,4 @@ def hang_once(worker: EncoderWorker, *arguments: Any) -> None:
 
 if __name__ == "__main__":
     EncoderWorker._check_kind = hang_once  # type: ignore[method-assign]
-    sys.exit(child.main())
+    child.run()

@@ -1,5 +1,6 @@
 """Random requests through the real loop, beside each other, aborted and with faults: each answer is that of the request
-alone. A short run by default; `pytest tests/test_differential.py --requests 20000` is a long one."""
+alone. The loop is a thread, or a process of its own. A short run by default; `pytest tests/test_differential.py
+--requests 20000` is a long one."""
 
 from __future__ import annotations
 
@@ -31,6 +32,10 @@ SETUPS = {
         few_pictures=True,
         max_live=2,
         rates={**RATES, "encode": 0.4, "slow tower": 1.0, "late message": 1.0},
+    ),
+    "process": Setup(own_process=True, num_blocks=30, chunk=24),
+    "process, ahead, host": Setup(
+        own_process=True, is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000
     ),
 }
 cuda = pytest.param(
@@ -86,6 +91,9 @@ def test_answers_equal_those_of_the_request_alone(
     alone: dict[Question, Asked],
     pytestconfig: pytest.Config,
 ) -> None:
+    if SETUPS[name].own_process:
+        pytest.importorskip("msgspec")
+        pytest.importorskip("zmq")
     num_requests = (pytestconfig.getoption("requests") or DEFAULT_REQUESTS) // len(SETUPS)
     seed = list(SETUPS).index(name)
     rng = random.Random(seed)
@@ -101,6 +109,6 @@ def test_answers_equal_those_of_the_request_alone(
         world.check_idle()
     finally:
         world.close()
-    print(f"{name}: {len(asked)} requests, faults {faults.counts}, {world.scheduler.stats()}")
+    print(f"{name}: {len(asked)} requests, faults {faults.counts}, {world.core.stats()}")
     check_answers(asked, alone, faults)
     assert len(asked) == num_requests and (faults.counts or num_requests < 100)

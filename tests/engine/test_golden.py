@@ -1,13 +1,16 @@
 """The whole stream against Transformers: every family and backbone, in float32, through the engine.
 
 Alone, batched, chunked into 7-token pieces, one step ahead, preempted in the middle and a second time from the cache:
-the same logits and the same 32 greedy tokens as Transformers computes in one piece.
+the same logits and the same 32 greedy tokens as Transformers computes in one piece. An engine in a thread does one of
+these at a time; an engine process, of which each model has one, does all of them at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,12 @@ from asking import (
     Expected,
     ask,
     ask_in_order,
+    assert_same,
     loop_of,
     make_conversations,
     make_message,
     make_picture,
+    make_video_prompt,
     parse,
     run_transformers,
     run_video_in_transformers,
@@ -36,6 +41,14 @@ NEW_TOKENS = 32
 SHORT_LIMIT = 40
 """Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""
 TOLERANCE = 1e-4
+VIDEO_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "internvl")
+IN_A_PROCESS = ("llama", "phi3_longrope", *FAMILIES)
+"""Every family: text with and without a place at which all is computed again, and each kind of media."""
+FORMS = ("thread", "process")
+_forms = [(name, form) for name in (*BACKBONES, *FAMILIES) for form in FORMS[: 1 + (name in IN_A_PROCESS)]]
+BOTH_FORMS = pytest.mark.parametrize(("case", "open_engine"), _forms, indirect=True)
+PROCESS_FORM = pytest.mark.parametrize(("case", "open_engine"), [(n, "process") for n in IN_A_PROCESS], indirect=True)
+OpenEngine = Callable[..., AbstractContextManager[AsyncEngine]]
 
 
 @dataclass(frozen=True)
@@ -44,12 +57,46 @@ class Case:
     path: Path
     expected: list[Expected]
 
+    @property
+    def tight_blocks(self) -> dict[str, int]:
+        """Options for a cache that holds hardly more than the longest conversation, in small blocks."""
+        longest = max(len(expected.input_ids) for expected in self.expected) + NEW_TOKENS
+        return {"block_size": 4, "num_gpu_blocks": -(-longest // 4) + 2}
+
+    @property
+    def all_at_once(self) -> dict[str, Any]:
+        """Options for short chunks, steps planned ahead, a cache that is too small, and blocks on the host."""
+        options = {"max_prefill_token_num": 7, "async_scheduling": True, "num_cpu_blocks": 500, **self.tight_blocks}
+        options["num_gpu_blocks"] += 8 if self.name in VIDEO_FAMILIES else 0  # the prompt with a video is the longest
+        return options
+
 
 @pytest.fixture(scope="module", params=(*BACKBONES, *FAMILIES))
 def case(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Case:
     name = request.param
     path = tiny_checkpoint(name)
     return Case(name, path, run_transformers(path, name, new_tokens=NEW_TOKENS))
+
+
+@pytest.fixture(scope="module")
+def engine_process(case: Case) -> Iterator[AsyncEngine]:
+    """The one engine process of a model."""
+    with build(case, engine_process=True, **case.all_at_once) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def open_engine(request: pytest.FixtureRequest, case: Case) -> OpenEngine:
+    """`open_engine(**options)`: an engine with these options, or the model's engine process with empty caches."""
+    if request.param == "thread":
+        return partial(build, case)
+    engine: AsyncEngine = request.getfixturevalue("engine_process")
+
+    def reset(**_options: Any) -> AbstractContextManager[AsyncEngine]:
+        engine.reset_caches()
+        return nullcontext(engine)
+
+    return reset
 
 
 def make_requests(case: Case, **options: Any) -> list[GenerationRequest]:
@@ -69,8 +116,9 @@ def build(case: Case, **options: Any) -> AsyncEngine:
     return AsyncEngine(str(case.path), backend_config=EngineConfig(device_type="cpu", **options))
 
 
-def test_logits_equal_transformers(case: Case) -> None:
-    with build(case, block_size=16) as engine:
+@BOTH_FORMS
+def test_logits_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
+    with open_engine(block_size=16) as engine:
         for index, request in enumerate(make_requests(case, output_logits="all")):
             output = ask(engine, [request])[0]
             expected = case.expected[index]
@@ -81,8 +129,9 @@ def test_logits_equal_transformers(case: Case) -> None:
             assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
 
 
-def test_alone_and_from_the_cache(case: Case) -> None:
-    with build(case, block_size=4) as engine:
+@BOTH_FORMS
+def test_alone_and_from_the_cache(case: Case, open_engine: OpenEngine) -> None:
+    with open_engine(block_size=4) as engine:
         requests = make_requests(case)
         check(case, [ask(engine, [request])[0] for request in requests])
         again = [ask(engine, [request])[0] for request in requests]
@@ -110,42 +159,78 @@ def test_chunked_into_seven_tokens(case: Case) -> None:
 
 
 def test_preempted_in_the_middle(case: Case) -> None:
-    longest = max(len(expected.input_ids) for expected in case.expected) + NEW_TOKENS
-    num_blocks = -(-longest // 4) + 2
     for caching in (True, False):
-        options = {"num_gpu_blocks": num_blocks, "enable_prefix_caching": caching, "async_scheduling": not caching}
-        with build(case, block_size=4, **options) as engine:
+        options = {"enable_prefix_caching": caching, "async_scheduling": not caching, **case.tight_blocks}
+        with build(case, **options) as engine:
             check(case, ask_in_order(engine, make_requests(case)))
             assert loop_of(engine).stats().total_preemptions > 0, "the cache was meant to be too small"
 
 
 @pytest.mark.parametrize("is_ahead", (False, True))
 def test_kept_on_the_host(case: Case, is_ahead: bool) -> None:
+    with build(case, num_cpu_blocks=500, async_scheduling=is_ahead, **case.tight_blocks) as engine:
+        outputs = check_kept_on_host(case, engine)
+        stats = engine.stats()
+    once = sum(output.usage.prompt_tokens + 2 * NEW_TOKENS for output in outputs if output.usage)
+    partial_blocks = 4 * (len(outputs) + stats.total_preemptions)
+    outgrown = SHORT_LIMIT + 1 if case.name == "phi3_longrope" else 0  # once: the second time they are known
+    assert stats.total_step_tokens <= once + partial_blocks + outgrown, "something was computed again"
+
+
+@PROCESS_FORM
+def test_a_process_does_all_of_this_at_once(case: Case, open_engine: OpenEngine) -> None:
+    with open_engine() as engine:
+        check_kept_on_host(case, engine)
+
+
+def make_various_requests(name: str) -> list[GenerationRequest]:
+    """All kinds of outputs, sampling options and media that the family takes."""
+    greedy = {"max_new_tokens": 12, "ignore_eos": True}
+    first, *others = make_conversations(name)
+    requests = parse([first], output_last_hidden_state="all", output_logits="all", **greedy)
+    requests += parse(others, logprobs=3, output_logits="generation", **greedy)
+    if name in VIDEO_FAMILIES:
+        requests += parse([make_video_prompt(name)], output_last_hidden_state="generation", **greedy)
+    sampled = {"do_sample": True, "temperature": 0.9, "top_k": 20, "max_new_tokens": 20}
+    for seed in (5, 6, 7):
+        requests += parse(
+            [others[-1]], random_seed=seed, presence_penalty=0.5, logit_bias={9: 3.0, 11: -4.0}, **sampled
+        )
+    requests += parse(["until"], stop_token_ids=[7, 9], bad_token_ids=[3], min_new_tokens=2, **greedy)
+    return [*requests, *(replace(request, streams=False) for request in requests[:2])]
+
+
+@PROCESS_FORM
+def test_both_forms_answer_alike(case: Case, open_engine: OpenEngine) -> None:
+    with open_engine() as engine, build(case, **case.all_at_once) as other:
+        for request in make_various_requests(case.name):
+            [answer], [expected] = ask(engine, [request]), ask(other, [request])
+            assert_same(answer, expected)
+
+
+def check_kept_on_host(case: Case, engine: AsyncEngine) -> list[Response]:
     """With a cache that holds hardly one of them, everything is found again: by the preempted and by those who ask a
     second time."""
-    longest = max(len(expected.input_ids) for expected in case.expected) + NEW_TOKENS
-    options = {"num_gpu_blocks": -(-longest // 4) + 2, "num_cpu_blocks": 500, "async_scheduling": is_ahead}
-    with build(case, block_size=4, **options) as engine:
-        for is_known in (False, True):
-            outputs = ask_in_order(engine, make_requests(case))
-            check(case, outputs)
-            for output in outputs:
-                assert output.usage is not None
-                cacheable = (output.usage.prompt_tokens - 1) // 4 * 4
-                assert not is_known or output.usage.cached_tokens == cacheable > 0
-        stats = engine.stats()
-        assert stats.total_preemptions > 0 and stats.total_host_kv_loads > 0
-        assert 0 < stats.num_used_host_kv_blocks <= stats.num_host_kv_blocks == 500
-        once = sum(output.usage.prompt_tokens + 2 * NEW_TOKENS for output in outputs if output.usage)
-        partial_blocks = 4 * (len(outputs) + stats.total_preemptions)
-        outgrown = SHORT_LIMIT + 1 if case.name == "phi3_longrope" else 0  # once: the second time they are known
-        assert stats.total_step_tokens <= once + partial_blocks + outgrown, "something was computed again"
+    before = engine.stats()
+    for is_known in (False, True):
+        outputs = ask_in_order(engine, make_requests(case))
+        check(case, outputs)
+        for output in outputs:
+            assert output.usage is not None
+            cacheable = (output.usage.prompt_tokens - 1) // 4 * 4
+            assert not is_known or output.usage.cached_tokens == cacheable > 0
+    stats = engine.stats()
+    assert stats.total_preemptions > before.total_preemptions
+    assert stats.total_host_kv_loads > before.total_host_kv_loads
+    assert 0 < stats.num_used_host_kv_blocks <= stats.num_host_kv_blocks == 500
+    return outputs
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_typed_image_token_moves_nothing(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("case", FAMILIES, indirect=True)
+@pytest.mark.parametrize("open_engine", FORMS, indirect=True)
+def test_typed_image_token_moves_nothing(open_engine: OpenEngine) -> None:
     """The literal spelling of the family's marker in a user's text stays text: the picture stays where it is."""
-    with AsyncEngine(str(tiny_checkpoint(name)), backend_config=EngineConfig(device_type="cpu")) as engine:
+    with open_engine() as engine:
         picture = make_picture(40, 30, 7)
         marker = next(iter(engine.family.markers.values()))
         conversations = [[make_message(f"a{typed}b", picture, "c")] for typed in ("", marker)]
@@ -157,27 +242,14 @@ def test_typed_image_token_moves_nothing(name: str, tiny_checkpoint: Callable[[s
         assert alone.usage.media_tokens == 0
 
 
-@pytest.mark.parametrize("name", ("qwen2_vl", "qwen2_5_vl", "internvl"))
-def test_videos_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
-    """A video between texts and beside a picture, given as frames with their rate."""
-    path = tiny_checkpoint(name)
-    frames = [make_picture(37, 52, seed) for seed in range(6)]
-    picture = make_picture(25, 30, 9)
-    texts = ("see ", " move, then ", " rest")
-    expected = run_video_in_transformers(path, texts, frames, picture, fps=2.0, new_tokens=NEW_TOKENS)
-    content = [
-        {"type": "text", "text": texts[0]},
-        {"type": "video", "video": frames, "fps": 2.0},
-        {"type": "text", "text": texts[1]},
-        {"type": "image", "image": picture},
-        {"type": "text", "text": texts[2]},
-    ]
-    if name == "internvl":
-        content[1] = {"type": "video", "video": frames, "num_frames": len(frames)}
-    config = EngineConfig(device_type="cpu", block_size=16, max_prefill_token_num=50)
-    with AsyncEngine(str(path), backend_config=config) as engine:
+@pytest.mark.parametrize("case", VIDEO_FAMILIES, indirect=True)
+@pytest.mark.parametrize("open_engine", FORMS, indirect=True)
+def test_videos_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
+    prompt = make_video_prompt(case.name)
+    expected = run_video_in_transformers(case.path, new_tokens=NEW_TOKENS)
+    with open_engine(block_size=16, max_prefill_token_num=50) as engine:
         requests = parse(
-            [[{"role": "user", "content": content}]],
+            [prompt],
             max_new_tokens=NEW_TOKENS,
             min_new_tokens=NEW_TOKENS,
             output_logits="all",

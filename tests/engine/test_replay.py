@@ -6,6 +6,7 @@ get: plans, embeddings, and when steps are launched, sampled and collected.
 
 from __future__ import annotations
 
+import itertools
 import queue
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,24 +14,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import ask, ask_in_order, held, make_conversations, parse
+from asking import FAMILIES, ask, ask_in_order, held, make_conversations, make_video_prompt, parse
 from llm.eager_graphs import record_eagerly
 
+from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.plan_codec import decode_plan, encode_plan
 from seesay.llm.runner import ModelRunner
-from seesay.values import GenerationRequest, OutputDelta
+from seesay.values import GenerationRequest, Modality, OutputDelta
+from seesay.vl.registry import find_family, list_families
 
-MODELS = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl")
-"""Plain text; a sliding window of 32; frequencies that change at 40 tokens; pictures."""
+TEXT_MODELS = ("llama", "mistral", "phi3_longrope")
+"""Plain text; a sliding window of 32; frequencies that change at 40 tokens."""
 SETUPS: Mapping[str, Mapping[str, Any]] = {
     "chunks and prefixes": {"max_prefill_token_num": 7},
     "preemption": {"enable_prefix_caching": False},
     "host": {"num_cpu_blocks": 500},
 }
 TIGHT = ("preemption", "host")
+RUNS = [
+    *itertools.product((*TEXT_MODELS, "qwen2_5_vl"), SETUPS, (False, True)),
+    *((name, setup, setup == "host") for name in FAMILIES if name != "qwen2_5_vl" for setup in TIGHT),
+]
+"""(model, setup, whether steps are launched ahead): every family is here, as each has places and positions of its own
+for its media."""
 NEW_TOKENS = 24
 SAMPLING: tuple[Mapping[str, Any], ...] = (
     {},
@@ -135,9 +144,13 @@ def ask_and_leave(engine: AsyncEngine, requests: list[GenerationRequest]) -> Non
             engine.abort(delta.request_id)
 
 
-@pytest.mark.parametrize("is_ahead", [False, True])
-@pytest.mark.parametrize("setup", SETUPS)
-@pytest.mark.parametrize("name", MODELS)
+def test_every_family_is_replayed(tiny_checkpoint: Callable[[str], Path]) -> None:
+    names = {name for name, _, _ in RUNS}
+    replayed = {find_family(Checkpoint.load(tiny_checkpoint(name)).architecture) for name in names}
+    assert replayed == set(list_families().values())
+
+
+@pytest.mark.parametrize(("name", "setup", "is_ahead"), RUNS)
 def test_a_second_runner_samples_the_same_from_plans_as_bytes(
     name: str,
     setup: str,
@@ -155,7 +168,7 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
     monkeypatch.setattr(ModelRunner, "load", load_three)
     options: dict[str, Any] = {"device_type": "cpu", "block_size": 4, "async_scheduling": is_ahead, **SETUPS[setup]}
     if setup in TIGHT:
-        options["num_gpu_blocks"] = 50 if name == "qwen2_5_vl" else 32
+        options["num_gpu_blocks"] = 50 if name in FAMILIES else 32
     tape = Tape()
     with AsyncEngine(str(tiny_checkpoint(name)), backend_config=EngineConfig(**options)) as engine:
         first, *followers = runners
@@ -165,7 +178,10 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
             num_host_slots = options.get("num_cpu_blocks", 0)
             runner.allocate_cache(num_blocks=first.num_blocks, share=0.5, num_host_slots=num_host_slots)
         graph_steps = record_eagerly(followers[1], monkeypatch)
-        asked = parse(make_conversations(name), max_new_tokens=NEW_TOKENS, ignore_eos=True)
+        conversations = make_conversations(name)
+        if Modality.VIDEO in engine.family.markers:
+            conversations.append(make_video_prompt(name))
+        asked = parse(conversations, max_new_tokens=NEW_TOKENS, ignore_eos=True)
         requests = []
         for index in range(max(len(asked), len(SAMPLING))):
             request, sampling = asked[index % len(asked)], SAMPLING[index % len(SAMPLING)]

@@ -6,9 +6,10 @@ Its first message is what to load. It makes no text, and ends with its parent.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from seesay.engine.process import kinds
 from seesay.engine.process.link import Link, LinkClosedError
@@ -79,5 +80,14 @@ def _send_logs(link: ToFront, level: int) -> None:
     logger.propagate = False
 
 
+def run() -> NoReturn:
+    """End the process with the status of `main`. It does not take the interpreter down, which would take longer than a
+    second with all of torch in it: the kernel frees what is left."""
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()
