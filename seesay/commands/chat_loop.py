@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -13,16 +12,10 @@ from pathlib import Path
 
 from seesay.commands.advice import suggest
 from seesay.commands.answering import Answerer, Counts
-from seesay.commands.conversation import (
-    Attachment,
-    Conversation,
-    Kind,
-    Turn,
-    to_path,
-)
+from seesay.commands.conversation import Attachment, Conversation, Kind, Turn
+from seesay.commands.dropped_files import kind_of, split_dropped, split_paths
 from seesay.commands.terminal import Terminal
 from seesay.errors import SeesayError
-from seesay.values import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 PROMPT = "you> "
 _MAX_COMPLETIONS = 100
@@ -82,8 +75,11 @@ class ChatLoop:
         if not text:
             return
         try:
-            if files := self._dropped_files(text):
+            files, question = split_dropped(text) if self._terminal.is_interactive else ([], text)
+            if files:
                 self._attach(files)
+                if question:
+                    self.ask(Turn(text=question, media=self.conversation.take_attached()))
             elif text.startswith("/") and not text.startswith("//"):
                 self._take_slash(text)
             else:
@@ -104,7 +100,7 @@ class ChatLoop:
                 self.take(rest)
         elif rest:  # a text of several lines that happens to begin with a slash
             self.ask(Turn(text=text, media=self.conversation.take_attached()))
-        elif "/" in name or name.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES):
+        elif "/" in name or kind_of(name) is not None:
             self._attach([first])  # reports that the file does not exist
         else:
             near = suggest(f"/{name}", [f"/{known}" for known in ACTIONS])
@@ -177,27 +173,15 @@ class ChatLoop:
 
     # --- attachments ------------------------------------------------------------------------------------------------
 
-    def _dropped_files(self, text: str) -> list[str]:
-        """Return the paths in a line that holds nothing but media files. Terminals type such a line when files are
-        dropped on them."""
-        if not self._terminal.is_interactive or not text.lower().rstrip("'\" ").endswith(
-            IMAGE_SUFFIXES + VIDEO_SUFFIXES
-        ):
-            return []
-        paths = _split(text)
-        if all(path[:8].lower() == "file:///" for path in paths):
-            return paths  # not a question; a missing file is reported
-        return paths if all(_kind_of(path) and Path(to_path(path)).expanduser().is_file() for path in paths) else []
-
     def _attach(self, sources: Sequence[str], kind: Kind | None = None) -> None:
-        found = [Attachment.read(kind or _kind_of(source) or "image", source) for source in sources]
+        found = [Attachment.read(kind or kind_of(source) or "image", source) for source in sources]
         self.conversation.attached += found
         for attachment in found:
             self._terminal.aside(f"[{attachment.kind} {attachment.name}: attached to your next message]")
 
     def _attach_kind(self, kind: Kind, argument: str) -> None:
         if argument:
-            self._attach(_split(argument), kind)
+            self._attach(split_paths(argument), kind)
             return
         waiting = [f"{a.kind} {a.name}" for a in self.conversation.attached]
         self._terminal.notice(
@@ -281,7 +265,7 @@ class ChatLoop:
         if not argument:
             self._fail("usage: /save FILE (.json can be loaded again; any other suffix writes Markdown)")
             return
-        path = Path(_split(argument)[0]).expanduser()
+        path = Path(split_paths(argument)[0]).expanduser()
         self.conversation.save(path)
         self._terminal.aside(f"[saved {_count(self.conversation.turns)} in {path}]")
 
@@ -289,7 +273,7 @@ class ChatLoop:
         if not argument:
             self._fail("usage: /load FILE (a .json file written by /save)")
             return
-        self.conversation.load(Path(_split(argument)[0]).expanduser())
+        self.conversation.load(Path(split_paths(argument)[0]).expanduser())
         self._failed = None
         self._terminal.aside(f"[loaded {_count(self.conversation.turns)}]")
 
@@ -390,23 +374,6 @@ class _Meter:
             if seconds > 0 and counts.completion_tokens > 1:
                 parts.append(f"{(counts.completion_tokens - 1) / seconds:.0f} tokens/s")
         return f"[{', '.join(parts)}]"
-
-
-def _split(text: str) -> list[str]:
-    """Return the paths in a line: quoted as in a shell, or a single path with unquoted spaces."""
-    if Path(text).expanduser().is_file():
-        return [text]
-    try:
-        return shlex.split(text) or [text]
-    except ValueError:
-        return [text]
-
-
-def _kind_of(path: str) -> Kind | None:
-    name = path.partition("?")[0].lower()
-    if name.endswith(VIDEO_SUFFIXES):
-        return "video"
-    return "image" if name.endswith(IMAGE_SUFFIXES) else None
 
 
 def _count(turns: Sequence[Turn]) -> str:

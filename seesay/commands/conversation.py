@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import unquote, urlsplit
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
@@ -80,10 +79,13 @@ class Attachment:
 
 
 def to_path(source: str) -> str:
-    """Return the path in a file URL. Anything else is returned unchanged."""
-    if source[:7].lower() != "file://":
+    """Return the path in a file URL. Anything else is returned unchanged. Raises RequestError for a URL that names no
+    path of this machine."""
+    if source[:5].lower() != "file:":
         return source
-    return unquote(urlsplit(source).path) or source
+    from seesay.processors.media.sources import path_of_url
+
+    return str(path_of_url(source))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -167,6 +167,46 @@ def test_dropped_files_are_attached(picture: Path) -> None:
     assert len(Chat(f"'{picture}'", at_terminal=False).turns) == 1
 
 
+def test_dropped_files_in_front_of_a_text(picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    escaped = str(picture).replace(" ", "\\ ")
+    monkeypatch.chdir(picture.parent)
+    for path in (f"'{picture}'", f'"{picture}"', escaped, picture.as_uri(), "'red square.png'"):
+        [turn] = Chat(f"{path} what is this?").loop.conversation.turns
+        assert turn.text == "what is this?"
+        assert [Path(found.source).name for found in turn.media] == ["red square.png"], path
+    [turn] = Chat(f"'{picture}' {escaped} which one isn't red?").loop.conversation.turns
+    assert turn.text == "which one isn't red?" and len(turn.media) == 2
+    assert Chat("'/no such.png' what is this?").turns == []
+    assert "cannot read '/no such.png': no such file" in Chat("'/no such.png' what is this?").shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "square.png or red.png?",
+        "'/etc' is what?",
+        "'gone.png' is what?",
+        "//a.png is what?",
+        "it's '/a.png'",
+        "' /a.png",
+    ],
+)
+def test_other_lines_are_questions(line: str, picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(picture.parent)
+    picture.rename("square.png")
+    [turn] = Chat(line).loop.conversation.turns
+    assert turn.text == line.removeprefix("/") and turn.media == ()
+
+
+def test_a_file_url_of_another_machine_is_refused(picture: Path) -> None:
+    for line in ("file://elsewhere/x.png", "/image file://elsewhere/x.png", "file://elsewhere/x.png what is this?"):
+        chat = Chat(line)
+        assert "the host of a file URL must be empty or localhost, got 'elsewhere'" in chat.shown, line
+        assert chat.turns == [] and chat.loop.conversation.attached == []
+    chat = Chat(f"file://localhost{picture.as_uri()[7:]}")
+    assert [found.source for found in chat.loop.conversation.attached] == [str(picture)]
+
+
 def test_undo() -> None:
     chat = Chat("one", "two", "three", "/undo 2", "/undo x")
     assert chat.turns == [("one", "answer 1")]

@@ -62,7 +62,7 @@ def read_source(source: Any, allowance: Allowance) -> bytes | Path:
     if source[:5].lower() == "data:":
         return _read_data_url(source, allowance)
     if source[:5].lower() == "file:":
-        return _open_file(_path_of_url(source), allowance)
+        return _open_file(path_of_url(source), allowance)
     if _SCHEME.match(source) is not None:
         return fetch(source.strip(), allowance)
     return _read_text(source, allowance)
@@ -171,13 +171,19 @@ def _read_text(text: str, allowance: Allowance) -> bytes | Path:
 # --- local files -----------------------------------------------------------------------------------------------------
 
 
-def _path_of_url(url: str) -> Path:
-    """Return the path that a file URL of this machine names."""
+def path_of_url(url: str) -> Path:
+    """Return the path that a file URL names. Raises RequestError if it names another machine or no absolute path."""
     try:
         parts = urlsplit(url)
     except ValueError:
         parts = None
-    if parts is None or parts.netloc.lower() not in ("", "localhost") or not parts.path.startswith("/"):
+    if parts is not None and parts.netloc.lower() not in ("", "localhost"):
+        raise RequestError(
+            ErrorCode.INVALID_MEDIA,
+            f"the host of a file URL must be empty or localhost, got {parts.netloc[:80]!r}: files of other machines "
+            "are not read",
+        )
+    if parts is None or not parts.path.startswith("/"):
         raise RequestError(
             ErrorCode.INVALID_MEDIA, f"a file URL must have the form file:///path/to/file, got {url[:40]!r}"
         )

@@ -44,8 +44,11 @@ def test_file_urls_follow_the_rules_of_paths(png_file):
     for url in ("file:///etc/passwd", "file:/etc/shadow", "FILE:///nowhere"):
         error = refusal(url, SERVER)
         assert error.code is ErrorCode.MEDIA_FORBIDDEN and "local paths are not read here" in error.message
-    for url in ("file://elsewhere/x.png", "file:x.png", "file://"):
+    for url in ("file:x.png", "file://", "file://[x"):
         assert "must have the form file:///path/to/file" in refusal(url).message
+    for url in ("file://elsewhere/x.png", "FILE://elsewhere/x.png", "file://elsewhere"):
+        message = refusal(url).message
+        assert "the host of a file URL must be empty or localhost, got 'elsewhere'" in message
 
 
 # --- a folder that confines local files ----------------------------------------------------------------------------
