@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -51,6 +52,15 @@ class MediaPlace:
         """Return the path of the option `param`, or of the source if the part has no such option."""
         key = None if param is None else self.keys.get(param)
         return self.source if key is None else f"{self.parent}.{key[:60]}"
+
+
+_PART_PLACE = re.compile(r"messages\[(\d{1,9})\]\.content\[(\d{1,9})\](?:\.\w+(?:\[\d+\])?)*:\s*")
+
+
+def split_place(message: str) -> tuple[tuple[int, int] | None, str]:
+    """Return ((index of the message, index of its part) that an error's message begins with, the rest of it)."""
+    place = _PART_PLACE.match(message)
+    return (None, message) if place is None else ((int(place[1]), int(place[2])), message[place.end() :])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from seesay.commands.conversation import Attachment, Conversation, Kind, Turn
 from seesay.commands.dropped_files import kind_of, split_dropped, split_paths
 from seesay.commands.terminal import Terminal
 from seesay.errors import SeesayError
+from seesay.values import split_place
 
 PROMPT = "you> "
 _MAX_COMPLETIONS = 100
@@ -163,13 +164,23 @@ class ChatLoop:
         self._terminal.error(self._adapt(self._name_files(message)))
 
     def _name_files(self, message: str) -> str:
-        """Put file names into an error message. The request carried the files as data URLs, so the message has only
-        their lengths."""
+        """Put file names into an error message of a request: the request carried the files as data URLs, and nobody who
+        chats knows the places in it."""
         asked = [turn for turn in (*self.conversation.turns, self._failed) if turn is not None]
         for attachment in (attachment for turn in asked for attachment in turn.media):
             if attachment.source != attachment.url:
                 message = message.replace(f"data URL of {len(attachment.url)} characters", repr(attachment.name))
-        return message
+        place, text = split_place(message)
+        if place is None:
+            return message
+        name = self._find_name(asked, *place)
+        return text if name is None or name in text else f"{name}: {text}"
+
+    def _find_name(self, turns: Sequence[Turn], message_index: int, part_index: int) -> str | None:
+        """Return the name of the attachment at a place in the request of `turns`."""
+        index = (message_index - (1 if self.conversation.system else 0)) // 2
+        media = turns[index].media if 0 <= index < len(turns) else ()
+        return repr(media[part_index].name) if part_index < len(media) else None
 
     # --- attachments ------------------------------------------------------------------------------------------------
 

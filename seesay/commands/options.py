@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,21 +46,6 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 port = whole(0, 65535)
-
-
-def warn_of_strangers(host: str, served: str, advice: str) -> None:
-    """Warn on stderr if a service without API keys can be reached from other machines."""
-    try:
-        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = False  # '' is all addresses
-    if not is_local:
-        print(
-            f"seesay: warning: {served} at {host or '0.0.0.0'} requires no key: "
-            f"anyone who can reach this machine can use it; {advice}",
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 def add_model(parser: argparse.ArgumentParser, *, metavar: str = "MODEL", help: str = _MODEL_HELP) -> None:

@@ -41,7 +41,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from seesay.ui.app import run_webui
 
     backend_config = options.make_engine_config(arguments)
-    options.warn_of_strangers(arguments.server_name, "the WebUI", "put it behind a proxy that authenticates users")
     run_webui(
         arguments.model_path,
         server_name=arguments.server_name,

@@ -242,13 +242,11 @@ def _ssl_files() -> tuple[str, str]:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = make_settings(arguments)
-    if not settings.api_keys:
-        options.warn_of_strangers(settings.host, "the API", _ADVICE)
     backend_config = options.make_engine_config(arguments)
     template = options.make_chat_template_config(arguments)
     from seesay.log import set_up_logging
     from seesay.serving import run_server
-    from seesay.serving.listening import open_sockets, port_of, shown_host
+    from seesay.serving.listening import open_sockets, port_of, shown_host, warn_of_strangers
 
     set_up_logging(settings.log_level, settings.max_log_len)
     with open_sockets(settings.host, settings.port) as sockets:
@@ -272,6 +270,8 @@ def _run(arguments: argparse.Namespace) -> int:
                 file=sys.stderr,
                 flush=True,
             )
+            if not settings.api_keys:
+                warn_of_strangers(settings.host, "the API", _ADVICE)
             run_server(engine, settings, sockets=sockets)
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,13 @@ from seesay.engine.messages import Features, TokenOutput, TokenReport
 from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.values import (
     FinishReason,
+    MediaPlace,
     MediaReport,
     OutputDelta,
     StageTimings,
     Usage,
 )
+from seesay.vl.media import locate
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,6 +37,7 @@ class LiveAnswer:
     streams: whether new output is handed out as it comes; otherwise all of it comes with the final delta, and nobody
         is woken in between.
     keeps_stop: whether the stop token of the request that ended the answer, or the stop word, remains in it.
+    media_places: of each media item in the request, for errors.
     load_features: by index of a media item that was sent without arrays, how its features are made after all.
     received_at: a `time.perf_counter()` reading; other times are seconds.
     """
@@ -48,6 +51,7 @@ class LiveAnswer:
     keeps_stop: bool
     received_at: float
     media: tuple[MediaReport, ...] = ()
+    media_places: Sequence[MediaPlace | None] = ()
     load_features: Mapping[int, Callable[[], Features]] = field(default_factory=dict)
     fetch_s: float = 0.0
     decode_media_s: float = 0.0
@@ -117,6 +121,9 @@ class LiveAnswer:
         reason: FinishReason | None = output.finish_reason
         stop: str | int | None = output.stop_token_id
         error = output.error
+        place = None if output.failed_item is None else self.media_places[output.failed_item]
+        if error is not None and place is not None:
+            error = locate(error, place)
         if self.has_stopped and error is None:
             reason, stop = "stop", self.detokenizer.stop
         report = output.report or TokenReport()

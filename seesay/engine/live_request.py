@@ -122,6 +122,7 @@ class LiveRequest:
         *,
         stop_token_id: int | None = None,
         error: RequestError | None = None,
+        failed_item: int | None = None,
     ) -> TokenOutput:
         """Return the output since the last call; with a `reason` the final output, which has the report."""
         output = TokenOutput(
@@ -131,6 +132,7 @@ class LiveRequest:
             finish_reason=reason,
             stop_token_id=stop_token_id,
             error=error,
+            failed_item=failed_item,
             report=None if reason is None else self._make_report(),
         )
         self.new_token_ids, self.new_logprobs = [], []

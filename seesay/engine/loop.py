@@ -353,12 +353,15 @@ class EngineLoop:
         *,
         stop_token_id: int | None = None,
         error: Exception | None = None,
+        failed_item: int | None = None,
     ) -> None:
         """Make the final output of a request that the scheduler no longer has."""
         del self._live[request.request_id]
         self._processors.pop(request.request_id, None)
         shown = None if error is None else explain(error)
-        self._outputs.append(request.take_output(reason, stop_token_id=stop_token_id, error=shown))
+        self._outputs.append(
+            request.take_output(reason, stop_token_id=stop_token_id, error=shown, failed_item=failed_item)
+        )
         self.embeddings.drop(request.request_id)
 
     def _send_outputs(self) -> None:
@@ -436,7 +439,8 @@ class EngineLoop:
         if found is not Lookup.MISSING:
             return
         for update in self._scheduler.mark_failed(item_hash, explain(error)):
-            self._finish(self._live[update.seq.seq_id], "error", error=update.error)
+            failed_item = [item.hash for item in update.seq.items].index(item_hash)
+            self._finish(self._live[update.seq.seq_id], "error", error=update.error, failed_item=failed_item)
 
     def _stop(self) -> None:
         self._is_closed = True

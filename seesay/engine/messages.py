@@ -70,7 +70,8 @@ class TokenOutput:
     """New tokens of one request, its end, or both. Every request ends in exactly one output with a `finish_reason`.
 
     token_ids: they include the token that ended the request, which `stop_token_id` then names. logprobs: {token id:
-    logprob} for each of them, when asked for. error: set when `finish_reason` is 'error'. report: comes with the final
+    logprob} for each of them, when asked for. error: set when `finish_reason` is 'error'. failed_item: index of the
+    media item that could not be encoded, when the error is about one. report: comes with the final
     output; None there when the core itself is gone.
     """
 
@@ -80,6 +81,7 @@ class TokenOutput:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: RequestError | None = None
+    failed_item: int | None = None
     report: TokenReport | None = None
 
 

@@ -173,6 +173,7 @@ class RequestPreparer:
             keeps_stop=request.gen_config.include_stop_str_in_output,
             received_at=received_at,
             media=tuple(map(_report, media, prompt.items)),
+            media_places=[item.place for item in media],
             load_features={i: item.load_features for i, item in enumerate(media) if item.load_features is not None},
             fetch_s=sum(item.fetch_s for item in media),
             decode_media_s=sum(item.decode_s for item in media),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 
 from seesay.errors import ConfigError
@@ -60,6 +62,21 @@ def url_host(host: str, sockets: Sequence[socket.socket]) -> str:
 def shown_host(host: str) -> str:
     """Return `host` as it is written in a URL: an IPv6 address stands in brackets, '' is all addresses."""
     return f"[{host}]" if ":" in host else host or "0.0.0.0"
+
+
+def warn_of_strangers(host: str, served: str, advice: str) -> None:
+    """Warn on stderr if a service without API keys can be reached from other machines."""
+    try:
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False  # '' is all addresses
+    if not is_local:
+        print(
+            f"seesay: warning: {served} at {shown_host(host)} requires no key: "
+            f"anyone who can reach this machine can use it; {advice}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:

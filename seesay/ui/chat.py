@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from seesay.ui.answering import Answerer, Answering
-from seesay.ui.conversation import STOPPED, Turn, files_of, make_messages
+from seesay.ui.conversation import STOPPED, Turn, files_of, find_file, make_messages
 from seesay.ui.details import make_details
 from seesay.ui.sentences import explain
 
@@ -23,13 +24,14 @@ _NOTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The sampling settings. model: one of the server's names. top_k: 0 is off."""
+    """The sampling settings; their defaults are those of `seesay chat`. model: one of the server's names. top_k: 0 is
+    off."""
 
     model: str
     system_prompt: str = ""
-    temperature: float = 0.7
-    top_p: float = 0.8
-    top_k: int = 40
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 50
     max_tokens: int = 512
 
     def fields(self) -> dict[str, Any]:
@@ -100,15 +102,16 @@ class Conversation:
             self._end(error=explain(error))
             yield
             return
+        find = partial(find_file, self.turns, settings.system_prompt)
         answering = self._running = Answering(client, request)
         yield
         try:
-            yield from self._follow(answering)
+            yield from self._follow(answering, find)
         finally:
             if self._running is answering:
                 self._running = None
 
-    def _follow(self, answering: Answering) -> Iterator[None]:
+    def _follow(self, answering: Answering, find: Callable[[int, int], str | None]) -> Iterator[None]:
         try:
             for piece in answering.pieces():
                 if self._running is not answering:  # the visitor cleared, undid or asked something else meanwhile
@@ -119,7 +122,7 @@ class Conversation:
             if self._running is answering:
                 _log.info("no answer: %s", error, exc_info=not hasattr(error, "status"))
                 self._running = None
-                self._end(error=explain(error))
+                self._end(error=explain(error, find))
                 yield
             return
         if self._running is not answering:

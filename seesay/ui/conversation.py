@@ -78,6 +78,14 @@ def make_messages(turns: Sequence[Turn], system_prompt: str) -> list[dict[str, A
     return messages
 
 
+def find_file(turns: Sequence[Turn], system_prompt: str, message_index: int, part_index: int) -> str | None:
+    """Return the name of the file that is a part of a message in `make_messages(turns, system_prompt)`."""
+    index = message_index - (1 if system_prompt.strip() else 0)
+    sent = [turn for turn in turns if turn.counts]
+    files = sent[index // 2].files if 0 <= index // 2 < len(sent) else ()
+    return Path(files[part_index]).name if part_index < len(files) else None
+
+
 def _file_part(path: str) -> dict[str, Any]:
     kind = "video" if is_video(path) else "image"
     mime = mimetypes.guess_type(path)[0] or ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from seesay.errors import SeesayError
 from seesay.serving.client import APIError
+from seesay.values import split_place
 
 # The place of a fault in the request, such as messages[0].content. Visitors did not write the request.
 _PLACE = re.compile(r"^(messages|input)(\[\d+\])?(\.\w+(\[\d+\])?)*:?\s+")
@@ -18,15 +20,20 @@ _BY_STATUS = {
 }
 
 
-def explain(error: Exception) -> str:
-    """Return why there is no answer, in one or two sentences."""
+def explain(error: Exception, find_file: Callable[[int, int], str | None] = lambda *_: None) -> str:
+    """Return why there is no answer, in one or two sentences. `find_file` returns the name of the file that is part j
+    of message i of the request."""
     if isinstance(error, OSError) and not isinstance(error, SeesayError):
         return "A file of this conversation no longer exists: clear the conversation and upload it again."
     if not isinstance(error, SeesayError):
         return f"Something went wrong in the WebUI ({type(error).__name__}): see its log."
     if isinstance(error, APIError) and error.status in _BY_STATUS:
         return _BY_STATUS[error.status]
-    text = _PLACE.sub("", " ".join(str(error).split())) or "the server gave no reason"
-    text = _NAMELESS.sub("this file", text)
+    place, text = split_place(" ".join(str(error).split()))
+    name = None if place is None else find_file(*place)
+    text = _PLACE.sub("", text) or "the server gave no reason"
+    text = _NAMELESS.sub(lambda _: "this file" if name is None else repr(name), text)
+    if name is not None and repr(name) not in text:
+        text = f"{name!r}: {text}"
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -43,7 +43,7 @@ class PreparedMedia:
     `key` is 32 bytes over the decoded content and the preprocessing options. `features` are the family's own. `size` is
     that of the decoded frames, and `plan` what the family makes of that size. `load_features` is set when the media was
     not decoded, because its embedding is cached: `features` then lack their arrays. If the embedding is gone when it is
-    needed, `load_features` decodes the media and returns all features.
+    needed, `load_features` decodes the media and returns all features. `place` is named by errors.
     """
 
     modality: Modality
@@ -51,6 +51,7 @@ class PreparedMedia:
     plan: MediaPlan
     key: bytes
     size: MediaSize
+    place: MediaPlace | None = None
     load_features: Callable[[], Features] | None = None
     fetch_s: float = 0.0
     decode_s: float = 0.0
@@ -212,6 +213,7 @@ class MediaFront:
             plan=self._plan_of(item, seen.size),
             key=seen.key,
             size=seen.size,
+            place=item.place,
             load_features=load,
             fetch_s=item.fetch_s,
         )
@@ -242,6 +244,7 @@ class MediaFront:
                 plan=plan,
                 key=key,
                 size=decoded.size,
+                place=item.place,
                 fetch_s=item.fetch_s,
                 decode_s=decode_done - started,
                 preprocess_s=time.perf_counter() - decode_done,
@@ -254,6 +257,12 @@ class MediaFront:
         return self._family.plan_media(item.media.modality, size, item.options)
 
 
+def locate(error: RequestError, place: MediaPlace) -> RequestError:
+    """Return `error` with the place of the media that it is about, or of an option there, in its message."""
+    where = place.find(error.param)
+    return RequestError(error.code, f"{where}: {error.message}", where)
+
+
 @contextmanager
 def _located(place: MediaPlace | None) -> Iterator[None]:
     """Name `place`, or an option there, in each `RequestError` raised in the block."""
@@ -262,8 +271,7 @@ def _located(place: MediaPlace | None) -> Iterator[None]:
     except RequestError as error:
         if place is None:
             raise
-        where = place.find(error.param)
-        raise RequestError(error.code, f"{where}: {error.message}", where) from error
+        raise locate(error, place) from error
 
 
 def _gather(futures: Sequence[Future[T]], places: Sequence[MediaPlace | None]) -> list[T]:

@@ -32,6 +32,9 @@ class FakeModel:
             if text == "name the file":
                 url = content[0]["video_url"]["url"]
                 raise RequestError(ErrorCode.INVALID_MEDIA, f"data URL of {len(url)} characters is broken")
+            if text == "blame the second file":
+                place = f"messages[{len(messages) - 1}].content[1].image_url.url"
+                raise RequestError(ErrorCode.INVALID_MEDIA, f"{place}: the data URL has 9 bytes", place)
             if text == "fail":
                 raise RequestError(ErrorCode.INVALID_MEDIA, "cannot read\nthis picture")
             yield Piece(text=f"answer {len(self.asked)}")
@@ -142,6 +145,15 @@ def test_files_are_named_in_what_the_model_says_of_them(tmp_path: Path) -> None:
     (tmp_path / "c.mp4").write_bytes(b"no clip")
     chat = Chat(f"/video {tmp_path}/c.mp4", "name the file")
     assert f"error: '{tmp_path}/c.mp4' is broken\n" in chat.shown
+
+
+def test_places_in_the_request_become_names_of_files(picture: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), "blue").save(tmp_path / "blue.png")
+    attach = f"/image '{picture}' {tmp_path}/blue.png"
+    for lines in (["hi", attach], ["/system Be brief.", "hi", attach]):
+        chat = Chat(*lines, "blame the second file")
+        assert f"error: '{tmp_path}/blue.png': the data URL has 9 bytes\n" in chat.shown
+        assert "messages[" not in chat.shown
 
 
 def test_pictures(picture: Path) -> None:

@@ -66,6 +66,33 @@ def server(model: str, unused_tcp_port_factory: Callable[[], int]) -> Iterator[s
         process.stderr.close()
 
 
+@pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [
+        ("serve api_server --server-name 0.0.0.0", True),
+        ("serve api_server --server-name 0.0.0.0 --api-keys k", False),
+        ("serve gradio --server-name 0.0.0.0", True),
+    ],
+)
+def test_strangers_are_warned_of_when_the_server_is_ready(words: str, is_warned: bool, model: str) -> None:
+    command = [*SEESAY, *words.split(), model, "--server-port", "0", *FAST]
+    lines = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                lines.append(line)
+                if "Ctrl-C" in line:
+                    break
+            if is_warned:
+                lines.append(process.stderr.readline())
+        finally:
+            process.kill()
+    assert not any("warning" in line for line in lines[:-1])
+    assert lines[-1].startswith("seesay: warning: the ") == is_warned
+    assert ("at 0.0.0.0 requires no key" in lines[-1]) == is_warned
+
+
 def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "SEESAY_API_KEY": "k"}
     return subprocess.run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from live_server import make_data_url, make_settings
 
 from seesay.config import EngineConfig, MediaLimits
 from seesay.engine.engine import AsyncEngine
+from seesay.engine.loop import EngineLoop
 from seesay.serving.app import create_app
 from seesay.vl.messages import parse_messages
 
@@ -157,6 +158,37 @@ async def test_media_of_earlier_requests_are_named_by_what_refers_to_them(
         body = {"input": user(input_image(URL)), "previous_response_id": first.json()["id"]}
         await check(http, RESPONSES, body, "previous_response_id")
         await check(http, INTERACTIVE, {"prompt": "x", "image_url": URL, **session}, "session_id")
+
+
+async def test_a_picture_that_cannot_be_encoded_is_located(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(session_len=512, device_type="cpu", block_size=16)
+    with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
+        assert isinstance(engine.core, EngineLoop)
+        worker = engine.core.embeddings.worker
+        assert worker is not None
+        encode = worker._encoder.encode
+
+        def fail_on_some(features: Sequence[Any]) -> Any:
+            if any(entry["grid"] == (1, 12, 12) for entry in features):
+                raise ZeroDivisionError("a bad picture")
+            return encode(features)
+
+        monkeypatch.setattr(worker._encoder, "encode", fail_on_some)
+        transport = httpx.ASGITransport(app=create_app(engine, make_settings()))
+        http = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60)
+        bad = make_data_url(seed=60, size=(48, 48))
+        for path, body, place in [
+            (CHAT, {"messages": user(image(), image(bad), image(bad))}, "messages[1].content[1].image_url.url"),
+            (RESPONSES, {"input": user(input_image(URL), input_image(bad))}, "input[1].content[1].image_url"),
+            (GENERATE, {"prompt": "<IMAGE_TOKEN><IMAGE_TOKEN>", "image_data": [URL, bad]}, "image_data[1]"),
+        ]:
+            response = await http.post(path, json=body)
+            assert response.status_code == 500, response.text
+            error = response.json()["error"]
+            assert error["message"].startswith(f"{place}: the image could not be encoded: "), error
+            assert error["param"] == place, error
 
 
 def test_the_place_is_no_part_of_a_picture() -> None:

@@ -92,6 +92,10 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     *((CHAT, talk(answer(tool_calls=[{**CALL, name: value}]))) for name, value in (
         ("id", 3), ("id", ""), ("type", "odd"), ("function", {}), ("function", "f"),
         ("function", {"name": "f", "arguments": {}}), ("function", {"name": "f", "arguments": "{}", "odd": 1}))),
+    *((CHAT, talk({"role": role, "content": "x", "tool_calls": [CALL]})) for role in ("user", "system", "developer")),
+    (CHAT, talk({"role": "user", "content": "x", "tool_call_id": "t"})),
+    (CHAT, talk(answer(tool_calls=[CALL], tool_call_id="t"))),
+    (CHAT, talk(answer(tool_calls=[CALL]), tool(tool_call_id="t", tool_calls=[CALL]))),
     (CHAT, talk(tool())),
     (CHAT, talk(answer(tool_calls=[CALL]), tool())),
     (CHAT, talk(answer(tool_calls=[CALL]), tool(tool_call_id=3))),
@@ -153,7 +157,7 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"max_tokens": 1, "messages": [
         {"role": "developer", "content": "x"}, {"role": "user", "content": [text()]},
         {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "tool_calls": []},
-        {"role": "user", "content": "y", "name": "me"}]}),
+        {"role": "user", "content": "y", "name": "me", "tool_calls": [], "tool_call_id": None}]}),
     (CHAT, talk(answer(content=None, tool_calls=[CALL]), tool(tool_call_id="t", content=[text()]))),
     (CHAT, talk(answer(tool_calls=[CALL]), tool(tool_call_id="t"), answer(), {"role": "user", "content": []})),
     (INTERACTIVE, {"prompt": "", "session_id": 3}),
@@ -218,6 +222,8 @@ async def test_what_the_server_takes(
         ([answer(tool_calls=[{**CALL, "function": {"name": 1, "arguments": ""}}])],
          "messages[1].tool_calls[0].function.name"),
         ([{"role": "user", "content": "x", "name": 5}], "messages[1].name"),
+        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "messages[1].tool_calls"),
+        ([answer(tool_call_id="t")], "messages[1].tool_call_id"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": URL}]}], "messages[1].content[0].image_url"),
     ],
 )  # fmt: skip

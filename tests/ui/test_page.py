@@ -69,7 +69,7 @@ def test_a_broken_picture_is_a_sentence_and_harms_nothing_later(
     broken.write_bytes(b"\x89PNG\r\n\x1a\n no picture at all")
     page = open_page(demo_url)
     ask(page, "what is this?", broken)
-    assert text_of(page, ".seesay-error").startswith("This file cannot be decoded")
+    assert text_of(page, ".seesay-error").startswith("'broken.png' cannot be decoded")
     path, turns = scene
     ask(page, turns[0][0], path, num=2)
     assert turns[0][1] in text_of(page)

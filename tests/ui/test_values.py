@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from seesay.commands.options import add_generation_options
 from seesay.config import EngineConfig
 from seesay.errors import CheckpointError, ConfigError, MissingExtraError
 from seesay.serving.client import APIError
 from seesay.ui import app
 from seesay.ui.chat import Settings
-from seesay.ui.conversation import Seen, Turn, files_of, make_messages
+from seesay.ui.conversation import Seen, Turn, files_of, find_file, make_messages
 from seesay.ui.details import make_details, make_line
 from seesay.ui.escaping import MARK, escape_answer, escape_question, unescape
 from seesay.ui.sentences import explain
@@ -46,8 +49,22 @@ def test_importing_the_ui_imports_neither_gradio_nor_torch() -> None:
 
 def test_missing_gradio_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"seesay\[ui\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[ui\]"):
         app.run_webui("http://127.0.0.1:9")
+
+
+def test_defaults_are_those_of_the_chat_in_a_terminal() -> None:
+    parser = argparse.ArgumentParser()
+    add_generation_options(parser)
+    chat = parser.parse_args([])
+    assert Settings(model="m").fields() | {"stream_options": None} == {
+        "model": "m",
+        "temperature": chat.temperature,
+        "top_p": chat.top_p,
+        "top_k": chat.top_k,
+        "max_tokens": chat.max_new_tokens,
+        "stream_options": None,
+    }
 
 
 def test_a_taken_port_is_told_before_a_model_is_loaded() -> None:
@@ -169,6 +186,22 @@ def test_thumbnails_of_files_that_are_gone_or_no_pictures_are_left_out(picture: 
 )
 def test_errors_are_sentences(error: Exception, sentence: str) -> None:
     assert explain(error) == sentence
+
+
+def test_a_broken_picture_is_named(picture: str, tmp_path: Path) -> None:
+    """The place in the request is that of one of several pictures; failed turns are not in the request."""
+    dog = tmp_path / "dog.png"
+    dog.write_bytes(b"png")
+    failed = Turn(text="?", files=(picture,), error="It failed.", is_done=True)
+    turns = (Turn(text="a", answer="b", is_done=True), failed, Turn(text="c", files=(picture, str(dog))))
+    for system, index in (("", 2), ("be brief", 3)):
+        assert make_messages(turns, system)[index]["content"][1]["type"] == "image_url"
+        find = partial(find_file, turns, system)
+        place = f"messages[{index}].content[1].image_url.url: "
+        assert explain(APIError(f"{place}data URL of 9 characters is broken"), find) == "'dog.png' is broken."
+        assert explain(APIError(f"{place}the image is large"), find) == "'dog.png': the image is large."
+        assert explain(APIError(f"messages[{index}].content[2]: odd"), find) == "Odd."
+        assert explain(APIError("messages[0].content[9]: odd"), find) == "Odd."
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,7 @@ class Output(Piece):
     finish_reason: FinishReason | None
     stop_token_id: int | None
     error: Failure | None
+    failed_item: int | None
     report: Report | None
 
     @classmethod
@@ -164,6 +165,7 @@ class Output(Piece):
             output.finish_reason,
             output.stop_token_id,
             None if output.error is None else Failure.of(output.error),
+            output.failed_item,
             None if output.report is None else Report.of(output.report),
         )
 
@@ -175,6 +177,7 @@ class Output(Piece):
             finish_reason=self.finish_reason,
             stop_token_id=self.stop_token_id,
             error=None if self.error is None else self.error.restore(),
+            failed_item=self.failed_item,
             report=None if self.report is None else self.report.restore(),
         )
 

@@ -98,7 +98,7 @@ def _split(url: str, limits: MediaLimits) -> SplitResult:
         raise RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
             f"{shorten_url(url)}: the host {parts.hostname!r} is not one that media are fetched from here: "
-            "send the content itself as a data URL",
+            "give the content in place of the URL",
         )
     return parts
 
@@ -130,8 +130,8 @@ def _resolve(host: str, port: int, allowance: Allowance) -> list[Address]:
     if not allowed:
         raise RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
-            f"the host {host!r} is at {found[0][4][0]}, an address that is not public: send the content itself "
-            "(where every request can be trusted, the owner may set allow_private_hosts)",
+            f"the host {host!r} is at {found[0][4][0]}, an address that is not public: give the content in place of "
+            "the URL, or set allow_private_hosts where every request can be trusted",
         )
     return allowed
 
@@ -283,5 +283,5 @@ def _too_large(parts: SplitResult, limits: MediaLimits) -> RequestError:
 def _unreachable(url: str, reason: str) -> RequestError:
     return RequestError(
         ErrorCode.MEDIA_UNREACHABLE,
-        f"cannot fetch {shorten_url(url)}: {reason}. Check the URL, or send the content itself as a data URL",
+        f"cannot fetch {shorten_url(url)}: {reason}. Check the URL, or give the content in place of it",
     )

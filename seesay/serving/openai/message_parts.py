@@ -89,8 +89,6 @@ class ToolCall(StrictModel):
 
 class _Turn(StrictModel):
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: Literal[""] | None = Field(None, description=_NOTHING)
     annotations: list[Any] | None = Field(None, max_length=0, description=_NOTHING)
@@ -103,6 +101,8 @@ class ChatMessage(_Turn):
 
     role: Literal["system", "developer", "user"]
     content: str | list[Content]
+    tool_calls: list[Any] | None = Field(None, max_length=0, description=_NOTHING)
+    tool_call_id: None = Field(None, description=_NOTHING)
 
 
 class ChatAnswer(_Turn):
@@ -112,6 +112,8 @@ class ChatAnswer(_Turn):
 
     role: Literal["assistant"]
     content: str | list[Content] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: None = Field(None, description=_NOTHING)
 
 
 class ChatToolResult(_Turn):
@@ -119,6 +121,7 @@ class ChatToolResult(_Turn):
 
     role: Literal["tool"]
     content: str | list[Content]
+    tool_calls: list[Any] | None = Field(None, max_length=0, description=_NOTHING)
     tool_call_id: str = Field(min_length=1)
 
 

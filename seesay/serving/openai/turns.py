@@ -9,17 +9,24 @@ from seesay.errors import show
 from seesay.serving.errors import bad_request
 
 _TEXT_FIELDS = ("name", "tool_call_id", "reasoning_content")
+_ROLES_OF_FIELDS = {"tool_calls": "assistant", "tool_call_id": "tool"}
 
 
 def check_turns(messages: Sequence[Mapping[str, Any]], param: str) -> None:
-    """Check that names are texts, that tool calls are well-formed, and that each tool message answers a call of an
-    earlier turn. Raises `ApiError` 400 that names the field at fault."""
+    """Check that names are texts, that tool calls are well-formed and the assistant's, and that each tool message
+    answers a call of an earlier turn. Raises `ApiError` 400 that names the field at fault."""
     call_ids: set[str] = set()
     for index, message in enumerate(messages):
         where = f"{param}[{index}]"
         for name in _TEXT_FIELDS:
             if not isinstance(message.get(name), str | None):
                 raise bad_request(f"{where}.{name} must be a string, got {show(message[name])}", f"{where}.{name}")
+        for name, role in _ROLES_OF_FIELDS.items():
+            if message.get(name) is not None and message.get("role") != role:
+                raise bad_request(
+                    f"{where}.{name} is allowed in messages of the role {role!r} only, got {show(message.get('role'))}",
+                    f"{where}.{name}",
+                )
         if message.get("tool_calls") is not None:
             call_ids.update(_read_calls(message["tool_calls"], f"{where}.tool_calls"))
         if message.get("role") == "tool":
