@@ -217,7 +217,7 @@ class Service:
             restored = replace(request.restore(), request_id=number, owner=(front.index, request.owner))
         except Exception as error:
             failure = kinds.Failure.of(explain(error))
-            output = kinds.Output(request.request_id, (), None, "error", None, failure, None)
+            output = kinds.Output(request.request_id, (), None, "error", None, failure, None, None)
             front.tell(partial(kinds.Outputs, (output,)), self._core)
             self._core.forget_media([number])
         else:
