@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from seesay.commands import options
+from seesay.commands import engine_options, options
 from seesay.commands.advice import adapt
 from seesay.commands.command import Command
 
@@ -93,7 +93,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chat_options(parser)
     group = parser.add_argument_group("pictures and videos")
     options.add_media_options(group, max_bytes="256 MiB", max_pixels="179 million", max_items="1024")
-    options.add_engine_options(parser)
+    engine_options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
 
 
@@ -102,8 +102,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from seesay.config import MediaLimits
 
     gen_config = options.make_generation_config(arguments)
-    backend_config = options.make_engine_config(arguments)
-    template = options.make_chat_template_config(arguments)
+    backend_config = engine_options.make_engine_config(arguments)
+    template = engine_options.make_chat_template_config(arguments)
     terminal = open_terminal()
     terminal.aside(f"loading {arguments.model_path} ...")
     started = time.perf_counter()
@@ -115,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
         template,
         arguments.log_level,
         arguments.max_log_len,
-        vision_config=options.make_vision_config(arguments),
+        vision_config=engine_options.make_vision_config(arguments),
         media_limits=MediaLimits(**options.read_media_options(arguments)),
     ) as pipe:
         facts = pipe.engine.core.facts

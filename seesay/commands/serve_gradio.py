@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from seesay.commands import options
+from seesay.commands import engine_options, options
 from seesay.commands.command import Command
 
 _EXAMPLES = """\
@@ -33,22 +33,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="key of the server at a URL; set SEESAY_API_KEY instead to keep it out of the process list",
     )
-    options.add_engine_options(parser)
+    engine_options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from seesay.ui.app import run_webui
 
-    backend_config = options.make_engine_config(arguments)
+    backend_config = engine_options.make_engine_config(arguments)
     run_webui(
         arguments.model_path,
         server_name=arguments.server_name,
         server_port=arguments.server_port,
         api_key=arguments.api_key,
         backend_config=backend_config,
-        vision_config=options.make_vision_config(arguments),
-        chat_template_config=options.make_chat_template_config(arguments),
+        vision_config=engine_options.make_vision_config(arguments),
+        chat_template_config=engine_options.make_chat_template_config(arguments),
         log_level=arguments.log_level,
     )
     return 0

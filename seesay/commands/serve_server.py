@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seesay.commands import options
+from seesay.commands import engine_options, options
 from seesay.commands.command import Command
 from seesay.errors import ConfigError
 
@@ -34,7 +34,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server_options(parser)
     _add_load_options(parser)
     _add_media_options(parser)
-    options.add_engine_options(parser)
+    engine_options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
 
 
@@ -242,8 +242,8 @@ def _ssl_files() -> tuple[str, str]:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = make_settings(arguments)
-    backend_config = options.make_engine_config(arguments)
-    template = options.make_chat_template_config(arguments)
+    backend_config = engine_options.make_engine_config(arguments)
+    template = engine_options.make_chat_template_config(arguments)
     from seesay.log import set_up_logging
     from seesay.serving import run_server
     from seesay.serving.listening import open_sockets, port_of, shown_host, warn_of_strangers
@@ -257,7 +257,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with AsyncEngine(
             arguments.model_path,
             backend_config=backend_config,
-            vision_config=options.make_vision_config(arguments),
+            vision_config=engine_options.make_vision_config(arguments),
             chat_template_config=template,
             media_limits=settings.media,
         ) as engine:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seesay import cli
-from seesay.commands import options, serve_server
+from seesay.commands import engine_options, options, serve_server
 from seesay.commands.advice import adapt
 from seesay.config import EngineConfig, MediaLimits
 from seesay.errors import ConfigError
@@ -24,10 +24,10 @@ def parse(*words: str) -> argparse.Namespace:
 
 def test_defaults_are_the_configurations_own() -> None:
     arguments = parse("serve", "api_server")
-    assert options.make_engine_config(arguments) == EngineConfig()
+    assert engine_options.make_engine_config(arguments) == EngineConfig()
     settings = serve_server.make_settings(arguments)
     assert settings == ServerSettings(media=MediaLimits.for_server())
-    assert options.make_chat_template_config(arguments) is None
+    assert engine_options.make_chat_template_config(arguments) is None
     assert arguments.model_path == "seesay-demo"
 
 
@@ -65,16 +65,26 @@ def test_every_option_arrives(tmp_path: Path) -> None:
             allowed_local_media_path=str(tmp_path), allowed_media_domains=("a.b",),
         ),
     )  # fmt: skip
-    assert options.make_engine_config(arguments) == EngineConfig(
+    assert engine_options.make_engine_config(arguments) == EngineConfig(
         device_type="cpu", dtype="float16", session_len=12, max_batch_size=13, cache_max_entry_count=0.5, block_size=14,
         max_prefill_token_num=15, max_step_ms=18, enable_prefix_caching=False, eager_mode=True, revision="r",
         download_dir="d", disable_vision_encoder=True, trust_remote_code=True, hf_overrides={"a": 1},
     )  # fmt: skip
-    assert options.make_vision_config(arguments).max_batch_size == 16
-    assert options.make_engine_config(parse("chat", "--num-cpu-blocks", "17")).num_cpu_blocks == 17
+    assert engine_options.make_vision_config(arguments).max_batch_size == 16
+    assert engine_options.make_engine_config(parse("chat", "--num-cpu-blocks", "17")).num_cpu_blocks == 17
     for words, expected in (((), None), (("--engine-process",), True), (("--no-engine-process",), False)):
-        assert options.make_engine_config(parse("chat", *words)).engine_process is expected
-    assert options.make_engine_config(parse("chat", "--step-timeout", "1.5")).step_timeout_s == 1.5
+        assert engine_options.make_engine_config(parse("chat", *words)).engine_process is expected
+    assert engine_options.make_engine_config(parse("chat", "--step-timeout", "1.5")).step_timeout_s == 1.5
+
+
+def test_steps_sized_by_time_are_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they are on by default. An option that is not given leaves the default as it is."""
+    given = []
+    monkeypatch.setattr("seesay.config.EngineConfig", lambda **fields: given.append(fields))
+    for words in ((), ("--max-step-ms", "none"), ("--max-step-ms", "None"), ("--max-step-ms", "0")):
+        engine_options.make_engine_config(parse("chat", *words))
+    assert given == [{}, {"max_step_ms": None}, {"max_step_ms": None}, {"max_step_ms": None}]
+    assert parse("chat", "--max-step-ms", "7").max_step_ms == 7
 
 
 @pytest.mark.parametrize(
@@ -195,11 +205,11 @@ def test_keys_in_the_environment_that_are_none(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_chat_templates(tmp_path: Path) -> None:
-    assert options.make_chat_template_config(parse("chat", "--chat-template", "qwen")).model_name == "qwen"
+    assert engine_options.make_chat_template_config(parse("chat", "--chat-template", "qwen")).model_name == "qwen"
     (tmp_path / "t.json").write_text('{"model_name": "mine", "user": "U:"}')
-    config = options.make_chat_template_config(parse("chat", "--chat-template", str(tmp_path / "t.json")))
+    config = engine_options.make_chat_template_config(parse("chat", "--chat-template", str(tmp_path / "t.json")))
     assert config is not None and config.user == "U:"
-    config = options.make_chat_template_config(parse("chat", "--chat-template", "a/b.jinja"))
+    config = engine_options.make_chat_template_config(parse("chat", "--chat-template", "a/b.jinja"))
     assert config is not None and config.model_path == "a/b.jinja"
 
 

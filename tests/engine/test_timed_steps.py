@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from asking import ask, ask_in_order, loop_of, make_conversations, make_message, parse
+from asking import ask, ask_in_order, held, loop_of, make_conversations, make_message, parse
 
-from seesay.config import EngineConfig
+from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.runner import ModelRunner
 from seesay.llm.step_plan import StepPlan
 from seesay.llm.step_policy import LEAST_TOKENS, FixedChunks, TimedSteps
 from seesay.llm.step_times import StepWork, count_pairs, measure_work
-from seesay.values import GenerationRequest
+from seesay.values import GenerationRequest, OutputDelta
 
 NEW_TOKENS = 24
 SAMPLING: tuple[Mapping[str, Any], ...] = (
@@ -109,3 +111,49 @@ def test_steps_that_were_timed_correct_the_predictions(tiny_checkpoint: Callable
         requests += parse([[make_message("the frame in the game, " * 60)]], max_new_tokens=4)
         assert all(output.error is None for output in ask_in_order(engine, requests))
         assert policy.times.predict(work) != before
+
+
+def count_tokens_beside(engine: AsyncEngine, streamed: GenerationRequest, long: GenerationRequest) -> int:
+    """Tokens of a streamed answer that come between the admission of a long prompt and its first token. Everything that
+    counts runs in the loop's thread."""
+    deltas: list[OutputDelta] = []
+    counts: list[int] = []
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    def count() -> None:
+        counts.append(sum(len(delta.token_ids) for delta in deltas))
+
+    def take_streamed(delta: OutputDelta) -> None:
+        deltas.append(delta)
+        has_begun.set()
+
+    def take_long(delta: OutputDelta) -> None:
+        assert delta.error is None, delta.error
+        count()
+        is_over.set()
+
+    [streamed_id] = engine.submit_batch([streamed], take_streamed)
+    assert has_begun.wait(60)
+    with held(engine):
+        loop_of(engine)._inbox.put(count)
+        engine.submit_batch([long], take_long)
+    assert is_over.wait(200)
+    engine.abort(streamed_id)
+    assert all(delta.error is None and delta.finish_reason in (None, "abort") for delta in deltas)
+    return counts[1] - counts[0]
+
+
+def test_a_long_prompt_does_not_stall_a_stream_on_the_cpu(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Durations are not measured at start there: they begin with a guess, and are learned."""
+    long_prompt = tuple(np.random.default_rng(3).integers(5, 200, 8000).tolist())
+    streamed, long = (
+        GenerationRequest(prompt=prompt, gen_config=GenerationConfig(max_new_tokens=num, ignore_eos=True), streams=True)
+        for prompt, num in (((5, 6, 7), 8000), (long_prompt, 1))
+    )
+    options = {"session_len": 8192, "hf_overrides": {"max_position_embeddings": 8192}}
+    num_tokens = {}
+    for max_step_ms in (None, 5):
+        with build(tiny_checkpoint("llama"), max_step_ms=max_step_ms, **options) as engine:
+            num_tokens[max_step_ms] = count_tokens_beside(engine, streamed, long)
+    assert num_tokens[None] <= 1, "without a limit, all of the prompt is one step"
+    assert num_tokens[5] >= 10
