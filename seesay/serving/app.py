@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -30,6 +31,8 @@ from seesay.version import __version__
 
 if TYPE_CHECKING:
     from seesay.engine.engine import AsyncEngine
+    from seesay.serving.home import Home
+    from seesay.serving.metrics import ServerMetrics
 
 _ROUTES = (
     models,
@@ -45,13 +48,18 @@ _ROUTES = (
 )
 
 
-def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(
+    engine: AsyncEngine,
+    settings: ServerSettings | None = None,
+    *,
+    make_home: Callable[[ServerMetrics], Home] | None = None,
+) -> FastAPI:
     """Return the ASGI app of the server. It answers with `engine`, which the caller closes.
 
     `app.state.server` is the `ServerState`. Build the engine with `media_limits=settings.media`: the engine enforces
-    the limits on pictures and videos.
+    the limits on pictures and videos. `make_home`: makes the home that several fronts share, of this front's metrics.
     """
-    state = ServerState.build(engine, settings or ServerSettings())
+    state = ServerState.build(engine, settings or ServerSettings(), make_home)
     app = FastAPI(
         title="seesay",
         description="See images and video, say text: a vision-language model behind the OpenAI and Anthropic APIs.",

@@ -10,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from seesay.engine.watchdog import PARTS
-from seesay.values import EngineStats, GenerationRequest, MediaPart, Message, OutputDelta
+from seesay.serving.metric_sums import Family, Figures, add_up, read_families
+from seesay.values import GenerationRequest, MediaPart, Message, OutputDelta
 
 if TYPE_CHECKING:
     from seesay.engine.engine import AsyncEngine
@@ -25,10 +26,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ServerMetrics:
-    """The metrics of one app, in their own registry. Call the `observe_…` methods from the event loop."""
+    """The metrics of one app: those of this front, and those of the engine. Call the `observe_…` methods from the event
+    loop."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.registry = CollectorRegistry()
+        self._of_engine = CollectorRegistry()
 
         def histogram(name: str, text: str, buckets: Iterable[float], labels: Iterable[str] = ()) -> Histogram:
             return Histogram(name, text, labels, buckets=tuple(buckets), registry=self.registry)
@@ -52,7 +55,8 @@ class ServerMetrics:
         )
         self._total = histogram("seesay_end_to_end_seconds", "from submission to the last token", _SECONDS)
         self._stages = histogram("seesay_stage_seconds", "time of a request in each stage", _SECONDS, ("stage",))
-        self.registry.register(_EngineCollector(engine))
+        self.registry.register(_FrontCollector(engine))
+        self._of_engine.register(_EngineCollector(engine))
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a gauge whose value is read by `read` at each scrape."""
@@ -88,9 +92,15 @@ class ServerMetrics:
                 if (elapsed_s := getattr(timings, f"{stage}_s", 0.0)) > 0:
                     self._stages.labels(stage).observe(elapsed_s)
 
-    def render(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def read_front(self) -> list[Family]:
+        """Return the figures of this front, without those of the engine. May be called from any thread."""
+        return read_families(self.registry)
+
+    def render(self, others: Sequence[Sequence[Family]] = ()) -> bytes:
+        """Return all metrics in Prometheus' text format, with the figures of `others` added."""
+        total = CollectorRegistry()
+        total.register(Figures(add_up([self.read_front(), read_families(self._of_engine), *others])))
+        return generate_latest(total)
 
 
 def media_of(request: GenerationRequest) -> list[MediaPart]:
@@ -110,6 +120,22 @@ class _GaugeCollector(Collector):
         yield GaugeMetricFamily(self._name, self._text, value=self._read())
 
 
+class _FrontCollector(Collector):
+    """Read what the front of the engine counts, which prepares requests."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Any]:
+        stats = self._engine.stats()
+        for name, text, value in (
+            ("engine_preparing", "requests whose template, media or tokens are being prepared", stats.num_preparing),
+            ("feature_cache_bytes", "size of the cache of preprocessed media", stats.feature_bytes),
+        ):
+            yield GaugeMetricFamily(f"seesay_{name}", text, value=value)
+        yield _make_cache_counter("feature", stats.total_feature_hits, stats.total_feature_misses)
+
+
 class _EngineCollector(Collector):
     """Read the engine's own counters at each scrape, so that nothing is counted twice."""
 
@@ -119,7 +145,6 @@ class _EngineCollector(Collector):
     def collect(self) -> Iterable[Any]:
         stats = self._engine.stats()
         for name, text, value in (
-            ("engine_preparing", "requests whose template, media or tokens are being prepared", stats.num_preparing),
             ("engine_running", "sequences in the running batch", stats.num_running),
             ("engine_waiting", "sequences that wait for a place in the running batch", stats.num_waiting),
             ("encode_queue", "pictures and videos that wait for the vision tower", stats.num_encode_queued),
@@ -130,7 +155,6 @@ class _EngineCollector(Collector):
             ("kv_host_blocks_used", "blocks in use in the host's KV cache", stats.num_used_host_kv_blocks),
             ("kv_usage_ratio", "share of the KV cache in use", _ratio(stats.num_used_kv_blocks, stats.num_kv_blocks)),
             ("embedding_cache_bytes", "size of the embedding cache", stats.embedding_bytes),
-            ("feature_cache_bytes", "size of the cache of preprocessed media", stats.feature_bytes),
         ):
             yield GaugeMetricFamily(f"seesay_{name}", text, value=value)
         for name, text, value in (
@@ -145,7 +169,7 @@ class _EngineCollector(Collector):
         ):
             yield CounterMetricFamily(f"seesay_{name}", text, value=value)
         yield self._make_part_gauge(self._engine.fault)
-        yield self._make_cache_counter(stats)
+        yield _make_cache_counter("embedding", stats.total_embedding_hits, stats.total_embedding_misses)
         yield _make_histogram("seesay_step_rows", "sequences per engine step", stats.step_sizes)
         yield _make_histogram("seesay_encoder_batch_size", "pictures and videos per encoder call", stats.encode_sizes)
 
@@ -156,16 +180,12 @@ class _EngineCollector(Collector):
             family.add_metric((part,), float(fault is None or fault.part != part))
         return family
 
-    @staticmethod
-    def _make_cache_counter(stats: EngineStats) -> CounterMetricFamily:
-        family = CounterMetricFamily("seesay_cache_lookups", "by cache and result", labels=("cache", "result"))
-        for cache, hits, misses in (
-            ("embedding", stats.total_embedding_hits, stats.total_embedding_misses),
-            ("feature", stats.total_feature_hits, stats.total_feature_misses),
-        ):
-            family.add_metric((cache, "hit"), hits)
-            family.add_metric((cache, "miss"), misses)
-        return family
+
+def _make_cache_counter(cache: str, hits: int, misses: int) -> CounterMetricFamily:
+    family = CounterMetricFamily("seesay_cache_lookups", "by cache and result", labels=("cache", "result"))
+    family.add_metric((cache, "hit"), hits)
+    family.add_metric((cache, "miss"), misses)
+    return family
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
@@ -46,12 +44,13 @@ def make_router(state: ServerState) -> APIRouter:
     @router.post("/reset_caches")
     async def reset_caches() -> Health:
         """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
-        await asyncio.to_thread(state.engine.reset_caches)
+        await state.home.reset_caches()
         return Health()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Return all metrics in Prometheus' text format."""
-        return Response(state.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        others = await state.home.gather_figures()
+        return Response(state.metrics.render(others), headers={"content-type": CONTENT_TYPE})
 
     return router

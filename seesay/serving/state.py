@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from seesay.errors import ConfigError, show
 from seesay.serving.admission import Gate
 from seesay.serving.answers import Answering
 from seesay.serving.errors import ApiError, Envelopes, bad_request
+from seesay.serving.home import Home, LocalHome
 from seesay.serving.metrics import ServerMetrics
 from seesay.serving.sampling import SamplingDefaults
 from seesay.serving.settings import ServerSettings
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
     """The engine of an app and what belongs to it. `model_names` are the names that requests may use; answers carry the
-    first. `created` is the time at which the model was loaded."""
+    first."""
 
     engine: AsyncEngine
     settings: ServerSettings
@@ -32,12 +32,18 @@ class ServerState:
     metrics: ServerMetrics
     answering: Answering
     defaults: SamplingDefaults
+    home: Home
     envelopes: Envelopes = field(default_factory=Envelopes)
-    created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def build(cls, engine: AsyncEngine, settings: ServerSettings) -> ServerState:
-        """Return the state. Raises `ConfigError` for media limits that the engine does not enforce."""
+    def build(
+        cls,
+        engine: AsyncEngine,
+        settings: ServerSettings,
+        make_home: Callable[[ServerMetrics], Home] | None = None,
+    ) -> ServerState:
+        """Return the state. `make_home` makes the home that several fronts share. Raises `ConfigError` for media limits
+        that the engine does not enforce."""
         folder = settings.media.allowed_local_media_path
         if folder is not None and engine.media_limits.allowed_local_media_path != folder:
             raise ConfigError(
@@ -59,6 +65,9 @@ class ServerState:
             metrics=metrics,
             answering=answering,
             defaults=SamplingDefaults(engine, settings),
+            home=LocalHome(engine, max_responses=settings.max_stored_responses)
+            if make_home is None
+            else make_home(metrics),
         )
 
     @property

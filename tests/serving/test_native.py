@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from live_server import MODEL, HeldEngine, LiveServer, make_data_url, make_setti
 from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.serving.errors import ApiError
-from seesay.serving.native.sessions import SessionStore
+from seesay.serving.native.sessions import EMPTY, Conversation, SessionStore
 from seesay.values import MediaPart, Message, Modality, OutputDelta, TextPart, Usage
 
 CHAT = "/v1/chat/interactive"
@@ -187,52 +188,64 @@ def say(text: str) -> tuple[Message, ...]:
     return (Message(role="user", parts=(TextPart(text=text),)),)
 
 
+def answer(store: SessionStore, number: int, turn: Sequence[Message]) -> Conversation:
+    """One turn of a session. Returns what was stored before it."""
+    session = store.begin((b"", number), lambda: None)
+    before = session.conversation
+    store.end(session, before.extended(turn, num_tokens=1, num_prompt_tokens=1))
+    return before
+
+
 def test_the_number_of_sessions_is_bounded() -> None:
     store = SessionStore(max_sessions=3)
-    for key in range(5):
-        with store.answering(key) as conversation:
-            store.extend(conversation, say("x"), num_tokens=1, num_prompt_tokens=1)
+    for number in range(5):
+        answer(store, number, say("x"))
     assert len(store) == 3
-    with store.answering(2) as conversation:
-        assert conversation.messages  # 2 was kept, and is the newest now
-    with store.answering(5) as conversation:
-        store.extend(conversation, say("x"), num_tokens=1, num_prompt_tokens=1)
-    with store.answering(3) as conversation:
-        assert not conversation.messages
+    assert answer(store, 2, say("x")).messages  # 2 was kept, and is the newest now
+    answer(store, 5, say("x"))
+    assert not answer(store, 3, say("x")).messages
 
 
 def test_the_bytes_of_sessions_are_bounded() -> None:
     store = SessionStore(max_bytes=10_000)
     picture = Message(role="user", parts=(MediaPart(modality=Modality.IMAGE, source="data:" + "x" * 4000),))
-    for key in range(4):
-        with store.answering(key) as conversation:
-            store.check_size(conversation, [picture])
-            store.extend(conversation, [picture], num_tokens=1, num_prompt_tokens=1)
+    for number in range(4):
+        answer(store, number, [picture])
     assert len(store) == 2 and store.num_bytes < 10_000
-    with store.answering(3) as conversation:
-        store.extend(conversation, [picture], num_tokens=1, num_prompt_tokens=1)
-        with pytest.raises(ApiError, match="10000 bytes"):
-            store.check_size(conversation, [picture])
+    conversation = answer(store, 3, [picture])
+    conversation.check_size([picture], max_bytes=10_000)
+    with pytest.raises(ApiError, match="10000 bytes"):
+        conversation.extended([picture], num_tokens=1, num_prompt_tokens=1).check_size([picture], max_bytes=10_000)
 
 
 def test_running_sessions_are_not_dropped() -> None:
     store = SessionStore(max_sessions=1)
-    with store.answering("a") as conversation:
-        with pytest.raises(ApiError) as caught, store.answering("b"):
-            pass
-        assert caught.value.status_code == 503
-        with pytest.raises(ApiError) as caught, store.answering("a"):
-            pass
-        assert caught.value.status_code == 409
-        store.extend(conversation, say("x"), num_tokens=1, num_prompt_tokens=1)
+    session = store.begin((b"", 1), lambda: None)
+    with pytest.raises(ApiError) as caught:
+        store.begin((b"", 2), lambda: None)
+    assert caught.value.status_code == 503
+    with pytest.raises(ApiError) as caught:
+        store.begin((b"", 1), lambda: None)
+    assert caught.value.status_code == 409
+    store.end(session, EMPTY.extended(say("x"), num_tokens=1, num_prompt_tokens=1))
     assert len(store) == 1
 
 
 def test_an_unanswered_session_is_not_kept() -> None:
     store = SessionStore()
-    with store.answering("a"):
-        pass
+    store.end(store.begin((b"", 1), lambda: None))
     assert len(store) == 0
+
+
+def test_a_session_that_was_forgotten_stays_so() -> None:
+    """Its turn was running: what it stores does not replace that of the next turn."""
+    store, cancelled = SessionStore(), list[int]()
+    old = store.begin((b"", 1), lambda: cancelled.append(1))
+    store.forget((b"", 1))
+    assert cancelled == [1]
+    answer(store, 1, say("new"))
+    store.end(old, EMPTY.extended(say("old"), num_tokens=1, num_prompt_tokens=1))
+    assert answer(store, 1, say("x")).messages == say("new")
 
 
 # --- /generate -------------------------------------------------------------------------------------------------------

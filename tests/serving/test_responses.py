@@ -157,17 +157,21 @@ def make_stored(size: int) -> StoredResponse:
     return StoredResponse(body={}, messages=(Message(role="user", parts=(media, TextPart(text="a"))),))
 
 
+def put(store: ResponseStore[StoredResponse], name: str, stored: StoredResponse) -> None:
+    store.put(b"", name, stored, stored.num_bytes)
+
+
 def test_store_is_bounded_in_number_and_bytes() -> None:
-    store = ResponseStore(max_entries=3, max_bytes=100_000)
+    store: ResponseStore[StoredResponse] = ResponseStore(max_entries=3, max_bytes=100_000)
     for name in "abcd":
-        store.put(b"", name, make_stored(10))
+        put(store, name, make_stored(10))
     assert store.get(b"", "a") is None and store.get(b"", "b") is not None
-    store.put(b"", "e", make_stored(10))  # c was not used for the longest time
+    put(store, "e", make_stored(10))  # c was not used for the longest time
     assert store.get(b"", "c") is None and store.get(b"", "b") is not None
-    store.put(b"", "large", make_stored(45_000))
+    put(store, "large", make_stored(45_000))
     assert store.get(b"", "large") is not None and store.get(b"", "d") is None
-    store.put(b"", "too large", make_stored(60_000))
+    put(store, "too large", make_stored(60_000))
     assert store.get(b"", "too large") is None
     assert not store.delete(b"", "large") and not store.delete(b"", "too large")
-    store.put(b"", "z", make_stored(10))
+    put(store, "z", make_stored(10))
     assert store.delete(b"", "z") and store.get(b"", "z") is None

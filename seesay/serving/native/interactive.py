@@ -17,8 +17,9 @@ from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import Caller, caller_of
 from seesay.serving.content import keep_media, read_messages, read_pictures
 from seesay.serving.errors import bad_request
+from seesay.serving.home import Turn
 from seesay.serving.native.protocol import InteractiveAnswer, InteractiveRequest
-from seesay.serving.native.sessions import Conversation, SessionStore
+from seesay.serving.native.sessions import EMPTY, SessionKey
 from seesay.serving.openai.wire import DONE, make_error_event
 from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, make_event
@@ -27,10 +28,9 @@ from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usa
 PARAM_NAMES = {"max_new_tokens": "request_output_len", "random_seed": "seed", "stop_words": "stop"}
 
 
-def make_router(state: ServerState, sessions: SessionStore | None = None) -> APIRouter:
+def make_router(state: ServerState) -> APIRouter:
     """Return the route."""
     router = make_api_router("native")
-    store = SessionStore() if sessions is None else sessions
 
     @router.post(
         "/v1/chat/interactive",
@@ -47,13 +47,13 @@ def make_router(state: ServerState, sessions: SessionStore | None = None) -> API
         state.check_model(body.model)
         key = (owner_of(http.scope), body.session_id)
         if body.cancel:
-            store.cancel(key)
+            await state.home.cancel_session(key)
             return _nothing()
         if not body.interactive_mode and body.session_id >= 0:
-            store.forget(key)
+            await state.home.forget_session(key)
             if body.prompt == "":
                 return _nothing()
-        reply = await off_loop(http, _Reply, state, store, body, key if body.interactive_mode else None)
+        reply = await off_loop(http, _Reply, state, body, key if body.interactive_mode else None)
         pieces = reply.pieces(caller_of(http.scope))
         if body.stream:
             return EventStream(_events(pieces), render_error=make_error_event)
@@ -97,14 +97,11 @@ async def _collect(pieces: AsyncGenerator[dict[str, Any], None]) -> dict[str, An
 class _Reply:
     """The answer to one turn. `key` is that of its session; None stores nothing."""
 
-    def __init__(
-        self, state: ServerState, store: SessionStore, body: InteractiveRequest, key: tuple[bytes, int] | None
-    ) -> None:
+    def __init__(self, state: ServerState, body: InteractiveRequest, key: SessionKey | None) -> None:
         """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         if body.request_output_len == 0:
             raise bad_request("request_output_len must be at least 1", "request_output_len")
         self._state = state
-        self._store = store
         self._key = key
         self._config = state.defaults.make_config(
             max_new_tokens=body.request_output_len,
@@ -119,23 +116,25 @@ class _Reply:
         """Yield new pieces as they come; the last one has a finish reason. The turn becomes part of the session once it
         is answered, or when it is cancelled after its first text."""
         if self._key is None:
-            async for piece in self._answer(Conversation(), caller):
+            async for piece in self._answer(None, caller):
                 yield piece
             return
-        with self._store.answering(self._key) as conversation:
-            self._store.check_size(conversation, self._turn)
-            async with aclosing(self._answer(conversation, caller)) as pieces:
+        async with self._state.home.turn(self._key) as turn:
+            turn.conversation.check_size(self._turn)
+            async with aclosing(self._answer(turn, caller)) as pieces:
                 async for piece in pieces:
                     yield piece
 
-    async def _answer(self, conversation: Conversation, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
-        history_tokens, texts, tokens, prompt_tokens = conversation.num_tokens, [], 0, 0
+    async def _answer(self, turn: Turn | None, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
+        conversation = EMPTY if turn is None else turn.conversation
+        cancelled = asyncio.Event() if turn is None else turn.cancelled
+        history_tokens, texts, tokens, prompt_tokens = conversation.num_tokens, list[str](), 0, 0
         num_before = conversation.num_prompt_tokens
         request = GenerationRequest(
             prompt=(*conversation.messages, *self._turn), gen_config=self._config, streams=self._streams
         )
         deltas = self._state.answering.deltas([request], caller=caller, fields=("prompt",))
-        async with aclosing(_until(deltas, conversation.cancelled)) as until_cancelled:
+        async with aclosing(_until(deltas, cancelled)) as until_cancelled:
             async for delta in until_cancelled:
                 texts.append(delta.text)
                 tokens += len(delta.token_ids)
@@ -144,7 +143,7 @@ class _Reply:
                     yield _piece(delta.text, tokens=tokens, history_tokens=history_tokens)
                     continue
                 usage = delta.usage or Usage()
-                await self._remember(conversation, "".join(texts), usage.prompt_tokens, usage.completion_tokens)
+                await self._remember(turn, "".join(texts), usage.prompt_tokens, usage.completion_tokens)
                 yield _piece(
                     delta.text,
                     tokens=usage.completion_tokens,
@@ -154,21 +153,22 @@ class _Reply:
                 )
                 return
         if any(texts):
-            await self._remember(conversation, "".join(texts), prompt_tokens, tokens)
+            await self._remember(turn, "".join(texts), prompt_tokens, tokens)
         new_tokens = max(0, prompt_tokens - num_before)
         yield _piece("", tokens=tokens, history_tokens=history_tokens, input_tokens=new_tokens, finish_reason="cancel")
 
-    async def _remember(self, conversation: Conversation, text: str, prompt_tokens: int, tokens: int) -> None:
-        """Add the turn and its answer, whose `tokens` may be more than its text has: special ones leave none."""
-        if self._key is not None:
+    async def _remember(self, turn: Turn | None, text: str, prompt_tokens: int, tokens: int) -> None:
+        """Add the turn and its answer, whose `tokens` may be more than its text has: special ones leave none. The next
+        turn may begin before the client has all of this one's answer."""
+        if turn is not None:
             num_text_tokens = len(await asyncio.to_thread(self._state.engine.tokenizer.encode, text))
             answer = Message(role="assistant", parts=(TextPart(text=text),))
-            self._store.extend(
-                conversation,
+            extended = turn.conversation.extended(
                 (*keep_media(self._turn, "session_id"), answer),
                 num_tokens=prompt_tokens + tokens,
                 num_prompt_tokens=prompt_tokens + min(tokens, num_text_tokens + 1),  # one ends the answer
             )
+            await turn.finish(extended)
 
 
 def _read_turn(body: InteractiveRequest, limits: MediaLimits) -> tuple[Message, ...]:

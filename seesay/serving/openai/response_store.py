@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from seesay.values import MediaPart, Message
 
 _MAX_BYTES = 256 << 20
 _BYTES_PER_ENTRY = 4096  # objects around the texts
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class StoredResponse:
         return _BYTES_PER_ENTRY + 2 * sum(map(len, texts))
 
 
-class ResponseStore:
+class ResponseStore(Generic[T]):
     """Hold at most `max_entries` responses and `max_bytes` bytes. Only the owner of a response (`auth.owner_of`) finds
     it."""
 
@@ -35,26 +37,27 @@ class ResponseStore:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._num_bytes = 0
-        self._entries: OrderedDict[tuple[bytes, str], StoredResponse] = OrderedDict()
+        self._entries: OrderedDict[tuple[bytes, str], tuple[T, int]] = OrderedDict()
 
-    def get(self, owner: bytes, response_id: str) -> StoredResponse | None:
+    def get(self, owner: bytes, response_id: str) -> T | None:
         """Return the response, and mark it as recently used. None if it is unknown or was evicted."""
-        stored = self._entries.get((owner, response_id))
-        if stored is not None:
-            self._entries.move_to_end((owner, response_id))
-        return stored
+        entry = self._entries.get((owner, response_id))
+        if entry is None:
+            return None
+        self._entries.move_to_end((owner, response_id))
+        return entry[0]
 
-    def put(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
-        """Store a response. Evicts the least recently used ones."""
-        self._entries[owner, response_id] = stored
-        self._num_bytes += stored.num_bytes
+    def put(self, owner: bytes, response_id: str, stored: T, num_bytes: int) -> None:
+        """Store a response of that size. Evicts the least recently used ones."""
+        self._entries[owner, response_id] = (stored, num_bytes)
+        self._num_bytes += num_bytes
         while self._entries and (len(self._entries) > self._max_entries or self._num_bytes > self._max_bytes):
-            _, old = self._entries.popitem(last=False)
-            self._num_bytes -= old.num_bytes
+            _, (_, freed) = self._entries.popitem(last=False)
+            self._num_bytes -= freed
 
     def delete(self, owner: bytes, response_id: str) -> bool:
         """Delete a response. Returns whether it was stored."""
-        stored = self._entries.pop((owner, response_id), None)
-        if stored is not None:
-            self._num_bytes -= stored.num_bytes
-        return stored is not None
+        entry = self._entries.pop((owner, response_id), None)
+        if entry is not None:
+            self._num_bytes -= entry[1]
+        return entry is not None

@@ -18,7 +18,7 @@ from seesay.serving.caller import caller_of
 from seesay.serving.content import check_media, keep_media
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.openai.logprobs import TokenSpeller
-from seesay.serving.openai.response_store import ResponseStore, StoredResponse
+from seesay.serving.openai.response_store import StoredResponse
 from seesay.serving.openai.responses_protocol import DeletedResponse, ResponseObject, ResponseRequest
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
 from seesay.serving.state import ServerState
@@ -42,7 +42,6 @@ _PART_KEYS = {
 def make_router(state: ServerState) -> APIRouter:
     """Return the routes."""
     router = make_api_router("OpenAI")
-    store = ResponseStore(state.settings.max_stored_responses)
 
     @router.post(
         "/v1/responses",
@@ -56,31 +55,35 @@ def make_router(state: ServerState) -> APIRouter:
     )
     async def create_response(body: ResponseRequest, http: Request) -> Response:
         """Answer a text or a conversation, pictures included."""
-        reply = await off_loop(http, ResponseReply, state, store, body, http)
+        state.check_model(body.model)
+        earlier: tuple[Message, ...] = ()
+        if body.previous_response_id is not None:
+            earlier = (await _find(state, http, body.previous_response_id, _PREVIOUS, status=400)).messages
+        reply = await off_loop(http, ResponseReply, state, earlier, body, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
         answers = await state.answering.collect(
             [reply.request], receive=http.receive, caller=caller_of(http.scope), fields=("input",)
         )
-        return JSONResponse(reply.complete(answers[0]))
+        return JSONResponse(await reply.complete(answers[0]))
 
     @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
     async def retrieve_response(response_id: str, http: Request) -> Response:
         """Return a stored response."""
-        return JSONResponse(_find(store, http, response_id, "response_id", status=404).body)
+        return JSONResponse((await _find(state, http, response_id, "response_id", status=404)).body)
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(response_id: str, http: Request) -> DeletedResponse:
         """Delete a stored response."""
-        _find(store, http, response_id, "response_id", status=404)
-        store.delete(owner_of(http.scope), response_id)
+        await _find(state, http, response_id, "response_id", status=404)
+        await state.home.delete_response(owner_of(http.scope), response_id)
         return DeletedResponse(id=response_id)
 
     return router
 
 
-def _find(store: ResponseStore, http: Request, response_id: str, param: str, *, status: int) -> StoredResponse:
-    stored = store.get(owner_of(http.scope), response_id)
+async def _find(state: ServerState, http: Request, response_id: str, param: str, *, status: int) -> StoredResponse:
+    stored = await state.home.find_response(owner_of(http.scope), response_id)
     if stored is None:
         raise ApiError(
             status, f"{param}: {response_id[:60]!r} is not stored, or no longer", param=param, code="not_found"
@@ -156,17 +159,13 @@ def _read_image(part: dict[str, Any], where: str) -> MediaPart:
 class ResponseReply:
     """The answer to one request, complete or streamed."""
 
-    def __init__(self, state: ServerState, store: ResponseStore, body: ResponseRequest, http: Request) -> None:
-        """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
-        state.check_model(body.model)
+    def __init__(self, state: ServerState, earlier: tuple[Message, ...], body: ResponseRequest, http: Request) -> None:
+        """Read the body, which continues the messages `earlier`. Raises `ApiError` if it cannot be answered. Nothing is
+        computed yet."""
         self._state = state
-        self._store = store
         self._owner = owner_of(http.scope)
         self._body = body
         self._stores = body.store is not False and state.settings.max_stored_responses > 0
-        earlier: tuple[Message, ...] = ()
-        if body.previous_response_id is not None:
-            earlier = _find(store, http, body.previous_response_id, _PREVIOUS, status=400).messages
         self._messages = (*earlier, *read_input(body, state))
         config = state.defaults.make_config(
             max_new_tokens=body.max_output_tokens,
@@ -187,7 +186,7 @@ class ResponseReply:
         self._created_at = int(time.time())
         self._num_events = 0
 
-    def complete(self, answer: Answer) -> dict[str, Any]:
+    async def complete(self, answer: Answer) -> dict[str, Any]:
         """Return the `ResponseObject` as JSON, and store it unless the request has `store=false`."""
         tally = Tally()
         tally.add(0, answer.last)
@@ -211,7 +210,7 @@ class ResponseReply:
         if self._stores:
             said = Message(role="assistant", parts=(TextPart(text=answer.text),))
             stored = StoredResponse(body=dict(response), messages=keep_media((*self._messages, said), _PREVIOUS))
-            self._store.put(self._owner, self._id, stored)
+            await self._state.home.store_response(self._owner, self._id, stored)
         if self._wants_timings:
             response["seesay"] = make_details(tally)
         return response
@@ -271,7 +270,7 @@ class ResponseReply:
                 if delta.text or delta.logprobs:
                     part = self._make_part("", list(delta.token_ids), [dict(entry) for entry in delta.logprobs or ()])
                     yield self._event("output_text.delta", **place, delta=delta.text, logprobs=part["logprobs"])
-        response = self.complete(Answer.join(deltas_so_far))
+        response = await self.complete(Answer.join(deltas_so_far))
         item = response["output"][0]
         part = item["content"][0]
         yield self._event("output_text.done", **place, text=part["text"], logprobs=part["logprobs"])
