@@ -48,6 +48,14 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--server-port", type=options.port, default=23333, metavar="PORT", help="default: 23333")
     group.add_argument(
+        "--frontends",
+        type=options.whole(1),
+        default=1,
+        metavar="N",
+        help="processes that answer HTTP requests and prepare pictures, for one engine process; the limits below are "
+        "divided among them (default: 1)",
+    )
+    group.add_argument(
         "--model-name",
         action="append",
         metavar="NAME",
@@ -180,6 +188,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
     return ServerSettings(
         host=arguments.server_name,
         port=arguments.server_port,
+        num_frontends=arguments.frontends,
         model_name=arguments.model_name[0] if arguments.model_name else None,
         model_aliases=tuple(arguments.model_name[1:]) if arguments.model_name else (),
         any_model_name=arguments.any_model_name,
@@ -245,34 +254,36 @@ def _run(arguments: argparse.Namespace) -> int:
     backend_config = engine_options.make_engine_config(arguments)
     template = engine_options.make_chat_template_config(arguments)
     from seesay.log import set_up_logging
-    from seesay.serving import run_server
     from seesay.serving.listening import open_sockets, port_of, shown_host, warn_of_strangers
+    from seesay.serving.serve_model import serve_model
 
     set_up_logging(settings.log_level, settings.max_log_len)
     with open_sockets(settings.host, settings.port) as sockets:
         print(f"seesay: loading {arguments.model_path} ...", file=sys.stderr, flush=True)
         started = time.perf_counter()
-        from seesay.engine.engine import AsyncEngine
+        scheme = "https" if settings.ssl_certfile else "http"
+        address = f"{scheme}://{shown_host(settings.host)}:{port_of(sockets)}"
+        fronts = f" with {settings.num_frontends} frontends" if settings.num_frontends > 1 else ""
 
-        with AsyncEngine(
-            arguments.model_path,
-            backend_config=backend_config,
-            vision_config=engine_options.make_vision_config(arguments),
-            chat_template_config=template,
-            media_limits=settings.media,
-        ) as engine:
-            scheme = "https" if settings.ssl_certfile else "http"
-            seconds = time.perf_counter() - started
-            address = f"{scheme}://{shown_host(settings.host)}:{port_of(sockets)}"
+        def say_ready(device: str) -> None:
             print(
-                f"seesay: ready after {seconds:.1f} s on {engine.core.facts.device}; "
-                f"serving {address} (Ctrl-C finishes running answers and exits)",
+                f"seesay: ready after {time.perf_counter() - started:.1f} s on {device}; "
+                f"serving {address}{fronts} (Ctrl-C finishes running answers and exits)",
                 file=sys.stderr,
                 flush=True,
             )
             if not settings.api_keys:
                 warn_of_strangers(settings.host, "the API", _ADVICE)
-            run_server(engine, settings, sockets=sockets)
+
+        serve_model(
+            arguments.model_path,
+            settings,
+            sockets=sockets,
+            on_ready=say_ready,
+            backend_config=backend_config,
+            vision_config=engine_options.make_vision_config(arguments),
+            chat_template_config=template,
+        )
     return 0
 
 

@@ -38,23 +38,23 @@ def _send(report: int, kind: str, text: str = "") -> None:
 
 def _run(orders: dict[str, Any], report: int) -> None:
     from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, VisionConfig
-    from seesay.engine.engine import AsyncEngine
     from seesay.log import set_up_logging
-    from seesay.serving import ServerSettings, run_server
+    from seesay.serving import ServerSettings
     from seesay.serving.launch import READY
+    from seesay.serving.serve_model import serve_model
 
     settings = ServerSettings(**{**orders["settings"], "media": MediaLimits(**orders["settings"]["media"])})
     set_up_logging(settings.log_level, settings.max_log_len)
     template = orders["chat_template_config"]
-    with AsyncEngine(
+    serve_model(
         orders["model_path"],
+        settings,
+        sockets=[socket.socket(fileno=number) for number in orders["sockets"]],
+        on_ready=lambda device: _send(report, READY),  # noqa: ARG005
         backend_config=EngineConfig(**orders["backend_config"]),
         vision_config=VisionConfig(**orders["vision_config"]),
         chat_template_config=ChatTemplateConfig(**template) if isinstance(template, dict) else template,
-        media_limits=settings.media,
-    ) as engine:
-        sockets = [socket.socket(fileno=number) for number in orders["sockets"]]
-        run_server(engine, settings, sockets=sockets, on_ready=lambda: _send(report, READY))
+    )
 
 
 def _end_with_parent() -> None:

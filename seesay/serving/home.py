@@ -62,8 +62,8 @@ class Home(Protocol):
         """Delete a session, and end its running answer."""
         ...
 
-    async def gather_figures(self) -> Sequence[Sequence[Family]]:
-        """Return the figures of the other fronts, and those of the home itself."""
+    async def gather_figures(self, own: list[Family]) -> Sequence[Sequence[Family]]:
+        """Return the figures of all fronts, of which `own` are those of the asking one, and of the home itself."""
         ...
 
     async def reset_caches(self) -> None:
@@ -106,8 +106,8 @@ class LocalHome:
     async def forget_session(self, key: SessionKey) -> None:
         self._sessions.forget(key)
 
-    async def gather_figures(self) -> Sequence[Sequence[Family]]:
-        return ()
+    async def gather_figures(self, own: list[Family]) -> Sequence[Sequence[Family]]:
+        return (own,)
 
     async def reset_caches(self) -> None:
         await asyncio.to_thread(self._engine.reset_caches)

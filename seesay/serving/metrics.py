@@ -96,10 +96,10 @@ class ServerMetrics:
         """Return the figures of this front, without those of the engine. May be called from any thread."""
         return read_families(self.registry)
 
-    def render(self, others: Sequence[Sequence[Family]] = ()) -> bytes:
-        """Return all metrics in Prometheus' text format, with the figures of `others` added."""
+    def render(self, fronts: Sequence[Sequence[Family]]) -> bytes:
+        """Return all metrics in Prometheus' text format: the sums of `fronts`, and those of the engine."""
         total = CollectorRegistry()
-        total.register(Figures(add_up([self.read_front(), read_families(self._of_engine), *others])))
+        total.register(Figures(add_up([*fronts, read_families(self._of_engine)])))
         return generate_latest(total)
 
 

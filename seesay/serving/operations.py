@@ -50,7 +50,7 @@ def make_router(state: ServerState) -> APIRouter:
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Return all metrics in Prometheus' text format."""
-        others = await state.home.gather_figures()
-        return Response(state.metrics.render(others), headers={"content-type": CONTENT_TYPE})
+        figures = await state.home.gather_figures(state.metrics.read_front())
+        return Response(state.metrics.render(figures), headers={"content-type": CONTENT_TYPE})
 
     return router

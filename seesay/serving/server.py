@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from seesay.engine.engine import AsyncEngine
+    from seesay.serving.home import Home
+    from seesay.serving.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay")
 
@@ -40,16 +42,18 @@ def run_server(
     *,
     sockets: list[socket.socket] | None = None,
     on_ready: Callable[[], None] | None = None,
+    make_home: Callable[[ServerMetrics], Home] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT skips the drain. The engine stays open.
 
-    sockets: those of `open_sockets`; None opens them. on_ready: called once the server listens.
+    sockets: those of `open_sockets`; None opens them. on_ready: called once the server listens. make_home: as of
+    `create_app`.
 
     Raises `ConfigError` for certificates that cannot be read and for an address in use.
     """
     settings = settings or ServerSettings()
     set_up_logging(settings.log_level, settings.max_log_len)
-    server = DrainingServer.make(create_app(engine, settings), settings, on_ready=on_ready)
+    server = DrainingServer.make(create_app(engine, settings, make_home=make_home), settings, on_ready=on_ready)
     with open_sockets(settings.host, settings.port) if sockets is None else nullcontext(sockets) as listening:
         gc.collect()
         gc.freeze()  # a collection that visits all modules and the engine's objects keeps the GIL for 0.1 s

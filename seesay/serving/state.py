@@ -43,7 +43,12 @@ class ServerState:
         make_home: Callable[[ServerMetrics], Home] | None = None,
     ) -> ServerState:
         """Return the state. `make_home` makes the home that several fronts share. Raises `ConfigError` for media limits
-        that the engine does not enforce."""
+        that the engine does not enforce, and for several front processes."""
+        if settings.num_frontends > 1:
+            raise ConfigError(
+                f"num_frontends={settings.num_frontends}: an app answers in one process; start several with "
+                "`seesay.serve(num_frontends=…)` or `seesay serve api_server --frontends …`"
+            )
         folder = settings.media.allowed_local_media_path
         if folder is not None and engine.media_limits.allowed_local_media_path != folder:
             raise ConfigError(

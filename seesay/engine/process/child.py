@@ -43,7 +43,7 @@ def main() -> int:
         link.send(describe_failure(error))
         link.close(delivers=True)
         return 1
-    Service(link, core, parent.door, beat_s=start.beat_s).run()
+    Service(link, core, parent.sockets[0] if parent.sockets else None, beat_s=start.beat_s).run()
     return 0
 
 

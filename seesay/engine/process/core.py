@@ -135,6 +135,11 @@ class ProcessCore:
         child = self._child
         return None if child is None else child.pid
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the process has ended and is not started again."""
+        return self._failure is not None
+
     def start(self, listener: CoreListener) -> None:
         """Hand outputs to `listener`, from the thread that hears the process."""
         self._listener = listener
@@ -321,7 +326,7 @@ class ProcessCore:
     def _open(self) -> Child:
         if self._address is not None:
             return Connection(self._address, receives=kinds.ToFront)
-        return ChildProcess(_MODULE, receives=kinds.ToFront, door=self._door)
+        return ChildProcess(_MODULE, receives=kinds.ToFront, sockets=() if self._door is None else (self._door,))
 
     def _hear(self, child: Child) -> Exception:
         """Take the messages of a process until it has ended, hangs, or is to end. Returns why."""

@@ -74,8 +74,8 @@ class Item(Piece):
 
 
 class Request(Piece):
-    """A `TokenRequest`. `params` are the sampling options that differ from their defaults; `owner` is a number that
-    stands for the front's own value."""
+    """A `TokenRequest`. `params` are the sampling options that differ from their defaults; `owner` is bytes that are
+    the same for every front, or a number that stands for a value of this front alone."""
 
     request_id: int
     token_ids: Array
@@ -83,13 +83,13 @@ class Request(Piece):
     next_position: int
     items: tuple[Item, ...]
     params: dict[str, Any]
-    owner: int
+    owner: int | bytes
     cache_salt: bytes
     is_streamed: bool
     defers_tokens: bool
 
     @classmethod
-    def of(cls, request: TokenRequest, *, owner: int, items: tuple[Item, ...]) -> Request:
+    def of(cls, request: TokenRequest, *, owner: int | bytes, items: tuple[Item, ...]) -> Request:
         prompt = request.prompt
         return cls(
             request.request_id,

@@ -15,8 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import zmq
 
 from seesay.engine.process.link import Link
 from seesay.log import stderr_descriptor
@@ -37,8 +40,8 @@ class ChildProcess(Generic[S, R]):
     goes to this process alone. What it prints goes to standard error.
     """
 
-    def __init__(self, module: str, *, receives: Any, door: socket.socket | None = None) -> None:
-        """Start it, and hand it the listening socket `door`. Raises `OSError` when the system starts no process."""
+    def __init__(self, module: str, *, receives: Any, sockets: Sequence[socket.socket] = ()) -> None:
+        """Start it, and let it use `sockets`, too. Raises `OSError` when the system starts no process."""
         parent = tempfile.gettempdir()
         self._folder = Path(tempfile.mkdtemp(prefix="seesay-", dir="/tmp" if len(parent) > _MAX_FOLDER_CHARS else None))
         self._life: int | None = None
@@ -46,7 +49,7 @@ class ChildProcess(Generic[S, R]):
         try:
             self.link: Link[S, R] = Link(self._folder, ours, receives=receives, is_child=False)
             try:
-                self._process = self._start(module, theirs.fileno(), None if door is None else door.fileno())
+                self._process = self._start(module, theirs.fileno(), [sock.fileno() for sock in sockets])
             except BaseException:
                 self.link.close()
                 raise
@@ -59,19 +62,19 @@ class ChildProcess(Generic[S, R]):
         with contextlib.suppress(AttributeError, OSError):  # not on Linux, or forbidden in a container
             self._life = os.pidfd_open(self._process.pid)
 
-    def _start(self, module: str, files: int, door: int | None) -> subprocess.Popen[bytes]:
+    def _start(self, module: str, files: int, sockets: Sequence[int]) -> subprocess.Popen[bytes]:
         executable = os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable)
         process = subprocess.Popen(
             # -P: the folder that we run in holds nothing of ours, unless the caller's path has it.
             [executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=stderr_descriptor(),
-            pass_fds=(files,) if door is None else (files, door),
+            pass_fds=(files, *sockets),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": _python_path()},
         )
         assert process.stdin is not None
-        orders = {"folder": str(self._folder), "files": files, "door": door, "parent": os.getpid()}
+        orders = {"folder": str(self._folder), "files": files, "sockets": sockets, "parent": os.getpid()}
         with contextlib.suppress(BrokenPipeError):  # it has ended already, which the caller finds out
             process.stdin.write(json.dumps(orders).encode() + b"\n")
             process.stdin.flush()  # it stays open: the process ends when it is closed
@@ -86,6 +89,16 @@ class ChildProcess(Generic[S, R]):
         message."""
         descriptors = others if self._life is None else (*others, self._life)
         return self.link.wait(timeout_s, *descriptors)
+
+    def register(self, poller: zmq.Poller) -> None:
+        """Let `poller` wait for messages, and for the end of the process."""
+        self.link.register(poller)
+        if self._life is not None:
+            poller.register(self._life, zmq.POLLIN)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        self._process.send_signal(number)
 
     def find_end(self) -> str | None:
         """How the process ended, such as 'signal 9' or 'status 1'; None while it lives."""

@@ -21,6 +21,13 @@ class Entry:
     sent_hashes: tuple[bytes, ...] = ()
 
 
+def name_owner(owner: Hashable) -> bytes | None:
+    """Return the name of an owner that is a text or bytes, which mean the same in all fronts; None for others."""
+    if isinstance(owner, str):
+        return b"s" + owner.encode(errors="surrogatepass")
+    return b"b" + owner if isinstance(owner, bytes) else None
+
+
 class Ledger:
     """Live requests by id. Not thread-safe.
 
@@ -71,7 +78,10 @@ class Ledger:
                 self._sent[item.hash] += 1
             items.append(Item.of(item, has_arrays=has_arrays))
         entry.receiver = receiver
-        return Request.of(entry.request, owner=self._owners[entry.request.owner], items=tuple(items))
+        owner = name_owner(entry.request.owner)
+        return Request.of(
+            entry.request, owner=self._owners[entry.request.owner] if owner is None else owner, items=tuple(items)
+        )
 
     def take_back(self, entry: Entry) -> None:
         """Note that nobody has this request, or that it is over."""

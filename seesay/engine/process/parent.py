@@ -20,15 +20,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Parent:
-    """The process that started this one with `ChildProcess`. `link` is to be used like any `Link`, and `door` is the
-    listening socket that was handed on, if one was."""
+    """The process that started this one with `ChildProcess`. `link` is to be used like any `Link`, and `sockets` are
+    those that were handed on."""
 
     def __init__(self, *, receives: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ours to end us
         orders = json.loads(sys.stdin.buffer.readline())
         self._folder = Path(orders["folder"])
         self._pid = int(orders["parent"])
-        self.door = None if orders["door"] is None else socket.socket(fileno=orders["door"])
+        self.sockets = [socket.socket(fileno=number) for number in orders["sockets"]]
         threading.Thread(target=self._end_with_it, name="seesay-parent-watch", daemon=True).start()
         self.link: Link[Any, Any] = Link(
             self._folder, socket.socket(fileno=orders["files"]), receives=receives, is_child=True

@@ -1,7 +1,7 @@
 """One core serves several fronts: the one that started its process, and those that come in by the door.
 
-A front knows nothing of the others. Ids of requests are its own, owners of different fronts are different, and a front
-that ends loses its own requests only.
+A front knows nothing of the others. Ids of requests are its own, and a front that ends loses its own requests only. An
+owner that is a text or bytes is the same in all fronts; others are different in each.
 """
 
 from __future__ import annotations
@@ -214,7 +214,8 @@ class Service:
         number = front.number(request.request_id)
         front.expected.discard(number)
         try:
-            restored = replace(request.restore(), request_id=number, owner=(front.index, request.owner))
+            owner = request.owner if isinstance(request.owner, bytes) else (front.index, request.owner)
+            restored = replace(request.restore(), request_id=number, owner=owner)
         except Exception as error:
             failure = kinds.Failure.of(explain(error))
             output = kinds.Output(request.request_id, (), None, "error", None, failure, None, None)

@@ -1,0 +1,1 @@
+"""Several front processes of one server (`--frontends`), and the process that starts them and keeps what they share."""

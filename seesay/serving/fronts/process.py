@@ -1,0 +1,82 @@
+"""A front process, `python -m seesay.serving.fronts.process`: the whole HTTP app, over a shared engine process.
+
+Its first message is what to serve. It listens on the sockets that it was handed, and ends with its parent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from seesay.engine.process.failures import describe_failure
+from seesay.engine.process.kinds import Hello
+from seesay.engine.process.parent import Parent
+from seesay.serving.fronts import messages
+from seesay.serving.fronts.remote_home import FrontLink, RemoteHome
+from seesay.serving.metrics import ServerMetrics
+
+_SLOW_IMPORTS = ("seesay.engine.engine", "seesay.serving.app", "seesay.serving.server")
+
+
+def main() -> int:
+    """Serve until told to stop. Returns the exit status."""
+    parent = Parent(receives=messages.ToFront)
+    link: FrontLink = parent.link
+    link.send(Hello())
+    for name in _SLOW_IMPORTS:  # while the engine process loads the model
+        importlib.import_module(name)
+    while not link.wait(None):
+        pass
+    start = link.receive()
+    parent.confirm()
+    if not isinstance(start, messages.Start):
+        raise TypeError(f"the first message must be Start, got {type(start).__name__}")
+    status = 0
+    try:
+        _serve(parent, start)
+    except Exception as error:
+        status = 1
+        link.send(describe_failure(error))
+    link.close(delivers=True)
+    return status
+
+
+def _serve(parent: Parent, start: messages.Start) -> None:
+    from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, VisionConfig
+    from seesay.engine.engine import AsyncEngine
+    from seesay.log import set_up_logging
+    from seesay.serving.server import run_server
+    from seesay.serving.settings import ServerSettings
+
+    settings = ServerSettings(**{**start.settings, "media": MediaLimits(**start.settings["media"])})
+    set_up_logging(settings.log_level, settings.max_log_len)
+    template = start.chat_template_config
+    homes = list[RemoteHome]()
+
+    def make_home(metrics: ServerMetrics) -> RemoteHome:
+        homes.append(RemoteHome(parent.link, engine, metrics, created=start.created))
+        return homes[0]
+
+    try:
+        with AsyncEngine(
+            start.model_path,
+            backend_config=EngineConfig(**start.backend_config),
+            vision_config=VisionConfig(**start.vision_config),
+            chat_template_config=ChatTemplateConfig(**template) if isinstance(template, dict) else template,
+            media_limits=settings.media,
+            engine_address=start.engine_address,
+        ) as engine:
+            run_server(
+                engine,
+                settings,
+                sockets=parent.sockets,
+                on_ready=lambda: parent.link.send(messages.Listening()),
+                make_home=make_home,
+            )
+    finally:
+        for home in homes:
+            home.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

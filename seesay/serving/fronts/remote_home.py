@@ -1,0 +1,187 @@
+"""The home as a front process sees it: asks the process that started this one, and answers what that asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from seesay.engine.process.link import Link, LinkClosedError
+from seesay.errors import SeesayError
+from seesay.serving.errors import ApiError
+from seesay.serving.fronts import messages
+from seesay.serving.home import Turn
+from seesay.serving.metric_sums import Family
+from seesay.serving.native.sessions import Conversation, SessionKey
+from seesay.serving.openai.response_store import StoredResponse
+
+if TYPE_CHECKING:
+    from seesay.engine.engine import AsyncEngine
+    from seesay.serving.metrics import ServerMetrics
+
+logger = logging.getLogger("seesay")
+
+FrontLink = Link[messages.ToSupervisor, messages.ToFront]
+
+REPORT_S = 1.0
+"""How often the figures are reported: those of a front that is killed lack no more than its last second."""
+
+
+class RemoteHome:
+    """A `Home` in another process. A thread takes its messages; the methods are of one event loop."""
+
+    def __init__(self, link: FrontLink, engine: AsyncEngine, metrics: ServerMetrics, *, created: int) -> None:
+        self.created = created
+        self._link = link
+        self._engine = engine
+        self._metrics = metrics
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
+        self._turns: dict[int, Callable[[], object]] = {}  # cancels a running turn, by the number of its question
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._hear, name="seesay-home", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Report the last figures, and take no more messages."""
+        self._is_closed = True
+        self._thread.join(REPORT_S + 1)
+        with contextlib.suppress(LinkClosedError):
+            self._report()
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, make: Callable[[int], messages.Asked], number: int | None = None) -> Any:
+        """Ask, and return the answer. Raises the `ApiError` that is the answer."""
+        number = next(self._numbers) if number is None else number
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._waiting[number] = loop, future
+        try:
+            self._tell(make(number))
+            answer = await future
+        finally:
+            self._waiting.pop(number, None)
+        if isinstance(answer, messages.Refused):
+            raise answer.restore()
+        return answer
+
+    def _tell(self, message: messages.ToSupervisor) -> None:
+        try:
+            self._link.send(message)
+        except LinkClosedError:  # the supervisor has ended, and so will this process
+            raise ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down") from None
+
+    async def find_response(self, owner: bytes, response_id: str) -> StoredResponse | None:
+        answer = await self._ask(lambda number: messages.FindResponse(number, owner, response_id))
+        return None if answer.stored is None else messages.decode_response(answer.stored)
+
+    async def store_response(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
+        data = messages.encode_response(stored)
+        await self._ask(lambda number: messages.StoreResponse(number, owner, response_id, data, stored.num_bytes))
+
+    async def delete_response(self, owner: bytes, response_id: str) -> None:
+        await self._ask(lambda number: messages.DeleteResponse(number, owner, response_id))
+
+    @asynccontextmanager
+    async def turn(self, key: SessionKey) -> AsyncIterator[Turn]:
+        number, loop, cancelled = next(self._numbers), asyncio.get_running_loop(), asyncio.Event()
+        self._turns[number] = lambda: loop.call_soon_threadsafe(cancelled.set)
+        turn: _RemoteTurn | None = None
+        try:
+            begun = await self._ask(lambda question: messages.BeginTurn(question, key), number)
+            turn = _RemoteTurn(self, number, begun.history.restore(), cancelled)
+            yield turn
+        finally:
+            self._turns.pop(number, None)
+            if turn is None or not turn.is_finished:  # also when the question was never answered
+                self._tell(messages.EndTurn(next(self._numbers), number, None))
+
+    async def end_turn(self, begun: int, conversation: Conversation) -> None:
+        """Store what a turn has made of its conversation."""
+        history = messages.History.of(conversation)
+        await self._ask(lambda number: messages.EndTurn(number, begun, history))
+
+    async def cancel_session(self, key: SessionKey) -> None:
+        await self._ask(lambda number: messages.CancelSession(number, key))
+
+    async def forget_session(self, key: SessionKey) -> None:
+        await self._ask(lambda number: messages.ForgetSession(number, key))
+
+    async def gather_figures(self, own: list[Family]) -> Sequence[Sequence[Family]]:
+        answer = await self._ask(lambda number: messages.GatherFigures(number, own))
+        figures: list[list[Family]] = answer.figures
+        return figures
+
+    async def reset_caches(self) -> None:
+        await self._ask(messages.ResetCaches)
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        reported_at_s = time.monotonic()
+        try:
+            while not self._is_closed:
+                due_s = reported_at_s + REPORT_S - time.monotonic()
+                if due_s <= 0:
+                    reported_at_s = time.monotonic()
+                    self._report()
+                elif self._link.wait(due_s):
+                    self._take(self._link.receive())
+        except LinkClosedError:
+            return  # the supervisor has ended, and so will this process
+        except Exception:
+            logger.exception("the home of this front cannot be understood; the front ends")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _report(self, number: int | None = None) -> None:
+        self._link.send(messages.Figures(self._metrics.read_front(), number))
+
+    def _take(self, message: messages.ToFront) -> None:
+        match message:
+            case messages.CancelTurn(begun):
+                self._turns.get(begun, lambda: None)()
+            case messages.WantFigures(number):
+                self._report(number)
+            case messages.DoReset(number):
+                threading.Thread(target=self._reset, args=(number,), name="seesay-reset", daemon=True).start()
+            case messages.Start():
+                raise TypeError("the front has been started already")
+            case _:
+                loop, future = self._waiting.get(message.number, (None, None))
+                if loop is not None and future is not None:
+                    loop.call_soon_threadsafe(_settle, future, message)
+
+    def _reset(self, number: int) -> None:
+        try:
+            self._engine.reset_caches()
+        except SeesayError as error:  # closed
+            logger.warning("the caches of a front were not reset: %s", error)
+        with contextlib.suppress(LinkClosedError):
+            self._link.send(messages.CachesReset(number))
+
+
+class _RemoteTurn:
+    def __init__(self, home: RemoteHome, number: int, conversation: Conversation, cancelled: asyncio.Event) -> None:
+        self.conversation = conversation
+        self.cancelled = cancelled
+        self.is_finished = False
+        self._home = home
+        self._number = number
+
+    async def finish(self, conversation: Conversation) -> None:
+        await self._home.end_turn(self._number, conversation)
+        self.is_finished = True
+
+
+def _settle(future: asyncio.Future[Any], answer: object) -> None:
+    if not future.done():
+        future.set_result(answer)

@@ -1,0 +1,101 @@
+"""Loads a model and serves it: in this process, or with `num_frontends` above 1 in processes that this one starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig, VisionConfig
+from seesay.config.plain import as_plain
+from seesay.errors import ConfigError
+from seesay.serving.settings import ServerSettings
+
+
+def serve_model(
+    model_path: str | os.PathLike[str],
+    settings: ServerSettings,
+    *,
+    sockets: list[socket.socket],
+    on_ready: Callable[[str], None],
+    backend_config: EngineConfig | TurbomindEngineConfig,
+    vision_config: VisionConfig,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
+) -> None:
+    """Serve on `sockets` until SIGTERM or SIGINT, then drain and return. `on_ready` is called with the name of the
+    engine's device once the server listens.
+
+    Raises `CheckpointError` and `ConfigError`, and `MissingExtraError` without the packages of a server.
+    """
+    from seesay.serving import run_server
+
+    if isinstance(backend_config, TurbomindEngineConfig):
+        backend_config = backend_config.to_engine_config()
+    if settings.num_frontends > 1:
+        _serve_with_fronts(
+            model_path,
+            settings,
+            sockets=sockets,
+            on_ready=on_ready,
+            backend_config=backend_config,
+            vision_config=vision_config,
+            chat_template_config=chat_template_config,
+        )
+        return
+    from seesay.engine.engine import AsyncEngine
+
+    with AsyncEngine(
+        model_path,
+        backend_config=backend_config,
+        vision_config=vision_config,
+        chat_template_config=chat_template_config,
+        media_limits=settings.media,
+    ) as engine:
+        device = engine.core.facts.device
+        run_server(engine, settings, sockets=sockets, on_ready=lambda: on_ready(device))
+
+
+def _serve_with_fronts(
+    model_path: str | os.PathLike[str],
+    settings: ServerSettings,
+    *,
+    sockets: list[socket.socket],
+    on_ready: Callable[[str], None],
+    backend_config: EngineConfig,
+    vision_config: VisionConfig,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None,
+) -> None:
+    from seesay.serving.fronts.limits import divide_limits
+
+    if backend_config.engine_process is False:
+        raise ConfigError("--frontends above 1 needs an engine process: do not give --no-engine-process")
+    divided = divide_limits(settings)
+    try:
+        from seesay.serving.fronts.messages import Start
+        from seesay.serving.fronts.supervisor import Supervisor
+    except ImportError as error:
+        raise ConfigError(f"--frontends above 1 needs the packages msgspec and pyzmq ({error})") from error
+    from seesay.checkpoint import resolve_checkpoint
+
+    folder = resolve_checkpoint(model_path, revision=backend_config.revision, download_dir=backend_config.download_dir)
+    start = Start(
+        model_path=os.fspath(model_path),
+        engine_address="",
+        settings=as_plain("settings", divided),
+        backend_config=as_plain("backend_config", backend_config),
+        vision_config=as_plain("vision_config", vision_config),
+        chat_template_config=as_plain("chat_template_config", chat_template_config),
+        created=int(time.time()),
+    )
+    supervisor = Supervisor(
+        start,
+        sockets,
+        num_fronts=settings.num_frontends,
+        max_responses=settings.max_stored_responses,
+        drain_timeout_s=settings.drain_timeout_s,
+        on_ready=on_ready,
+    )
+    local = replace(backend_config, download_dir=None, revision=None)  # the folder is what these lead to
+    supervisor.run(folder, as_plain("backend_config", local), start.vision_config, backend_config.step_timeout_s)

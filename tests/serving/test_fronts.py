@@ -1,0 +1,314 @@
+"""Several front processes of one server, over real sockets: killed, stopped, hung up on, and ended.
+
+A front that is stopped (SIGSTOP) accepts no connections, so the others answer: that is how a test chooses one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from live_server import make_data_url, wait_until
+
+COMMAND = [sys.executable, "-m", "seesay", "serve", "api_server"]
+OPTIONS = ["--server-name", "127.0.0.1", "--device", "cpu", "--session-len", "2048", "--model-name", "tiny"]
+FRONT, ENGINE = "seesay.serving.fronts.process", "seesay.engine.process.child"
+CHAT, INTERACTIVE = "/v1/chat/completions", "/v1/chat/interactive"
+LONG: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "go on"}],
+    "max_tokens": 1500,
+    "ignore_eos": True,
+    "temperature": 0,
+}
+LONG_TURN: dict[str, Any] = {
+    "prompt": "go on",
+    "interactive_mode": True,
+    "request_output_len": 1500,
+    "ignore_eos": True,
+    "temperature": 0,
+}
+
+
+@dataclass
+class Server:
+    """A server with two fronts, and what its processes write to the temporary folder."""
+
+    url: str
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def children(self, module: str) -> list[int]:
+        """The living child processes that run `module`, oldest first."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                if int(fields[1]) == self.process.pid and fields[0] != "Z" and module.encode() in command:
+                    found.append((int(fields[19]), int(entry.name)))
+        return [pid for _, pid in sorted(found)]
+
+    @contextlib.contextmanager
+    def only(self, index: int) -> Iterator[None]:
+        """Let only this front take connections."""
+        others = [pid for number, pid in enumerate(self.children(FRONT)) if number != index]
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}{path}", json={"model": "tiny", **body}, timeout=60)
+
+    def chat(self, **body: Any) -> httpx.Response:
+        return self.post(CHAT, messages=[{"role": "user", "content": "hi"}], max_tokens=4, **body)
+
+    def metrics(self) -> dict[str, float]:
+        lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
+        values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+        assert len(values) == len([line for line in lines if not line.startswith("#")]), "a sample is there twice"
+        return values
+
+    def is_up(self) -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            found = self.metrics()
+            return all(found[f'seesay_front_up{{front="{index}"}}'] for index in (0, 1))
+        return False
+
+
+@contextlib.contextmanager
+def running(model: str, port: int, folder: Path, *options: str) -> Iterator[Server]:
+    command = [*COMMAND, model, "--server-port", str(port), "--frontends", "2", *OPTIONS, *options]
+    environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    server = Server(f"http://127.0.0.1:{port}", process, folder)
+    try:
+        assert process.stderr is not None
+        log = []
+        for line in process.stderr:
+            log.append(line)
+            if "ready after" in line:
+                break
+        assert process.poll() is None and "with 2 frontends" in log[-1], log
+        yield server
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def model(tiny_checkpoint: Callable[[str], Path]) -> str:
+    return str(tiny_checkpoint("qwen2_5_vl"))
+
+
+@pytest.fixture(scope="module")
+def server(
+    model: str, unused_tcp_port_factory: Callable[[], int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    with running(model, unused_tcp_port_factory(), tmp_path_factory.mktemp("temporary")) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def streaming(server: Server, path: str, **body: Any) -> Iterator[Iterator[str]]:
+    """The lines of a stream, once the first has arrived."""
+    body = {"model": "tiny", "stream": True, **body}
+    with httpx.stream("POST", f"{server.url}{path}", json=body, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: {")
+        yield lines
+
+
+def test_a_response_of_one_front_is_continued_by_the_other(server: Server) -> None:
+    body = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": make_data_url(seed=5)}]}]}
+    options = {"max_output_tokens": 6, "temperature": 0}
+    with server.only(0):
+        first = server.post("/v1/responses", **body, **options).json()
+        here = server.post("/v1/responses", input="and?", previous_response_id=first["id"], **options).json()
+    with server.only(1):
+        there = server.post("/v1/responses", input="and?", previous_response_id=first["id"], **options).json()
+        assert there["output"][0]["content"] == here["output"][0]["content"]
+        assert there["usage"]["input_tokens"] == here["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+        assert httpx.get(f"{server.url}/v1/responses/{first['id']}").json() == first
+        stranger = httpx.get(f"{server.url}/v1/responses/{first['id']}", headers={"x-api-key": "other"})
+        assert stranger.status_code == 404
+        assert httpx.delete(f"{server.url}/v1/responses/{first['id']}").json()["deleted"] is True
+    with server.only(0):
+        assert httpx.get(f"{server.url}/v1/responses/{first['id']}").status_code == 404
+
+
+def talk(server: Server, prompt: Any, session_id: int, **options: Any) -> dict[str, Any]:
+    options = {"request_output_len": 6, "temperature": 0, "interactive_mode": True, **options}
+    response = server.post(INTERACTIVE, prompt=prompt, session_id=session_id, **options)
+    return {"status": response.status_code, **response.json()}
+
+
+def test_a_session_goes_on_at_the_other_front(server: Server) -> None:
+    picture = {"type": "image_url", "image_url": {"url": make_data_url(seed=6)}}
+    begin = [{"role": "user", "content": [picture, {"type": "text", "text": "look"}]}]
+    with server.only(0):
+        for session_id in (1, 2):
+            first = talk(server, begin, session_id)
+        alone = talk(server, "and?", 1)
+    with server.only(1):
+        moved = talk(server, "and?", 2)
+    assert moved == alone and moved["history_tokens"] == first["history_tokens"] + first["input_tokens"] + 6
+
+
+def test_a_session_is_busy_and_cancelled_for_all_fronts(server: Server) -> None:
+    with contextlib.ExitStack() as opened:
+        with server.only(0):
+            lines = opened.enter_context(streaming(server, INTERACTIVE, **LONG_TURN, session_id=3))
+        with server.only(1):
+            busy = talk(server, "me too", 3)
+            assert (busy["status"], busy["error"]["code"]) == (409, "session_busy")
+            assert server.post(INTERACTIVE, prompt="", session_id=3, cancel=True).status_code == 200
+        last = [json.loads(line[6:]) for line in lines if line.startswith("data: {")][-1]
+        assert last["finish_reason"] == "cancel"
+    with server.only(1):
+        expected = last["history_tokens"] + last["input_tokens"] + last["tokens"]
+        assert talk(server, "and?", 3)["history_tokens"] == expected
+
+
+def test_the_figures_of_all_fronts_add_up(server: Server) -> None:
+    counted = 'seesay_http_requests_total{endpoint="/v1/chat/completions",status="200"}'
+    wait_until(server.is_up, timeout_s=60)
+    before = server.metrics()
+    for index, number in ((0, 2), (1, 3)):
+        with server.only(index):
+            for _ in range(number):
+                assert server.chat(ignore_eos=True).status_code == 200
+    wait_until(lambda: server.metrics()[counted] == before.get(counted, 0) + 5, timeout_s=20)
+    for index in (0, 1):
+        with server.only(index):  # the other one cannot be asked: its latest figures count
+            assert server.metrics()[counted] == before.get(counted, 0) + 5
+    after = server.metrics()
+    assert after["seesay_generated_tokens_total"] == before["seesay_generated_tokens_total"] + 20
+    assert after["seesay_end_to_end_seconds_count"] == before["seesay_end_to_end_seconds_count"] + 5
+    assert after["seesay_requests_running"] == 0 and after["seesay_kv_blocks"] > 0
+
+
+def test_caches_are_reset_in_all_fronts(server: Server) -> None:
+    content = [{"type": "image_url", "image_url": {"url": make_data_url(seed=7)}}, {"type": "text", "text": "?"}]
+    for index in (0, 1):
+        with server.only(index):
+            body = {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
+            assert server.post(CHAT, **body).status_code == 200
+    assert server.metrics()["seesay_feature_cache_bytes"] > 0
+    assert server.post("/reset_caches").status_code == 200
+    found = server.metrics()
+    assert found["seesay_feature_cache_bytes"] == found["seesay_embedding_cache_bytes"] == 0
+    assert found["seesay_kv_blocks_cached"] == 0
+
+
+def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> None:
+    wait_until(server.is_up, timeout_s=60)
+    before, fronts = server.metrics(), server.children(FRONT)
+    restarts = before["seesay_front_restarts_total"]
+    ended: list[Any] = []
+
+    def read(lines: Iterator[str]) -> None:
+        try:
+            ended.append(list(lines)[-2])
+        except httpx.TransportError as error:
+            ended.append(error)
+
+    with contextlib.ExitStack() as opened:
+        threads = []
+        for index in (0, 1):
+            with server.only(index):
+                lines = opened.enter_context(streaming(server, CHAT, **LONG))
+                opened.enter_context(streaming(server, INTERACTIVE, **LONG_TURN, session_id=10 + index))
+            threads.append(threading.Thread(target=read, args=(lines,)))
+            threads[-1].start()
+        os.kill(fronts[0], signal.SIGKILL)
+        assert server.chat().status_code == 200, "the next request is answered"
+        threads[0].join(20)
+        assert len(ended) == 1 and isinstance(ended[0], httpx.RemoteProtocolError)
+        threads[1].join(120)
+        assert len(ended) == 2 and ended[1] == "data: [DONE]"
+        assert talk(server, "me too", 11)["status"] == 409, "the other front's session goes on"
+        assert talk(server, "me too", 10)["status"] == 200, "that of the dead one is free again"
+    wait_until(server.is_up, timeout_s=60)
+    after, now = server.metrics(), server.children(FRONT)
+    assert after["seesay_front_restarts_total"] == restarts + 1
+    assert len(now) == 2 and fronts[0] not in now and fronts[1] in now
+    for name, value in before.items():
+        if re.search(r"_(total|count|bucket)\b", name) and "part" not in name:
+            assert after[name] >= value, name
+    with server.only(now.index(fronts[1]) ^ 1):
+        assert server.chat().status_code == 200, "so does the new one"
+
+
+def test_the_fronts_outlive_the_engine_process(server: Server) -> None:
+    [engine] = server.children(ENGINE)
+    os.kill(engine, signal.SIGKILL)
+    wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 503)
+    wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 200, timeout_s=60)
+    for index in (0, 1):
+        with server.only(index):
+            wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 200, timeout_s=60)
+            assert server.chat().status_code == 200
+
+
+def test_ctrl_c_finishes_answers_and_leaves_nothing(server: Server) -> None:
+    """Last of this server."""
+    wait_until(server.is_up, timeout_s=60)
+    children = server.children(FRONT) + server.children(ENGINE)
+    assert len(children) == 3
+    with streaming(server, CHAT, **{**LONG, "max_tokens": 300}) as lines:
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        with contextlib.suppress(httpx.TransportError):  # nobody accepts it, or a front that drains refuses it
+            assert server.chat().status_code == 503
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    assert server.process.wait(30) == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert not list(server.folder.iterdir())
+
+
+def test_all_processes_end_with_the_one_that_started_them(
+    model: str, unused_tcp_port_factory: Callable[[], int], tmp_path: Path
+) -> None:
+    with running(model, unused_tcp_port_factory(), tmp_path) as server:
+        children = server.children(FRONT) + server.children(ENGINE)
+        assert len(children) == 3
+        with streaming(server, CHAT, **LONG):
+            server.process.kill()
+            wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--max-sequences-per-key", "1"), "--max-sequences-per-key is divided"),
+        (("--max-concurrent-requests", "1"), "--max-concurrent-requests is divided"),
+        (("--max-total-body-bytes", "100000000"), "needs at least the largest body"),
+        (("--no-engine-process",), "--no-engine-process"),
+        (("--chat-template", "/none.jinja"), "must be a jinja file"),  # by a front
+    ],
+)
+def test_options_that_do_not_fit_are_refused(model: str, options: tuple[str, ...], expected: str) -> None:
+    command = [*COMMAND, model, "--server-port", "0", "--frontends", "2", *OPTIONS, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1 and expected in done.stderr and "Traceback" not in done.stderr, done.stderr
