@@ -9,22 +9,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from asking import join, make_picture, parse
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.engine.engine import AsyncEngine
+from seesay.engine.messages import TokenRequest
 from seesay.engine.process.core import ProcessCore
 from seesay.engine.process.door import Connection, open_door
 from seesay.engine.process.kinds import ToFront
+from seesay.engine.process.ledger import Ledger
 from seesay.engine.response import Response
 from seesay.errors import RequestError
-from seesay.values import GenerationRequest, OutputDelta
+from seesay.llm.sampling_params import SamplingParams
+from seesay.values import GenerationRequest, MultimodalInput, OutputDelta
 
 CONFIG = EngineConfig(device_type="cpu", block_size=16)
 
@@ -98,6 +102,24 @@ def test_a_front_that_joins_later_knows_what_is_encoded(path: Path, supervisor: 
             wait_until(lambda engine=one, waits=is_known: not waits or bool(engine.core._ledger.encoded))
             [answer] = read(*submit(one, request))
             assert answer.media[0].is_cached is is_known
+
+
+def test_an_owner_with_a_name_is_the_same_for_all_fronts() -> None:
+    """A key that sends requests through several fronts gets one share, not one of each."""
+
+    def sent_by(front: Ledger, owner: Hashable) -> int | bytes:
+        prompt = MultimodalInput(
+            token_ids=np.zeros(1, np.int64), positions=np.zeros((1, 1), np.int64), next_position=1, items=()
+        )
+        request = TokenRequest(request_id=front._num_owners, prompt=prompt, params=SamplingParams(), owner=owner)
+        return front.send(front.add(request), object()).owner
+
+    one, other = Ledger(), Ledger()
+    named: list[Hashable] = ["10.0.0.1", b"10.0.0.1", "\udc80", b"digest"]
+    names = [sent_by(one, owner) for owner in named]
+    assert names == [sent_by(other, owner) for owner in reversed(named)][::-1]
+    assert len(set(names)) == 4 and all(isinstance(name, bytes) for name in names)
+    assert isinstance(sent_by(one, None), int) and isinstance(sent_by(one, (1, "a")), int)
 
 
 FRONT = """
