@@ -1,7 +1,8 @@
 """Decode steps as CUDA graphs: the host starts a whole step with one call.
 
-One graph per number of rows in a ladder; a step takes the next larger one and fills it up with rows of a scratch block.
-What a graph reads stays in place: a few numbers per row come with one copy, block tables only when they have changed.
+One graph per number of rows in a ladder; a step takes the next larger one and fills it up with padding. A graph gathers
+its rows' tokens, lengths and block tables by slot from the device's part of the row table, and advances the lengths
+there, so that a step that goes on like the one before takes nothing from the host.
 """
 
 from __future__ import annotations
@@ -9,23 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from seesay.device.streams import GraphRecorder
-from seesay.device.transfers import upload, upload_into
+from seesay.llm.device_rows import DeviceRows, begin_decode
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
-from seesay.llm.row_table import RowTable
 from seesay.llm.step_input import StepRows
 from seesay.llm.step_sizes import fill_up, row_sizes
-
-_PREVIOUS, _IDS, _PLACES, _SLOTS, _LENS, _IS_LONG, _FAULTS, _POSITIONS = range(8)
-"""Lines of the table of numbers, each with one per row: what the step before sampled; the tokens that the host knows,
-the places of the rows' own among both; KV slots; lengths (as int32); whether the long frequencies are used; faults,
-which the graph writes (as float32, see `ModelInput`); positions.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,34 +38,25 @@ class _Graph:
 
 
 class DecodeGraphs:
-    """Graphs for up to `max_batch_size` rows of up to `max_blocks` blocks each, over the KV cache `caches` (one tensor
-    per layer), of which nobody else uses block `scratch_block`. Recording takes a second or two."""
+    """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one tensor per layer). Recording takes a
+    second or two."""
 
     def __init__(
         self,
         decoder: Decoder,
         caches: Sequence[torch.Tensor],
+        rows: DeviceRows,
         *,
         stream: torch.cuda.Stream,
-        max_batch_size: int,
-        max_blocks: int,
-        scratch_block: int,
         block_size: int,
     ) -> None:
         self._decoder = decoder
         self._caches = caches
+        self._rows = rows
         self._block_size = block_size
-        self._max_blocks = max_blocks
-        self._scratch_block = scratch_block
-        self._versions = np.zeros(max_batch_size, dtype=np.int64)  # of the tables on the device; 0: the scratch block
-        self._host_table = np.full((max_batch_size, max_blocks), scratch_block, dtype=np.int32)
-        device = decoder.device
-        self._table = torch.from_numpy(self._host_table).to(device)
-        num_lines = _POSITIONS + (3 if decoder.config.rotary.sections else 1)
-        self._numbers = torch.zeros(num_lines, max_batch_size, dtype=torch.int64, device=device)
-        self._numbers[1:].copy_(torch.from_numpy(self._make_scratch_numbers()))
+        self._tables = rows.block_table[: rows.num_slots].clone()
         recorder = GraphRecorder(stream)
-        self._sizes = row_sizes(max_batch_size)
+        self._sizes = row_sizes(rows.num_slots)
         self._graphs = {size: self._record(recorder, size) for size in reversed(self._sizes)}
 
     def _record(self, recorder: GraphRecorder, size: int) -> _Graph:
@@ -82,40 +65,38 @@ class DecodeGraphs:
 
     def _compute(self, size: int) -> DecodeOutput:
         rotary = self._decoder.config.rotary
-        numbers = self._numbers[:, :size]
-        faults = self._numbers[_FAULTS].view(torch.float32)[:size]
+        given = begin_decode(
+            self._rows,
+            self._rows.slots[:size],
+            self._tables,
+            block_size=self._block_size,
+            num_axes=3 if rotary.sections else 1,
+        )
         inputs = ModelInput(
-            input_ids=self._numbers.view(-1).index_select(0, numbers[_PLACES]),
-            positions=numbers[_POSITIONS:] if rotary.sections else numbers[_POSITIONS],
-            slot_mapping=numbers[_SLOTS],
-            layout=DecodeRows(
-                kv_lens=self._numbers[_LENS].view(torch.int32)[:size],
-                block_table=self._table[:size],
-            ),
-            faults=faults,
-            is_long=None if rotary.long_inv_freq is None else numbers[_IS_LONG] > 0,
+            input_ids=given.input_ids,
+            positions=given.positions if rotary.sections else given.positions[0],
+            slot_mapping=given.slot_mapping,
+            layout=DecodeRows(kv_lens=given.kv_lens, block_table=given.block_table),
+            faults=given.faults,
+            is_long=None if rotary.long_inv_freq is None else given.is_long,
         )
         logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
         best, token_ids = logits.max(dim=-1)
-        best.add_(faults)  # so that what is collected anyway tells of them
-        return DecodeOutput(logits=logits, best=best, token_ids=token_ids, faults=faults)
+        best.add_(given.faults)  # so that what is collected anyway tells of them
+        return DecodeOutput(logits=logits, best=best, token_ids=token_ids, faults=given.faults)
 
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows."""
         return step.is_decode and 0 < len(step.rows) <= self._sizes[-1]
 
-    def run(self, step: StepRows, table: RowTable, previous: torch.Tensor | None) -> DecodeOutput:
-        """Compute the rows, whose sequences are in `table`. `previous` int64: the ids that the step before sampled, to
-        which `step.sources` refer."""
+    def run(self, step: StepRows) -> DecodeOutput:
+        """Compute the rows of a step."""
         count = len(step.rows)
-        slots = np.fromiter((member.slot for member in step.members), dtype=np.int64, count=count)
         size = fill_up(count, self._sizes)
         graph = self._graphs[size]
-        self._update_tables(slots, table, size)
-        if previous is not None:
-            self._numbers[_PREVIOUS, : len(previous)].copy_(previous)
-        upload_into(self._numbers[1:], self._make_numbers(step, slots, table))
+        self._rows.begin_decode(step.slots, step.starts, step.members, size=size)
         graph.replay()
+        self._rows.end_decode(step.slots, step.starts)
         output = graph.output
         return DecodeOutput(
             logits=output.logits[:count],
@@ -123,56 +104,3 @@ class DecodeGraphs:
             token_ids=output.token_ids[:count],
             faults=output.faults[:count],
         )
-
-    def _make_scratch_numbers(self) -> npt.NDArray[np.int64]:
-        """All lines but the first, int64 [lines - 1, max_batch_size], of rows that are padding."""
-        num_lines, width = self._numbers.shape
-        numbers = np.zeros((num_lines, width), dtype=np.int64)
-        numbers[_PLACES] = width + np.arange(width)
-        numbers[_SLOTS] = self._scratch_block * self._block_size
-        numbers[_LENS].view(np.int32)[:] = 1
-        return numbers[1:]
-
-    def _make_numbers(self, step: StepRows, slots: npt.NDArray[np.int64], table: RowTable) -> npt.NDArray[np.int64]:
-        """Make the numbers that change in every step: all lines but the first.
-
-        slots: int64 [R], those of the rows in `table`."""
-        block_size, count = self._block_size, len(slots)
-        numbers = self._make_scratch_numbers()
-        lines = dict(enumerate(numbers[:, :count], start=1))
-        starts = np.fromiter((row.start for row in step.rows), dtype=np.int64, count=count)
-        sources = np.array(step.sources)
-        for index in np.flatnonzero(sources < 0):
-            lines[_IDS][index] = step.members[index].token_ids[starts[index]]
-        lines[_PLACES][:] = np.where(sources >= 0, sources, lines[_PLACES])
-        blocks = table.block_table[slots, starts // block_size].astype(np.int64)
-        lines[_SLOTS][:] = blocks * block_size + starts % block_size
-        numbers[_LENS - 1].view(np.int32)[:count] = starts + 1
-        positions = numbers[_POSITIONS - 1 :, :count]
-        positions[:] = starts + table.offsets[slots]
-        for index in np.flatnonzero(starts < table.num_prompt_tokens[slots]):
-            start = int(starts[index])  # these alone may have a different position on each axis
-            positions[:, index] = step.members[index].positions(start, start + 1)[..., 0]
-        if self._decoder.config.rotary.long_inv_freq is not None:
-            lines[_IS_LONG][:] = table.is_long[slots]
-        return numbers
-
-    def _update_tables(self, slots: npt.NDArray[np.int64], table: RowTable, size: int) -> None:
-        """Bring the block tables of the first `size` rows to the device if any is new."""
-        count = len(slots)
-        versions = np.zeros(size, dtype=np.int64)
-        versions[:count] = table.versions[slots]
-        changed = np.flatnonzero(versions != self._versions[:size])
-        if not len(changed):
-            return
-        num_blocks = table.num_blocks[slots]
-        longest = int(num_blocks.max())
-        for index in changed:
-            if index < count:
-                used = num_blocks[index]
-                self._host_table[index, :used] = table.block_table[slots[index], :used]
-            else:
-                self._host_table[index, 0] = self._scratch_block
-        [there] = upload([np.ascontiguousarray(self._host_table[:size, :longest])], self._decoder.device)
-        self._table[:size, :longest].copy_(there)
-        self._versions[changed] = versions[changed]  # not before: the upload may have failed

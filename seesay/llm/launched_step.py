@@ -60,8 +60,9 @@ class StepResult:
 class LaunchedStep:
     """A step whose forward pass was launched. `ModelRunner.sample` comes next, then `collect`, which waits for its end.
 
-    logits: [n, vocab], of the rows that sample, in their order; None when no row does. greedy: their greatest logits
-    and the ids of these, where a graph found them: `logits`, `greedy` and `faults` then are good until the next launch.
+    logits: [n, vocab], of the rows that sample, in their order; None when no row does. slots: int64 [n], theirs, on the
+    device. greedy: their greatest logits and the ids of these, where a graph found them: `logits`, `slots`, `greedy`
+    and `faults` then are good until the next launch.
     outputs: by sequence id, what rows gave beside tokens. faults: those of the step's tokens, in the rows' order (see
     `ModelInput`). faults_copy: the same on their way to the host; None where the draws tell of them. stopwatch: stopped
     when the step was sampled.
@@ -70,6 +71,7 @@ class LaunchedStep:
     step: StepRows
     dtype: torch.dtype
     logits: torch.Tensor | None = None
+    slots: torch.Tensor | None = None
     greedy: tuple[torch.Tensor, torch.Tensor] | None = None
     outputs: Mapping[int, RowResult] = field(default_factory=dict)
     faults: torch.Tensor | None = None

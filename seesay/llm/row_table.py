@@ -31,7 +31,7 @@ class RowState:
 
     num_known: tokens that the host knows; at most one more was sampled and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
-    media_end: no embedding is spliced from this position on. slot: of the table's columns.
+    media_end: no embedding is spliced from this position on. slot: its place in the table.
     """
 
     __slots__ = (
@@ -117,24 +117,12 @@ class RowState:
 
 
 class RowTable:
-    """The sequences that are being computed, by id; and as columns, by slot, what decode steps need of all their rows.
-
-    num_prompt_tokens int64 [S]. offsets int64 [S]: the rotary position of a generated token less its place.
-    is_long bool [S]. block_table int32 [S, M] with num_blocks int64 [S] blocks each; no meaning beyond. versions int64
-    [S], positive: another number whenever the slot has another sequence or more blocks. All grow: take them anew in
-    each step.
-    """
+    """The sequences that are being computed, by id. Each has a slot, a number below the most that there ever were at a
+    time, which is its own until it ends."""
 
     def __init__(self) -> None:
         self._states: dict[int, RowState] = {}
         self._free: list[int] = []
-        self._version = 0
-        self.num_prompt_tokens = np.zeros(0, dtype=np.int64)
-        self.offsets = np.zeros(0, dtype=np.int64)
-        self.is_long = np.zeros(0, dtype=np.bool_)
-        self.block_table = np.zeros((0, 16), dtype=np.int32)
-        self.num_blocks = np.zeros(0, dtype=np.int64)
-        self.versions = np.zeros(0, dtype=np.int64)
 
     def __getitem__(self, seq_id: int) -> RowState:
         return self._states[seq_id]
@@ -150,40 +138,8 @@ class RowTable:
         for seq_id in plan.ended_ids:
             self._free.append(self._states.pop(seq_id).slot)
         for begun in plan.begun:
-            self._begin(begun)
+            assert begun.seq_id not in self._states, begun.seq_id
+            slot = self._free.pop() if self._free else len(self._states)
+            self._states[begun.seq_id] = RowState(begun, slot)
         for seq_id, block_ids in plan.added_blocks:
-            self._add_blocks(self._states[seq_id], block_ids)
-
-    def _begin(self, begun: BegunSequence) -> None:
-        assert begun.seq_id not in self._states, begun.seq_id
-        if not self._free:
-            self._add_slots(max(8, len(self.offsets)))
-        slot = self._free.pop()
-        self._states[begun.seq_id] = RowState(begun, slot)
-        self.num_prompt_tokens[slot] = begun.num_prompt_tokens
-        self.offsets[slot] = begun.next_position - begun.num_prompt_tokens
-        self.is_long[slot] = begun.is_long
-        self.num_blocks[slot] = 0
-        self._renew(slot)
-
-    def _add_blocks(self, row: RowState, block_ids: tuple[int, ...]) -> None:
-        held = len(row.block_ids)
-        row.block_ids += block_ids
-        num_blocks = len(row.block_ids)
-        if num_blocks > self.block_table.shape[1]:
-            more = max(num_blocks, 2 * self.block_table.shape[1]) - self.block_table.shape[1]
-            self.block_table = np.pad(self.block_table, ((0, 0), (0, more)))
-        self.block_table[row.slot, held:num_blocks] = block_ids
-        self.num_blocks[row.slot] = num_blocks
-        self._renew(row.slot)
-
-    def _renew(self, slot: int) -> None:
-        self._version += 1
-        self.versions[slot] = self._version
-
-    def _add_slots(self, count: int) -> None:
-        first = len(self.offsets)
-        for name in ("num_prompt_tokens", "offsets", "is_long", "num_blocks", "versions"):
-            setattr(self, name, np.pad(getattr(self, name), (0, count)))
-        self.block_table = np.pad(self.block_table, ((0, count), (0, 0)))
-        self._free.extend(range(first + count - 1, first - 1, -1))
+            self._states[seq_id].block_ids += block_ids

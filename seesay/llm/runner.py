@@ -20,6 +20,7 @@ from seesay.device.streams import Stopwatch, make_stream, on_stream, traced
 from seesay.device.transfers import HostCopy
 from seesay.errors import ConfigError, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
+from seesay.llm.device_rows import DeviceRows, token_place
 from seesay.llm.host_cache import HostCache, staging_bytes
 from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.launched_step import LaunchedStep, StepResult
@@ -28,18 +29,19 @@ from seesay.llm.models.decoder import Decoder
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.profiling import measure_peaks
 from seesay.llm.row_outputs import collect_outputs
-from seesay.llm.row_table import RowState, RowTable
+from seesay.llm.row_table import RowTable
 from seesay.llm.sampler import choose_tokens
 from seesay.llm.sampling_row import LogitsProcessor, SamplingRow
 from seesay.llm.step_input import (
     Embeddings,
     StepPadding,
+    StepRows,
     arrange_rows,
     build_warm_up_inputs,
     find_impossible,
-    make_model_input,
+    make_step_input,
 )
-from seesay.llm.step_plan import Row, StepPlan, TokenMasks
+from seesay.llm.step_plan import StepPlan, TokenMasks
 from seesay.llm.step_sizes import row_sizes, token_sizes
 from seesay.llm.step_times import StepCosts
 from seesay.llm.step_timing import measure_step_costs
@@ -60,7 +62,8 @@ class ModelRunner:
     """Owns the decoder and its KV cache. Used by one thread at a time.
 
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
-    what these prepare for; they may be replaced before. `rows` is its row table.
+    what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
+    device, and is there once the cache is.
     """
 
     def __init__(self, decoder: Decoder, limits: RunnerLimits) -> None:
@@ -73,8 +76,7 @@ class ModelRunner:
         self._graphs: DecodeGraphs | None = None
         self._padding: StepPadding | None = None
         self.stream = make_stream(decoder.device, is_urgent=True)
-        self._previous: torch.Tensor | None = None  # the ids that the step launched last samples
-        self._sampled_at: Mapping[int, int] = {}  # sequence id → place of its token in them
+        self._device_rows: DeviceRows | None = None
         self._unsampled: LaunchedStep | None = None
         self._num_threads = torch.get_num_threads()
 
@@ -111,6 +113,11 @@ class ModelRunner:
     def num_blocks(self) -> int:
         """Number of KV blocks; 0 before `allocate_cache`."""
         return self._num_blocks
+
+    @property
+    def device_rows(self) -> DeviceRows:
+        assert self._device_rows is not None, "allocate_cache comes before plans"
+        return self._device_rows
 
     def profile(self, *, records_graphs: bool = False) -> int:
         """Bytes that the largest prefill and the largest decode step need beside weights and cache, by trying both, and
@@ -151,6 +158,12 @@ class ModelRunner:
         self.limits = replace(
             self.limits, session_len=min(self.limits.session_len, num_blocks * self.limits.block_size)
         )
+        self._device_rows = DeviceRows(
+            num_slots=self.limits.max_batch_size,
+            max_blocks=self.limits.max_sequence_blocks,
+            scratch_block=num_blocks,
+            device=device,
+        )
         if num_host_slots:
             self._host_cache = HostCache(self._cache.blocks, num_host_slots)
         return num_blocks
@@ -160,13 +173,7 @@ class ModelRunner:
         assert self._cache is not None and self.stream is not None
         with torch.inference_mode():
             self._graphs = DecodeGraphs(
-                self.decoder,
-                self._cache.layers,
-                stream=self.stream,
-                max_batch_size=self.limits.max_batch_size,
-                max_blocks=self.limits.max_sequence_blocks,
-                scratch_block=self._num_blocks,
-                block_size=self.block_size,
+                self.decoder, self._cache.layers, self.device_rows, stream=self.stream, block_size=self.block_size
             )
 
     def warm_up(self) -> None:
@@ -223,6 +230,7 @@ class ModelRunner:
     def apply(self, plan: StepPlan) -> None:
         """Take the plan's deltas: once, in the order of the plans, before anything else is done with it."""
         self.rows.apply(plan)
+        self.device_rows.take(plan, self.rows)
 
     def find_impossible(self, plan: StepPlan, embeddings: Embeddings) -> Mapping[int, RequestError]:
         """By sequence id, the errors of the rows that must not be launched: an embedding is missing or has other than
@@ -285,33 +293,37 @@ class ModelRunner:
     def _launch(self, plan: StepPlan, embeddings: Embeddings) -> LaunchedStep:
         assert self._cache is not None, "allocate_cache comes before launch"
         config, block_size = self.decoder.config, self.block_size
-        step = arrange_rows(plan, self.rows, embeddings, sampled_at=self._sampled_at, block_size=block_size)
+        step = arrange_rows(plan, self.rows, embeddings, block_size=block_size)
         if not step.rows:
             return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
         is_plain = all(member.wants_token_only for member in step.members)
         if self._graphs is not None and is_plain and self._graphs.takes(step):
-            output = self._graphs.run(step, self.rows, self._previous)
-            greedy = output.best, output.token_ids
-            return LaunchedStep(step=step, dtype=self.dtype, logits=output.logits, greedy=greedy, faults=output.faults)
-        inputs, last_tokens = make_model_input(
-            step,
-            self._previous,
-            config=config,
-            block_size=block_size,
-            device=self.decoder.device,
-            padding=self._padding,
+            output = self._graphs.run(step)
+            return LaunchedStep(
+                step=step,
+                dtype=self.dtype,
+                logits=output.logits,
+                slots=self.device_rows.slots[: len(step.rows)],
+                greedy=(output.best, output.token_ids),
+                faults=output.faults,
+            )
+        self.device_rows.begin_step(step.slots, step.stops)
+        inputs, last_tokens, slots = make_step_input(
+            step, self.device_rows, config=config, block_size=block_size, device=self.device, padding=self._padding
         )
         wanted = last_tokens if is_plain and not step.samples_all else None
         hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
         logits: torch.Tensor | None = None
-        num_sampled = sum(row.samples for row in step.rows)
+        num_sampled = len(step.sampling)
         if num_sampled:
             is_whole = wanted is None and not step.samples_all
             logits = self.decoder.logits(hidden.index_select(0, last_tokens) if is_whole else hidden)[:num_sampled]
         outputs = {} if is_plain else collect_outputs(self.decoder, step, hidden, logits)
-        return LaunchedStep(step=step, dtype=self.dtype, logits=logits, outputs=outputs, faults=inputs.faults)
+        return LaunchedStep(
+            step=step, dtype=self.dtype, logits=logits, slots=slots, outputs=outputs, faults=inputs.faults
+        )
 
     def _sample(
         self,
@@ -321,12 +333,12 @@ class ModelRunner:
     ) -> None:
         """Choose tokens, and remember where they are for the step after this one."""
         if launched.logits is not None:
-            sampling = [part for part in launched.step.parts() if part[0].samples]
-            rows = self._make_sampling_rows(sampling, masks, processors)
-            draws = choose_tokens(launched.logits, rows, previous=self._previous, greedy_ids=launched.greedy)
+            assert launched.slots is not None
+            step, sampling = launched.step, launched.step.sampling
+            rows = self._make_sampling_rows(step, sampling, masks, processors)
+            draws = choose_tokens(launched.logits, rows, previous=self.device_rows.words, greedy_ids=launched.greedy)
             launched.draws = draws
-            self._previous = draws.token_ids
-            self._sampled_at = {row.seq_id: index for index, (row, _, _) in enumerate(sampling)}
+            self.device_rows.put_tokens(launched.slots, draws.token_ids, step.slots[sampling], step.stops[sampling])
             # A graph's `best` tells of faults; where logits are changed, it is found anew.
             if launched.greedy is not None and not rows:
                 return
@@ -335,19 +347,20 @@ class ModelRunner:
 
     def _make_sampling_rows(
         self,
-        sampling: list[tuple[Row, RowState, int]],
+        step: StepRows,
+        sampling: npt.NDArray[np.int64],
         masks: TokenMasks | None,
         processors: Mapping[int, tuple[LogitsProcessor, ...]],
     ) -> dict[int, SamplingRow]:
-        """By index in `sampling` (rows, their sequences and sources), those that ask for more than the most likely
-        token."""
+        """By index in `sampling`, the rows that sample, those that ask for more than the most likely token."""
         size = self.decoder.config.vocab_size
         allowed: dict[int, npt.NDArray[np.int32]] = {}
         if masks is not None:
             assert masks.bits.shape == (len(masks.seq_ids), -(-size // 32)), masks.bits.shape
             allowed = dict(zip(masks.seq_ids, masks.bits, strict=True))
         rows: dict[int, SamplingRow] = {}
-        for index, (row, member, source) in enumerate(sampling):
+        for index, at in enumerate(sampling.tolist()):
+            row, member = step.rows[at], step.members[at]
             params = member.params
             if params.is_plain and row.seq_id not in allowed and row.seq_id not in processors:
                 continue
@@ -359,7 +372,7 @@ class ModelRunner:
                 params=params,
                 token_ids=member.token_ids[:stop],
                 num_generated=stop - member.num_prompt_tokens,
-                pending=source,
+                pending=token_place(member.slot) if stop > member.num_known else -1,
                 counts=member.counts,
                 mask=allowed.get(row.seq_id),
                 processors=processors.get(row.seq_id, ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import torch
 
 from seesay.device.transfers import mark_used, upload
 from seesay.errors import ErrorCode, RequestError
+from seesay.llm.device_rows import DeviceRows
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
@@ -31,34 +32,39 @@ class Embeddings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRows:
-    """The rows of a plan, those of one token first; `members[i]` is the sequence of `rows[i]`.
+    """The rows of a plan, those of one token first; `members[i]` is the sequence of `rows[i]`, in slot `slots[i]`.
 
-    sources: for each row the place of its first token among the ids that the step before sampled, or -1 where the host
-    knows it. fresh_blocks get their first tokens in this step and are not filled by it: see `KVCache.clear`.
+    starts, stops int64 [R]: each row's first place and the one after its last. pending: rows whose one token was
+    sampled, but is not known to the host. samples_all: whether each token gives the next one. follows_prompt: whether
+    no row has a token of a prompt. fresh_blocks get their first tokens in this step and are not filled by it: see
+    `KVCache.clear`.
     """
 
     rows: tuple[Row, ...]
     members: tuple[RowState, ...]
-    sources: tuple[int, ...]
+    slots: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    stops: npt.NDArray[np.int64]
+    pending: tuple[int, ...]
+    samples_all: bool
+    follows_prompt: bool
     splices: Mapping[int, _Splices]
 
     @property
     def num_tokens(self) -> int:
         return sum(row.num_tokens for row in self.rows)
 
-    def parts(self) -> Iterator[tuple[Row, RowState, int]]:
-        """Each row with its sequence and its source."""
-        return zip(self.rows, self.members, self.sources, strict=True)
-
     @property
     def is_decode(self) -> bool:
-        """Whether each row has one token, a known id or one that was sampled, and gives the next one."""
-        return not self.splices and self.samples_all
+        """Whether each row has one generated token and gives the next one."""
+        return self.samples_all and self.follows_prompt
 
     @property
-    def samples_all(self) -> bool:
-        """Whether each token gives the next one."""
-        return all(row.num_tokens == 1 and row.samples for row in self.rows)
+    def sampling(self) -> npt.NDArray[np.int64]:
+        """int64: the rows that give a token."""
+        if self.samples_all:
+            return np.arange(len(self.rows))
+        return np.flatnonzero([row.samples for row in self.rows])
 
     def fresh_blocks(self, block_size: int) -> list[int]:
         pairs = zip(self.rows, self.members, strict=True)
@@ -95,29 +101,44 @@ def find_impossible(
     return errors
 
 
-def arrange_rows(
-    plan: StepPlan, table: RowTable, embeddings: Embeddings, *, sampled_at: Mapping[int, int], block_size: int
-) -> StepRows:
-    """Put the rows of a plan, in which `find_impossible` found nothing, in their order.
-
-    `sampled_at` says by sequence id where among the ids that the step before sampled its token is.
-    """
+def arrange_rows(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, block_size: int) -> StepRows:
+    """Put the rows of a plan, in which `find_impossible` found nothing, in their order."""
     members: list[RowState] = []
-    sources: list[int] = []
+    slots: list[int] = []
+    starts: list[int] = []
+    stops: list[int] = []
+    pending: list[int] = []
     splices: dict[int, _Splices] = {}
+    samples_all = follows_prompt = True
     rows = sorted(plan.rows, key=_is_long_row)
     for index, row in enumerate(rows):
-        member = table[row.seq_id]
-        stop = row.start + row.num_tokens
-        is_known = stop <= member.num_known
-        assert row.num_tokens > 0 and (is_known or row.start == member.num_known), row
-        assert len(member.block_ids) * block_size >= stop, (row, member.block_ids)
-        found = _find_splices(row, member, embeddings) if row.start < member.media_end else None
-        if found is not None:
-            splices[index] = found
+        seq_id, start, num_tokens, samples = row
+        member, stop = table[seq_id], start + num_tokens
+        num_known = member.num_known
+        assert len(member.block_ids) * block_size >= stop > start, (row, member.block_ids)
+        if stop > num_known:
+            assert start == num_known, row
+            pending.append(index)
+        if start < member.num_prompt_tokens:
+            follows_prompt = False
+            if start < member.media_end and (found := _find_splices(row, member, embeddings)) is not None:
+                splices[index] = found
+        samples_all = samples_all and samples and num_tokens == 1
         members.append(member)
-        sources.append(-1 if is_known else sampled_at[row.seq_id])
-    return StepRows(rows=tuple(rows), members=tuple(members), sources=tuple(sources), splices=splices)
+        slots.append(member.slot)
+        starts.append(start)
+        stops.append(stop)
+    return StepRows(
+        rows=tuple(rows),
+        members=tuple(members),
+        slots=np.array(slots, dtype=np.int64),
+        starts=np.array(starts, dtype=np.int64),
+        stops=np.array(stops, dtype=np.int64),
+        pending=tuple(pending),
+        samples_all=samples_all,
+        follows_prompt=follows_prompt,
+        splices=splices,
+    )
 
 
 def _fresh_block(row: Row, member: RowState, block_size: int) -> int | None:
@@ -140,20 +161,26 @@ class StepPadding:
     row_sizes: Seq[int]
 
 
-def make_model_input(
+class StepInput(NamedTuple):
+    """The decoder's input, and of the rows that sample, int64 [R] on the device: their last tokens, and their slots.
+    With padding more last tokens follow, which mean nothing."""
+
+    model: ModelInput
+    last_tokens: torch.Tensor
+    slots: torch.Tensor
+
+
+def make_step_input(
     step: StepRows,
-    previous: torch.Tensor | None,
+    device_rows: DeviceRows,
     *,
     config: DecoderConfig,
     block_size: int,
     device: torch.device,
     padding: StepPadding | None = None,
-) -> tuple[ModelInput, torch.Tensor]:
-    """The decoder's input, and int64 [R] the last tokens of the rows that sample.
-
-    `previous` int64 on the device: the ids that the step before sampled, to which `step.sources` refer. With `padding`
-    the input may have another row, and more last tokens follow, which mean nothing.
-    """
+) -> StepInput:
+    """Make the input of a step. Tokens that the host does not know are in `device_rows`. With `padding` the input may
+    have another row."""
     rows, tables = list(step.rows), [member.block_ids for member in step.members]
     if padding is not None:
         num_known = sum(row.num_tokens for row in rows)
@@ -167,11 +194,12 @@ def make_model_input(
     positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
     slots = np.empty(num_tokens, dtype=np.int64)
     first = 0
-    for index, (row, member, source) in enumerate(step.parts()):
+    pending = set(step.pending)
+    for index, (row, member) in enumerate(zip(step.rows, step.members, strict=True)):
         stop = row.start + row.num_tokens
         own = slice(first, first + row.num_tokens)
         first += row.num_tokens
-        input_ids[own] = 0 if source >= 0 else member.token_ids[row.start : stop]
+        input_ids[own] = 0 if index in pending else member.token_ids[row.start : stop]
         if row.num_tokens == 1 and row.start >= member.num_prompt_tokens:  # a decode row: without small arrays
             positions[..., own] = member.next_position + row.start - member.num_prompt_tokens
             slots[own] = member.block_ids[row.start // block_size] * block_size + row.start % block_size
@@ -184,7 +212,8 @@ def make_model_input(
         input_ids[first:] = 0
         positions[..., first:] = 0
         slots[first:] = padding.scratch_block * block_size + np.arange(num_tokens - first) % block_size
-    last_tokens = _find_last_tokens(step.rows, layout)
+    sampling = step.sampling
+    last_tokens = layout.cu_seqlens_q[1:][sampling] - 1
     if padding is not None and len(last_tokens):
         last_tokens = np.pad(last_tokens, (0, fill_up(len(last_tokens), padding.row_sizes) - len(last_tokens)))
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -192,23 +221,24 @@ def make_model_input(
         "positions": positions,
         "slots": slots,
         "last_tokens": last_tokens,
+        "sampling_slots": step.slots[sampling],
         "faults": np.zeros(num_tokens, dtype=np.float32),
     }
     is_long = _find_long(step.members, config)
     if is_long is not None:
         is_long += [False] * (len(rows) - len(step.rows))
         arrays["is_long"] = np.repeat(np.array(is_long), np.diff(layout.cu_seqlens_q))
-    pending = [index for index, source in enumerate(step.sources) if source >= 0]
-    if pending:  # each is the only token of its row, and such rows come first
-        arrays["pending"] = np.array(pending)
-        arrays["sources"] = np.array([step.sources[index] for index in pending])
+    if step.pending:  # each is the only token of its row, and such rows come first
+        late = np.array(step.pending)
+        arrays["pending"] = late
+        arrays["sources"] = device_rows.find_tokens(step.slots[late], step.starts[late])
     if step.splices:
         targets = [layout.cu_seqlens_q[index] + offsets for index, s in step.splices.items() for offsets in s.offsets]
         arrays["splice_rows"] = np.concatenate(targets)
     there = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
-    if pending:
-        assert previous is not None
-        there["input_ids"].index_copy_(0, there["pending"], previous.index_select(0, there["sources"]))
+    if step.pending:
+        tokens = device_rows.words.index_select(0, there["sources"])
+        there["input_ids"].index_copy_(0, there["pending"], tokens)
     model = ModelInput(
         input_ids=there["input_ids"],
         positions=there["positions"],
@@ -219,7 +249,7 @@ def make_model_input(
         splice_rows=there.get("splice_rows"),
         splice_embeddings=_join_pieces(step.splices, device),
     )
-    return model, there["last_tokens"]
+    return StepInput(model, there["last_tokens"], there["sampling_slots"])
 
 
 def _join_pieces(splices: Mapping[int, _Splices], device: torch.device) -> torch.Tensor | None:
@@ -227,11 +257,6 @@ def _join_pieces(splices: Mapping[int, _Splices], device: torch.device) -> torch
     for piece in pieces:
         mark_used(piece)
     return torch.cat([piece.to(device) for piece in pieces]) if pieces else None
-
-
-def _find_last_tokens(rows: Seq[Row], layout: RowLayout) -> npt.NDArray[np.int64]:
-    """int64 [R]: the packed places of the last tokens of the rows that sample."""
-    return layout.cu_seqlens_q[1 : len(rows) + 1][np.array([row.samples for row in rows], dtype=np.bool_)] - 1
 
 
 def _find_long(members: Seq[RowState], config: DecoderConfig) -> list[bool] | None:

@@ -159,7 +159,7 @@ def load_runner(
         tied_embeddings=bool(config.tie_word_embeddings),
         device=torch.device(device),
         dtype=torch.float32,
-        limits=RunnerLimits(max_batch_size=4, max_step_tokens=150, session_len=session_len, block_size=block_size),
+        limits=RunnerLimits(max_batch_size=8, max_step_tokens=150, session_len=session_len, block_size=block_size),
     )
     runner.allocate_cache(num_blocks=num_blocks, share=0.5, num_host_slots=num_host_slots)
     return runner

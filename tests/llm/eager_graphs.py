@@ -15,6 +15,7 @@ from seesay.llm import decode_graphs
 from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.ops import DecodeRows, RowLayout
 from seesay.llm.runner import ModelRunner
+from seesay.llm.step_input import StepRows
 
 
 class EagerRecorder:
@@ -62,17 +63,15 @@ def record_eagerly(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> list
         graphs = DecodeGraphs(
             runner.decoder,
             runner._cache.layers,
+            runner.device_rows,
             stream=None,  # type: ignore[arg-type]
-            max_batch_size=runner.limits.max_batch_size,
-            max_blocks=runner.limits.max_sequence_blocks,
-            scratch_block=runner.num_blocks,
             block_size=block_size,
         )
     run = graphs.run
 
-    def count_run(step: Any, *others: Any) -> Any:
+    def count_run(step: StepRows) -> DecodeOutput:
         sizes.append(len(step.rows))
-        return run(step, *others)
+        return run(step)
 
     monkeypatch.setattr(graphs, "run", count_run)
     runner._graphs = graphs

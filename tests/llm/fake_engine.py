@@ -79,14 +79,11 @@ def check_row_table(table: RowTable, scheduler: Scheduler) -> None:
     """Assert that a runner which has applied all plans knows of running sequences what the scheduler does."""
     running = {seq.seq_id: seq for seq in scheduler.sequences.values() if seq.status is SequenceStatus.RUNNING}
     assert {row.seq_id for row in table} == set(running)
-    assert len({row.slot for row in table}) == len(table) == len({table.versions[row.slot] for row in table})
+    assert len({row.slot for row in table}) == len(table)
+    assert all(0 <= row.slot < scheduler.config.max_batch_size for row in table)
     for row in table:
         seq = running[row.seq_id]
         assert row.block_ids == seq.block_ids, seq
-        columns = table.block_table[row.slot, : table.num_blocks[row.slot]], table.is_long[row.slot]
-        assert (tuple(columns[0]), columns[1]) == (seq.block_ids, seq.is_long), seq
-        assert table.offsets[row.slot] == seq.next_position - seq.num_prompt_tokens, seq
-        assert table.num_prompt_tokens[row.slot] == seq.num_prompt_tokens, seq
         assert np.array_equal(row.token_ids, seq.token_ids), seq
         assert (row.num_prompt_tokens, row.next_position) == (seq.num_prompt_tokens, seq.next_position), seq
         assert np.array_equal(row.positions(0, seq.num_prompt_tokens), seq.prompt_positions), seq
