@@ -104,3 +104,42 @@ def begin_decode(
         num_warps=2,
     )
     return ids, positions, places, lens, is_long.view(torch.bool), faults, tables[:num_rows]
+
+
+@triton.jit
+def _splitmix64(x):
+    x = x + 0x9E3779B97F4A7C15
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit(do_not_specialize=["num_draws"], do_not_specialize_on_alignment=["slots_ptr", "at_ptr"])
+def make_draws_kernel(
+    state_ptr, slots_ptr, at_ptr, draws_ptr, num_draws, NUM_COLUMNS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Make BLOCK draws: a uniform number is a hash of the sequence's seed and length."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_inside = index < num_draws
+    fields = state_ptr + tl.load(slots_ptr + index, mask=is_inside, other=0) * NUM_COLUMNS
+    seed = tl.load(fields + SEED, mask=is_inside, other=0).to(tl.uint64)
+    length = tl.load(fields + LENGTH, mask=is_inside, other=0).to(tl.uint64)
+    mixed = _splitmix64(_splitmix64(seed) + length)
+    point = ((mixed >> 32).to(tl.float64) + 0.5) * (1.0 / (1 << 32))
+    draws = draws_ptr + index * NUM_FIELDS
+    tl.store(draws, tl.load(at_ptr + index, mask=is_inside, other=0).to(tl.float64), mask=is_inside)
+    tl.store(draws + 1, point, mask=is_inside)
+    for option in tl.static_range(NUM_OPTIONS):
+        bits = tl.load(fields + OPTIONS + option, mask=is_inside, other=0)
+        tl.store(draws + 2 + option, bits.to(tl.float64, bitcast=True), mask=is_inside)
+
+
+def make_draws(state: torch.Tensor, slots: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Return float64 [D, 6]: `at` int64 [D], and the uniform number and the options of the sequences in `slots` int64
+    [D], by their `state` int64 [S + 1, C]."""
+    assert state.is_contiguous() and slots.is_contiguous() and at.is_contiguous()
+    draws = torch.empty(len(slots), NUM_FIELDS.value, dtype=torch.float64, device=slots.device)
+    make_draws_kernel[(triton.cdiv(len(slots), 128),)](
+        state, slots, at, draws, len(slots), NUM_COLUMNS=state.shape[1], BLOCK=128, num_warps=4
+    )
+    return draws

@@ -6,7 +6,6 @@ adds one to the lengths of its rows, and the sampler's choices are the next step
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple, overload
 
@@ -17,18 +16,14 @@ import torch
 from seesay.device.transfers import upload
 from seesay.llm.logit_changes import has_kernels
 from seesay.llm.row_table import RowState, RowTable
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.sampler import DRAW_OPTIONS, draw_options, make_uniform
 from seesay.llm.step_plan import StepPlan
 
 TOKEN, LENGTH, OFFSET, IS_LONG, SEED, OPTIONS = range(6)
 """Columns of `DeviceRows.state`: the token to compute next; its place in the sequence, which is the number of tokens
 before it; its rotary position less its place, once the prompt is over; whether the long frequencies are used; the seed
-of its draws; and from `OPTIONS` on the bits of four float64 (see `_pack_options`)."""
-NUM_COLUMNS = OPTIONS + 4
-
-TOP_K_OFF = 1 << 31
-"""More than any vocabulary has tokens."""
-LOG2_E = math.log2(math.e)
+of its draws; and from `OPTIONS` on the bits of its `DRAW_OPTIONS` float64 options (see `draw_options`)."""
+NUM_COLUMNS = OPTIONS + DRAW_OPTIONS
 
 
 class DecodeInput(NamedTuple):
@@ -51,8 +46,9 @@ class DeviceRows:
     state: int64 [num_slots + 1, NUM_COLUMNS]. block_table: int32 [num_slots + 1, max_blocks], no meaning beyond a row's
     blocks. slots: int64 [num_slots], those of the rows of the step that a graph computes.
 
-    The host keeps, for each slot, for which place the device has the token and the length, and sends these where it
-    wants others: a sequence that begins, a step that is computed again.
+    lengths, token_places: int64 [num_slots] on the host: the length that the device has for each slot, and the place of
+    the token that it has, when all queued work is done; -1: none. The host sends these where it wants others: of a
+    sequence that begins, or of a step that is computed again.
     """
 
     def __init__(self, *, num_slots: int, max_blocks: int, scratch_block: int, device: torch.device) -> None:
@@ -65,8 +61,8 @@ class DeviceRows:
         self.block_table = torch.full((num_slots + 1, max_blocks), scratch_block, dtype=torch.int32, device=device)
         self._device = device
         self._first_slot_word = num_words
-        self._lengths = np.full(num_slots, -1, dtype=np.int64)  # -1: unknown
-        self._token_places = np.full(num_slots, -1, dtype=np.int64)
+        self.lengths = np.full(num_slots, -1, dtype=np.int64)  # -1: unknown
+        self.token_places = np.full(num_slots, -1, dtype=np.int64)
         self._sent_slots = np.full(num_slots, num_slots, dtype=np.int64)
         self._num_blocks = [0] * num_slots
         self._new_words: dict[int, int] = {}  # place in `_words` → value, not sent yet
@@ -78,12 +74,13 @@ class DeviceRows:
             slot = table[begun.seq_id].slot
             assert slot < self.num_slots, f"more than {self.num_slots} sequences"
             self._num_blocks[slot] = 0
-            self._lengths[slot] = self._token_places[slot] = -1
+            self.lengths[slot] = self.token_places[slot] = -1
             first = slot * NUM_COLUMNS
             words = begun.next_position - begun.num_prompt_tokens, int(begun.is_long), _to_signed(begun.seed)
             self._new_words.update(enumerate(words, first + OFFSET))
             if begun.params.is_drawn:
-                self._new_words.update(enumerate(_pack_options(begun.params), first + OPTIONS))
+                bits = np.array(draw_options(begun.params), dtype=np.float64).view(np.int64)
+                self._new_words.update(enumerate(bits.tolist(), first + OPTIONS))
         width = self.block_table.shape[1]
         for seq_id, block_ids in plan.added_blocks:
             slot = table[seq_id].slot
@@ -95,19 +92,19 @@ class DeviceRows:
     def begin_step(self, slots: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
         """Send what is new before a step without a graph, after which the sequences in `slots` int64 [R] have `lengths`
         int64 [R] computed tokens."""
-        changed = np.flatnonzero(self._lengths[slots] != lengths)
+        changed = np.flatnonzero(self.lengths[slots] != lengths)
         self._send([(slots[changed] * NUM_COLUMNS + LENGTH, lengths[changed])])
-        self._lengths[slots] = lengths
+        self.lengths[slots] = lengths
 
     def begin_decode(
         self, slots: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], members: Sequence[RowState], *, size: int
     ) -> None:
         """Send what is new before a graph computes `size` rows: the token at place `lengths[i]` of `members[i]`, which
         is in slot `slots[i]`, and padding. `end_decode` follows when the graph runs."""
-        known = self._lengths[slots]
+        known = self.lengths[slots]
         changed = np.flatnonzero(known != lengths)
-        late = np.flatnonzero(self._token_places[slots] != lengths)
-        tokens = np.fromiter((members[i].token_ids[lengths[i]] for i in late), np.int64, count=len(late))
+        late = np.flatnonzero(self.token_places[slots] != lengths)
+        tokens = np.fromiter((members[i].token_ids[lengths[i]] for i in late.tolist()), np.int64, count=len(late))
         wanted = np.full(size, self.num_slots, dtype=np.int64)
         wanted[: len(slots)] = slots
         moved = np.flatnonzero(self._sent_slots[:size] != wanted)
@@ -118,18 +115,18 @@ class DeviceRows:
                 (self._first_slot_word + moved, wanted[moved]),
             ]
         )
-        self._token_places[slots] = lengths
+        self.token_places[slots] = lengths
         self._sent_slots[:size] = wanted
-        self._lengths[slots] = -1  # unless the graph runs
+        self.lengths[slots] = -1  # unless the graph runs
 
     def end_decode(self, slots: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
         """A graph was launched that computes the rows of `begin_decode` and adds one to their lengths."""
-        self._lengths[slots] = lengths + 1
+        self.lengths[slots] = lengths + 1
 
     def find_tokens(self, slots: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return where in `words` the device has the tokens at `places` int64 [R] of the sequences in `slots`, which it
         chose and the host does not know yet."""
-        assert (self._token_places[slots] == places).all(), "a token that neither host nor device knows"
+        assert (self.token_places[slots] == places).all(), "a token that neither host nor device knows"
         return token_place(slots)
 
     @property
@@ -142,9 +139,9 @@ class DeviceRows:
     ) -> None:
         """Let `token_ids` int64 [R], chosen on the device, be the tokens at `places` of the sequences in `slots`, which
         are int64 [R] on the device, `there`, too."""
-        self._token_places[slots] = -1
+        self.token_places[slots] = -1
         self.state[:, TOKEN].index_copy_(0, there, token_ids)
-        self._token_places[slots] = places
+        self.token_places[slots] = places
 
     def _send(self, words: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> None:
         """Bring all deltas, and (places in `_words`, values) beside them, to the device."""
@@ -201,13 +198,19 @@ def begin_decode(
     )
 
 
-def _pack_options(params: SamplingParams) -> list[int]:
-    """Return the bits, as int64, of top_p (1: off), top_k (`TOP_K_OFF`: off), and in powers of two what a unit of score
-    means and how far below the best min-p reaches."""
-    reach = -math.log2(params.min_p) if params.min_p > 0 else math.inf
-    options = params.top_p, params.top_k or TOP_K_OFF, LOG2_E / params.temperature, reach
-    bits: list[int] = np.array(options, dtype=np.float64).view(np.int64).tolist()
-    return bits
+def make_draws(rows: DeviceRows, slots: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Return the draws, as `sampler.make_draws` does, of the rows `at` int64 [D] of a step, whose sequences are in
+    `slots` int64 [D], after their lengths were advanced."""
+    if has_kernels(slots.device):
+        from seesay.kernels import row_state
+
+        return row_state.make_draws(rows.state, slots, at)
+    picked = rows.state.index_select(0, slots).cpu().numpy()
+    draws = np.empty((len(picked), 2 + DRAW_OPTIONS))
+    draws[:, 0] = at.cpu().numpy()
+    draws[:, 1] = make_uniform(picked[:, SEED].view(np.uint64), picked[:, LENGTH].view(np.uint64))
+    draws[:, 2:] = picked[:, OPTIONS:].view(np.float64)
+    return torch.from_numpy(draws).to(slots.device)
 
 
 def _to_signed(seed: int) -> int:

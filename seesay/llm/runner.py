@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from seesay.device.query import cpu_threads, measure_memory, synchronize
 from seesay.device.streams import Stopwatch, make_stream, on_stream, traced
-from seesay.device.transfers import HostCopy
+from seesay.device.transfers import HostCopy, upload
 from seesay.errors import ConfigError, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
-from seesay.llm.device_rows import DeviceRows, token_place
+from seesay.llm.device_rows import DeviceRows, make_draws, token_place
 from seesay.llm.host_cache import HostCache, staging_bytes
 from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.launched_step import LaunchedStep, StepResult
@@ -47,7 +48,6 @@ from seesay.llm.step_times import StepCosts
 from seesay.llm.step_timing import measure_step_costs
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from transformers import PretrainedConfig
 
@@ -335,34 +335,51 @@ class ModelRunner:
         if launched.logits is not None:
             assert launched.slots is not None
             step, sampling = launched.step, launched.step.sampling
-            rows = self._make_sampling_rows(step, sampling, masks, processors)
-            draws = choose_tokens(launched.logits, rows, previous=self.device_rows.words, greedy_ids=launched.greedy)
-            launched.draws = draws
-            self.device_rows.put_tokens(launched.slots, draws.token_ids, step.slots[sampling], step.stops[sampling])
+            rows, drawn = self._sort_rows(step, sampling, masks, processors)
+            launched.draws = choose_tokens(
+                launched.logits,
+                rows,
+                previous=self.device_rows.words,
+                greedy_ids=launched.greedy,
+                draws=self._make_draws(launched.slots, drawn) if drawn else None,
+            )
+            token_ids = launched.draws.token_ids
+            self.device_rows.put_tokens(launched.slots, token_ids, step.slots[sampling], step.stops[sampling])
             # A graph's `best` tells of faults; where logits are changed, it is found anew.
             if launched.greedy is not None and not rows:
                 return
         if launched.faults is not None:
             launched.faults_copy = HostCopy(launched.faults)
 
-    def _make_sampling_rows(
+    def _make_draws(self, slots: torch.Tensor, drawn: list[int]) -> torch.Tensor:
+        """The draws of the rows `drawn`, ascending, of those in `slots`."""
+        [at] = upload([np.array(drawn)], self.device)
+        return make_draws(self.device_rows, slots.index_select(0, at), at)
+
+    def _sort_rows(
         self,
         step: StepRows,
         sampling: npt.NDArray[np.int64],
         masks: TokenMasks | None,
         processors: Mapping[int, tuple[LogitsProcessor, ...]],
-    ) -> dict[int, SamplingRow]:
-        """By index in `sampling`, the rows that sample, those that ask for more than the most likely token."""
+    ) -> tuple[dict[int, SamplingRow], list[int]]:
+        """Of the rows `sampling`, by index in these: the ones that ask for more than the most likely token or a draw,
+        and the ones that ask for a draw alone."""
         size = self.decoder.config.vocab_size
         allowed: dict[int, npt.NDArray[np.int32]] = {}
         if masks is not None:
             assert masks.bits.shape == (len(masks.seq_ids), -(-size // 32)), masks.bits.shape
             allowed = dict(zip(masks.seq_ids, masks.bits, strict=True))
         rows: dict[int, SamplingRow] = {}
+        drawn: list[int] = []
         for index, at in enumerate(sampling.tolist()):
             row, member = step.rows[at], step.members[at]
             params = member.params
-            if params.is_plain and row.seq_id not in allowed and row.seq_id not in processors:
+            is_changed = row.seq_id in allowed or row.seq_id in processors
+            if params.is_plain and not is_changed:
+                continue
+            if params.is_plainly_drawn and not is_changed:
+                drawn.append(index)
                 continue
             stop = row.start + row.num_tokens
             if member.counts is None and params.has_penalties:
@@ -377,4 +394,4 @@ class ModelRunner:
                 mask=allowed.get(row.seq_id),
                 processors=processors.get(row.seq_id, ()),
             )
-        return rows
+        return rows, drawn

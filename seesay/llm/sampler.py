@@ -32,6 +32,8 @@ and no device, changes a choice."""
 LOG2_E = math.log2(math.e)
 OFF = 1 << 31
 """More than any vocabulary has tokens."""
+DRAW_OPTIONS = 4
+"""Numbers of `draw_options`."""
 
 _U64 = np.uint64
 
@@ -86,10 +88,12 @@ def choose_tokens(
     *,
     previous: torch.Tensor | None = None,
     greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
+    draws: torch.Tensor | None = None,
 ) -> Draws:
     """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
 
-    rows: by index, in ascending order, those of which more is asked than the most likely token.
+    rows: by index, in ascending order, those of which more is asked than the most likely token, or a draw.
+    draws: of rows of which a draw is all that is asked (see `make_draws`), on the device.
     previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
     where they are known already. Waits for the device only when a row has logits processors.
     """
@@ -104,7 +108,9 @@ def choose_tokens(
     else:
         best, token_ids = greedy_ids[0], greedy_ids[1].clone()
     if drawn:
-        _draw_some(logits, best, rows, drawn, token_ids)
+        _choose_drawn(logits, best, _draw_rows(rows, drawn, logits.device), token_ids)
+    if draws is not None:
+        _choose_drawn(logits, best, draws, token_ids)
     if avoiding:
         best = best.clone()
         avoid_tokens(logits, best, token_ids, rows, avoiding)
@@ -132,35 +138,32 @@ def _choose_adjusted(
     best, token_ids = scores.max(dim=-1)
     drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
     if drawn:
-        _draw_some(scores, best, dict(enumerate(rows)), drawn, token_ids)
+        _choose_drawn(scores, best, _draw_rows(dict(enumerate(rows)), drawn, scores.device), token_ids)
     return best, token_ids
 
 
-def _draw_some(
-    scores: torch.Tensor,
-    best: torch.Tensor,
-    rows: Mapping[int, SamplingRow],
-    drawn: list[int],
-    token_ids: torch.Tensor,
-) -> None:
-    """Write the ids of the rows `drawn` of scores [N, V] to `token_ids`."""
+def _draw_rows(rows: Mapping[int, SamplingRow], drawn: list[int], device: torch.device) -> torch.Tensor:
+    """The draws of the rows `drawn`."""
     picked = [rows[i] for i in drawn]
-    points = make_uniform([row.seed for row in picked], [row.num_tokens for row in picked])
-    [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], scores.device)
+    seeds = np.array([row.seed & 0xFFFFFFFFFFFFFFFF for row in picked], dtype=_U64)
+    points = make_uniform(seeds, np.array([row.num_tokens for row in picked], dtype=_U64))
+    [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], device)
+    return draws
+
+
+def _choose_drawn(scores: torch.Tensor, best: torch.Tensor, draws: torch.Tensor, token_ids: torch.Tensor) -> None:
+    """Write the ids that are drawn of rows of scores [N, V] to `token_ids`."""
     if has_kernels(scores.device):
         from seesay.kernels import sampling
 
         sampling.draw_tokens(scores, best, draws, token_ids, unit=WEIGHT_OF_BEST)
     else:
-        most = max(_count_ordered(row.params, scores.shape[-1]) for row in picked)
-        draw_tokens(scores, best, draws, token_ids, most=most)
+        draw_tokens(scores, best, draws, token_ids, most=_count_ordered(draws, scores.shape[-1]))
 
 
-def make_uniform(seeds: Sequence[int], counters: Sequence[int]) -> npt.NDArray[np.float64]:
+def make_uniform(seeds: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     """One number in (0, 1) per (seed, counter), by two rounds of splitmix64 (Steele, Lea, Flood 2014)."""
-    seed = np.array([s & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=_U64)
-    counter = np.array(counters, dtype=_U64)
-    mixed = _splitmix64(_splitmix64(seed) + counter)
+    mixed = _splitmix64(_splitmix64(seeds) + counters)
     return ((mixed >> _U64(32)).astype(np.float64) + 0.5) / 2.0**32
 
 
@@ -187,29 +190,24 @@ def _sort_out(rows: Mapping[int, SamplingRow], *, has_kernels: bool) -> tuple[li
     return adjusted, avoiding, drawn
 
 
+def draw_options(params: SamplingParams) -> tuple[float, float, float, float]:
+    """Return top_p (1: off), top_k (`OFF`: off), and in powers of two what a unit of score means and how far below the
+    best min-p reaches."""
+    reach = -math.log2(params.min_p) if params.min_p > 0 else math.inf
+    return params.top_p, params.top_k or OFF, LOG2_E / params.temperature, reach
+
+
 def make_draws(
     rows: Sequence[int], points: Iterable[float], params: Sequence[SamplingParams]
 ) -> npt.NDArray[np.float64]:
-    """float64 [N, 6], for each draw its row, its uniform number, top_p (1: off), top_k (`OFF`: off), and in powers
-    of two what a unit of score means and how far below the best min-p reaches."""
-    return np.array(
-        [
-            (
-                row,
-                point,
-                p.top_p,
-                p.top_k or OFF,
-                LOG2_E / p.temperature,
-                -math.log2(p.min_p) if p.min_p > 0 else math.inf,
-            )
-            for row, point, p in zip(rows, points, params, strict=True)
-        ]
-    )
+    """float64 [N, 2 + DRAW_OPTIONS], for each draw its row, its uniform number and its options."""
+    return np.array([(row, point, *draw_options(p)) for row, point, p in zip(rows, points, params, strict=True)])
 
 
-def _count_ordered(params: SamplingParams, size: int) -> int:
-    """How many of its likeliest tokens a row has to have in order."""
-    return min(params.top_k or size, size) if params.top_k or params.top_p < 1 else 1
+def _count_ordered(draws: torch.Tensor, size: int) -> int:
+    """How many of its likeliest of `size` tokens a draw has to have in order."""
+    top_p, top_k = draws[:, 2], draws[:, 3].clamp(max=size)
+    return int(torch.where((top_p < 1) | (top_k < size), top_k, 1).max())
 
 
 def draw_tokens(

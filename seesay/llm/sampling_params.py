@@ -58,11 +58,14 @@ class SamplingParams:
 
     is_plain: bool = field(init=False, repr=False, compare=False)
     """Whether the most likely token is all that is asked of the sampler."""
+    is_plainly_drawn: bool = field(init=False, repr=False, compare=False)
+    """Whether a draw is all that is asked of the sampler."""
 
     def __post_init__(self) -> None:
         is_held_back = self.min_new_tokens > 0 and self.ending_token_ids
-        is_plain = self.greedy and self.logprobs is None and not (self.changes_logits or is_held_back)
-        object.__setattr__(self, "is_plain", is_plain)
+        asks_more = self.logprobs is not None or self.changes_logits or is_held_back
+        object.__setattr__(self, "is_plain", not (asks_more or self.is_drawn))
+        object.__setattr__(self, "is_plainly_drawn", self.is_drawn and not asks_more)
 
     @property
     def changes_logits(self) -> bool:

@@ -1,4 +1,5 @@
-"""Every plan of a run, as bytes, drives a second runner, which must sample the same tokens.
+"""Every plan of a run, as bytes, drives a second runner, which must sample the same tokens and have the same state on
+its device after each step.
 
 The second runner has weights, KV cache, host cache and row table of its own. All it gets is what another rank would
 get: plans, embeddings, and when steps are launched, sampled and collected.
@@ -20,6 +21,7 @@ from llm.eager_graphs import record_eagerly
 from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
+from seesay.llm.device_rows import LENGTH, OFFSET, OPTIONS, TOKEN
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.plan_codec import decode_plan, encode_plan
 from seesay.llm.runner import ModelRunner
@@ -50,6 +52,24 @@ SAMPLING: tuple[Mapping[str, Any], ...] = (
 )
 
 
+State = Mapping[int, tuple[list[int], list[int]]]
+"""By sequence id, the blocks of a sequence and the other numbers, as the device has them."""
+
+
+def read_state(runner: ModelRunner) -> State:
+    """The device's part of the row table, after a step was sampled. It must agree with the host's."""
+    device, state = runner.device_rows, {}
+    for row in runner.rows:
+        numbers = device.state[row.slot].tolist()
+        blocks = device.block_table[row.slot, : len(row.block_ids)].tolist()
+        if device.lengths[row.slot] >= 0:  # else it was begun and not computed yet
+            assert tuple(blocks) == row.block_ids and numbers[LENGTH] == device.lengths[row.slot], row.seq_id
+            assert numbers[OFFSET] == row.next_position - row.num_prompt_tokens, row.seq_id
+            is_sampled = device.token_places[row.slot] == numbers[LENGTH]
+            state[row.seq_id] = blocks, numbers[(TOKEN if is_sampled else LENGTH) : OPTIONS]
+    return state
+
+
 @dataclass
 class Tape:
     """What happened to a runner, in order: (what, number of the launched step, argument)."""
@@ -58,6 +78,7 @@ class Tape:
     numbers: dict[int, int] = field(default_factory=dict)  # id of a launched step → its number
     kept: list[LaunchedStep] = field(default_factory=list)  # so that ids stay unique
     tokens: dict[int, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
+    states: dict[int, State] = field(default_factory=dict)
     num_bytes: int = 0
 
     def watch(self, runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +110,7 @@ class Tape:
         def watch_sample(launched: LaunchedStep, *others: Any, **options: Any) -> None:
             self.events.append(("sample", self.numbers[id(launched)], None))
             sample(launched, *others, **options)
+            self.states[self.numbers[id(launched)]] = read_state(runner)
 
         def watch_collect(launched: LaunchedStep) -> StepResult:
             result = collect(launched)
@@ -108,8 +130,9 @@ class Tape:
             monkeypatch.setattr(runner, name, watched)
         monkeypatch.setattr(LaunchedStep, "collect", watch_collect)
 
-    def play(self, runner: ModelRunner) -> dict[int, Mapping[int, tuple[int, ...]]]:
-        """Do the same with another runner. Returns what it samples, by the number of the step."""
+    def play(self, runner: ModelRunner, *, compares: bool = True) -> dict[int, Mapping[int, tuple[int, ...]]]:
+        """Do the same with another runner, whose state must be the same after each step. Returns what it samples, by
+        the number of the step."""
         launched: dict[int, LaunchedStep] = {}
         tokens = {}
         for what, number, given in self.events:
@@ -123,6 +146,7 @@ class Tape:
                 launched[number] = runner.launch(plan, given[1])
             elif what == "sample":
                 runner.sample(launched[number])
+                assert not compares or read_state(runner) == self.states[number]
             else:
                 tokens[number] = launched.pop(number).collect().token_ids
         return tokens
@@ -240,4 +264,4 @@ def test_a_follower_whose_plan_is_changed_samples_something_else(
             begun = (replace(plan.begun[0], token_ids=token_ids), *plan.begun[1:])
             given = encode_plan(replace(plan, begun=begun))
         events.append((what, number, given))
-    assert Tape(events=events).play(runners[2]) != tape.tokens
+    assert Tape(events=events).play(runners[2], compares=False) != tape.tokens

@@ -110,8 +110,8 @@ def test_a_seed_repeats_and_steps_differ():
 
 
 def test_uniform_numbers_are_uniform():
-    numbers = make_uniform([3] * 50_000, range(50_000))
-    other = make_uniform(range(50_000), [3] * 50_000)
+    same, each = np.full(50_000, 3, dtype=np.uint64), np.arange(50_000, dtype=np.uint64)
+    numbers, other = make_uniform(same, each), make_uniform(each, same)
     for sample in (numbers, other):
         assert sample.min() > 0 and sample.max() < 1
         counts = np.bincount((sample * 50).astype(int), minlength=50)
