@@ -158,12 +158,13 @@ class ModelRunner:
         self.limits = replace(
             self.limits, session_len=min(self.limits.session_len, num_blocks * self.limits.block_size)
         )
-        self._device_rows = DeviceRows(
-            num_slots=self.limits.max_batch_size,
-            max_blocks=self.limits.max_sequence_blocks,
-            scratch_block=num_blocks,
-            device=device,
-        )
+        with on_stream(self.stream):
+            self._device_rows = DeviceRows(
+                num_slots=self.limits.max_batch_size,
+                max_blocks=self.limits.max_sequence_blocks,
+                scratch_block=num_blocks,
+                device=device,
+            )
         if num_host_slots:
             self._host_cache = HostCache(self._cache.blocks, num_host_slots)
         return num_blocks
@@ -171,7 +172,7 @@ class ModelRunner:
     def record_graphs(self) -> None:
         """Have decode steps computed by CUDA graphs. Only on a GPU."""
         assert self._cache is not None and self.stream is not None
-        with torch.inference_mode():
+        with torch.inference_mode(), on_stream(self.stream):
             self._graphs = DecodeGraphs(
                 self.decoder, self._cache.layers, self.device_rows, stream=self.stream, block_size=self.block_size
             )
@@ -228,7 +229,9 @@ class ModelRunner:
             self._host_cache.copy(plan.saves, plan.loads)
 
     def apply(self, plan: StepPlan) -> None:
-        """Take the plan's deltas: once, in the order of the plans, before anything else is done with it."""
+        """Take the plan's deltas: once, in the order of the plans, before anything else is done with it, and after the
+        step before was sampled."""
+        assert self._unsampled is None, "a step is sampled before the next plan is applied"
         self.rows.apply(plan)
         self.device_rows.take(plan, self.rows)
 

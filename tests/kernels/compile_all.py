@@ -227,8 +227,25 @@ def call_sampling(dtype: torch.dtype) -> None:
     sampling.penalize_tokens(scores.float(), rows, starts, counts, counts, penalties, rows, token_ids)
 
 
+def call_row_state(dtype: torch.dtype) -> None:
+    from seesay.kernels import row_state
+
+    state, slots, table = empty(513, 9, dtype=int64), empty(8, dtype=int64), empty(513, 1024, dtype=int32)
+    row_state.begin_decode(state, table, slots, table, block_size=64, num_axes=3)
+    row_state.make_draws(state, slots, slots)
+
+
 CALLS = {
-    "bfloat16": (call_attention, call_gemv, call_tower_attention, call_tower, call_sampling, call_resize, call_rows),
+    "bfloat16": (
+        call_attention,
+        call_gemv,
+        call_tower_attention,
+        call_tower,
+        call_sampling,
+        call_resize,
+        call_rows,
+        call_row_state,
+    ),
     "float32": (call_wide_attention, call_tower_attention),
 }
 """float32: where it has tiles of its own."""

@@ -18,7 +18,14 @@ def make_span(start: int, stop: int, slots: list[int] | None = None) -> MediaSpa
     return MediaSpan(modality=Modality.IMAGE, span=(start, stop), slots=places, hash=bytes(32))
 
 
-def make_begun(num_tokens: int = 10, *items: MediaSpan, seq_id: int = 1, rotary: int = 1) -> BegunSequence:
+def make_begun(
+    num_tokens: int = 10,
+    *items: MediaSpan,
+    seq_id: int = 1,
+    rotary: int = 1,
+    params: SamplingParams | None = None,
+    seed: int = 0,
+) -> BegunSequence:
     positions = np.arange(num_tokens)
     if rotary == 3:
         positions = np.stack([positions, positions * 2, positions * 3])
@@ -28,8 +35,8 @@ def make_begun(num_tokens: int = 10, *items: MediaSpan, seq_id: int = 1, rotary:
         num_prompt_tokens=num_tokens,
         positions=positions,
         next_position=50,
-        params=SamplingParams(max_new_tokens=2),
-        seed=0,
+        params=params or SamplingParams(max_new_tokens=2),
+        seed=seed,
         items=items,
     )
 

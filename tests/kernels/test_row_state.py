@@ -1,0 +1,95 @@
+"""The kernels that read and advance the rows' state, against the torch implementation on the CPU. On a GPU the tests
+run as they are, elsewhere in Triton's interpreter: the last test runs this file once more in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seesay.llm import device_rows
+from seesay.llm.device_rows import IS_LONG, LENGTH, OFFSET, OPTIONS, SEED, TOKEN, DeviceRows
+from seesay.llm.sampler import draw_options, make_draws, make_uniform
+from seesay.llm.sampling_params import SamplingParams
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+NUM_SLOTS, MAX_BLOCKS, BLOCK_SIZE, SCRATCH = 7, 600, 4, 9999
+
+pytestmark = [pytest.mark.gpu] if ON_GPU else []
+runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+
+
+def make_rows() -> DeviceRows:
+    """Rows of random state on the CPU, one as long as its table allows. The padding has the state of a new table."""
+    rng = np.random.default_rng(0)
+    rows = DeviceRows(num_slots=NUM_SLOTS, max_blocks=MAX_BLOCKS, scratch_block=SCRATCH, device=torch.device("cpu"))
+    state = rows.state.numpy()[:NUM_SLOTS]
+    state[:, TOKEN] = rng.integers(0, 1 << 31, NUM_SLOTS)
+    state[:, LENGTH] = rng.integers(1, MAX_BLOCKS * BLOCK_SIZE - 1, NUM_SLOTS)
+    state[:3, LENGTH] = MAX_BLOCKS * BLOCK_SIZE - 1, 1, 3
+    state[:, OFFSET] = rng.integers(-100, 100, NUM_SLOTS)
+    state[:, IS_LONG] = rng.integers(0, 2, NUM_SLOTS)
+    state[:, SEED] = rng.integers(-(1 << 63), (1 << 63) - 1, NUM_SLOTS)
+    rows.block_table[:NUM_SLOTS] = torch.from_numpy(rng.integers(0, 5000, (NUM_SLOTS, MAX_BLOCKS)))
+    return rows
+
+
+@runs_here
+@pytest.mark.parametrize("num_axes", [1, 3])
+@pytest.mark.parametrize("slots", [[2], [6, 0, 3, 1], [4, 5, NUM_SLOTS, NUM_SLOTS, NUM_SLOTS]], ids=str)
+def test_a_step_gathers_its_rows_and_advances_them(slots: list[int], num_axes: int) -> None:
+    from seesay.kernels import row_state
+
+    rows, at = make_rows(), torch.tensor(slots)
+    state, block_table = rows.state.to(DEVICE, copy=True), rows.block_table.to(DEVICE)
+    for _ in range(3):
+        rows.state[0, LENGTH].clamp_(max=MAX_BLOCKS * BLOCK_SIZE - 1)
+        state[0, LENGTH].clamp_(max=MAX_BLOCKS * BLOCK_SIZE - 1)
+        lengths = rows.state[at, LENGTH]
+        expected = device_rows.begin_decode(rows, at, rows.block_table, block_size=BLOCK_SIZE, num_axes=num_axes)
+        tables = torch.full((NUM_SLOTS, MAX_BLOCKS), SCRATCH, dtype=torch.int32, device=DEVICE)
+        found = device_rows.DecodeInput(
+            *row_state.begin_decode(state, block_table, at.to(DEVICE), tables, block_size=BLOCK_SIZE, num_axes=num_axes)
+        )
+        assert torch.equal(state.cpu(), rows.state)
+        assert rows.state[at, LENGTH].tolist() == [n + (s < NUM_SLOTS) for n, s in zip(lengths, slots, strict=True)]
+        for name, ours, theirs in zip(found._fields[:-1], found, expected, strict=False):
+            assert ours.dtype == theirs.dtype and torch.equal(ours.cpu(), theirs), name
+        for own, known, length in zip(found.block_table.cpu(), expected.block_table, lengths, strict=True):
+            used = int(length) // BLOCK_SIZE + 1
+            assert torch.equal(own[:used], known[:used]) and bool((own[used:] == SCRATCH).all())
+
+
+@runs_here
+def test_draws_are_those_that_the_host_makes() -> None:
+    from seesay.kernels import row_state
+
+    rows, params = make_rows(), list[SamplingParams]()
+    options = ({}, {"top_k": 7}, {"top_p": 0.3}, {"min_p": 0.2}, {"temperature": 1e-4, "top_k": 1 << 62})
+    for slot in range(NUM_SLOTS):
+        params.append(SamplingParams(greedy=False, **options[slot % len(options)]))
+        rows.state[slot, OPTIONS:] = torch.tensor(draw_options(params[-1]), dtype=torch.float64).view(torch.int64)
+    slots, at = [5, 0, 1, 6, 2, 4], [0, 2, 3, 7, 8, 11]
+    words = rows.state.numpy()[slots].view(np.uint64)
+    points = make_uniform(words[:, SEED], words[:, LENGTH])
+    expected = torch.from_numpy(make_draws(at, points.tolist(), [params[slot] for slot in slots]))
+    assert torch.equal(device_rows.make_draws(rows, torch.tensor(slots), torch.tensor(at)), expected)
+    found = row_state.make_draws(*(t.to(DEVICE) for t in (rows.state, torch.tensor(slots), torch.tensor(at))))
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.skipif(ON_GPU or IS_INTERPRETED or not HAS_TRITON, reason="runs the tests above in the interpreter")
+def test_in_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__))]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
