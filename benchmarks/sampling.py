@@ -3,7 +3,7 @@
     python benchmarks/sampling.py [--vocabulary 152064] [--plot FILE.png]
 
 The logits are bfloat16, random with a steep tail as a trained model's, or flat as an untrained one's. `us` is the GPU's
-time of one `Sampler.draw`, `torch_us` that of the drawing alone by the torch implementation, which sorts, `floor_us`
+time of one `choose_tokens`, `torch_us` that of the drawing alone by the torch implementation, which sorts, `floor_us`
 one reading of the logits at the copy bandwidth. Prints one JSON line per case, medians.
 """
 
@@ -21,10 +21,13 @@ import torch
 from plotting import add_plot_option, make_bars, save_plot
 
 from seesay.llm import sampler
+from seesay.llm.device_rows import DeviceRows, make_draws
 from seesay.llm.logit_changes import start_counts
+from seesay.llm.row_table import RowTable
 from seesay.llm.sampler import choose_tokens
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sampling_row import SamplingRow
+from seesay.llm.step_plan import BegunSequence, StepPlan
 
 CASES = {
     "greedy": SamplingParams(),
@@ -57,6 +60,30 @@ def make_rows(count: int, params: SamplingParams, size: int) -> list[SamplingRow
             SamplingRow(seed=i, params=params, token_ids=token_ids, num_generated=200, pending=i, counts=counts)
         )
     return rows
+
+
+def make_table(count: int, params: SamplingParams) -> tuple[DeviceRows, torch.Tensor, range]:
+    """The arguments of `make_draws` for as many rows, of a table with their seeds and options."""
+    plan = StepPlan(
+        begun=tuple(
+            BegunSequence(
+                seq_id=i,
+                token_ids=np.zeros(600, dtype=np.int64),
+                num_prompt_tokens=600,
+                positions=np.arange(600),
+                next_position=600,
+                params=params,
+                seed=i,
+            )
+            for i in range(count)
+        )
+    )
+    table, slots = RowTable(), np.arange(count)
+    table.apply(plan)
+    rows = DeviceRows(num_slots=count, max_blocks=1, scratch_block=0, device=torch.device("cuda"))
+    rows.take(plan, table)
+    rows.begin_step(slots, np.full(count, 800))
+    return rows, torch.from_numpy(slots).cuda(), range(count)
 
 
 def measure(run: Callable[[], object], repeats: int = 9) -> tuple[float, float]:
@@ -101,7 +128,11 @@ def main() -> None:
             previous = torch.arange(count, device="cuda")
             for name, params in CASES.items():
                 rows = dict(enumerate(make_rows(count, params, options.vocabulary)))
-                gpu_us, host_us = measure(lambda: choose_tokens(logits, rows, previous=previous))  # noqa: B023
+                if params.is_plainly_drawn:
+                    table = make_table(count, params)
+                    gpu_us, host_us = measure(lambda: choose_tokens(logits, {}, draws=make_draws(*table)))  # noqa: B023
+                else:
+                    gpu_us, host_us = measure(lambda: choose_tokens(logits, rows, previous=previous))  # noqa: B023
                 line: dict[str, Any] = {"logits": "steep" if is_steep else "flat", "rows": count, "options": name}
                 line |= {"us": round(gpu_us), "host_us": round(host_us)}
                 line["floor_us"] = round(2e-6 * count * options.vocabulary / options.copy_tb_per_s, 1)

@@ -44,7 +44,8 @@ class DeviceRows:
     block `scratch_block` and is what graphs are filled up with. They stay at their addresses.
 
     state: int64 [num_slots + 1, NUM_COLUMNS]. block_table: int32 [num_slots + 1, max_blocks], no meaning beyond a row's
-    blocks. slots: int64 [num_slots], those of the rows of the step that a graph computes.
+    blocks. slots: int64 [num_slots], those of the rows of the step that a graph computes. numbers: int64 [num_slots],
+    0, 1, 2, ….
 
     lengths, token_places: int64 [num_slots] on the host: the length that the device has for each slot, and the place of
     the token that it has, when all queued work is done; -1: none. The host sends these where it wants others: of a
@@ -59,6 +60,7 @@ class DeviceRows:
         self.state = self._words[:num_words].view(num_slots + 1, NUM_COLUMNS)
         self.slots = self._words[num_words:]
         self.block_table = torch.full((num_slots + 1, max_blocks), scratch_block, dtype=torch.int32, device=device)
+        self.numbers = torch.arange(num_slots, device=device)
         self._device = device
         self._first_slot_word = num_words
         self.lengths = np.full(num_slots, -1, dtype=np.int64)  # -1: unknown
@@ -198,9 +200,14 @@ def begin_decode(
     )
 
 
-def make_draws(rows: DeviceRows, slots: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """Return the draws, as `sampler.make_draws` does, of the rows `at` int64 [D] of a step, whose sequences are in
-    `slots` int64 [D], after their lengths were advanced."""
+def make_draws(rows: DeviceRows, slots: torch.Tensor, drawn: Sequence[int]) -> torch.Tensor:
+    """Return the draws, as `sampler.make_draws` does, of the rows `drawn`, ascending, of those whose sequences are in
+    `slots` int64 [R], after their lengths were advanced."""
+    if len(drawn) == len(slots):
+        at = rows.numbers[: len(slots)]
+    else:
+        [at] = upload([np.array(drawn)], slots.device)
+        slots = slots.index_select(0, at)
     if has_kernels(slots.device):
         from seesay.kernels import row_state
 

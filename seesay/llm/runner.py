@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from seesay.device.query import cpu_threads, measure_memory, synchronize
 from seesay.device.streams import Stopwatch, make_stream, on_stream, traced
-from seesay.device.transfers import HostCopy, upload
+from seesay.device.transfers import HostCopy
 from seesay.errors import ConfigError, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.device_rows import DeviceRows, make_draws, token_place
@@ -48,6 +47,7 @@ from seesay.llm.step_times import StepCosts
 from seesay.llm.step_timing import measure_step_costs
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     from transformers import PretrainedConfig
 
@@ -344,7 +344,7 @@ class ModelRunner:
                 rows,
                 previous=self.device_rows.words,
                 greedy_ids=launched.greedy,
-                draws=self._make_draws(launched.slots, drawn) if drawn else None,
+                draws=make_draws(self.device_rows, launched.slots, drawn) if drawn else None,
             )
             token_ids = launched.draws.token_ids
             self.device_rows.put_tokens(launched.slots, token_ids, step.slots[sampling], step.stops[sampling])
@@ -353,11 +353,6 @@ class ModelRunner:
                 return
         if launched.faults is not None:
             launched.faults_copy = HostCopy(launched.faults)
-
-    def _make_draws(self, slots: torch.Tensor, drawn: list[int]) -> torch.Tensor:
-        """The draws of the rows `drawn`, ascending, of those in `slots`."""
-        [at] = upload([np.array(drawn)], self.device)
-        return make_draws(self.device_rows, slots.index_select(0, at), at)
 
     def _sort_rows(
         self,

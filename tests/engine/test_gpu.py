@@ -11,21 +11,44 @@ import queue
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from asking import BACKBONES, FAMILIES, ask, loop_of, make_conversations, make_picture, parse, run_transformers
+from asking import (
+    BACKBONES,
+    FAMILIES,
+    ask,
+    ask_in_order,
+    loop_of,
+    make_conversations,
+    make_picture,
+    parse,
+    run_transformers,
+)
+from llm.device_state import read_state
 
-from seesay.config import EngineConfig, VisionConfig
+from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
+from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
+from seesay.llm.launched_step import LaunchedStep
+from seesay.llm.runner import ModelRunner
+from seesay.llm.step_input import StepRows
 from seesay.values import GenerationRequest, OutputDelta
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
 NEW_TOKENS = 32
+SAMPLING: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"do_sample": True, "temperature": 1.5, "top_p": 0.9, "random_seed": 3},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
+    {"do_sample": True, "temperature": 2.0, "top_k": 20, "random_seed": -7},
+    {"do_sample": True, "random_seed": 5, "presence_penalty": 0.5, "bad_token_ids": [5, 9]},
+)
 BF16_TOLERANCE = 0.06
 BF16_RATIO = 1.5
 
@@ -63,6 +86,63 @@ def test_kept_on_the_host(name: str, tiny_checkpoint: Callable[[str], Path]) -> 
                 assert output.usage is not None
                 assert not is_known or output.usage.cached_tokens == (output.usage.prompt_tokens - 1) // 16 * 16
         assert engine.stats().total_host_kv_loads > 0
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("name", ("llama", "phi3_longrope", "qwen2_5_vl"))
+def test_graphs_change_no_token(
+    name: str, is_ahead: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of many lengths join, end and are preempted. After each step the device has what the host says."""
+    load, runners, sizes = ModelRunner.load, list[ModelRunner](), list[int]()
+
+    def watch_runner(*args: Any, **options: Any) -> ModelRunner:
+        runner = load(*args, **options)
+        sample = runner.sample
+
+        def check_sample(launched: LaunchedStep, *others: Any, **options: Any) -> None:
+            sample(launched, *others, **options)
+            torch.cuda.synchronize()
+            sizes.append(len(read_state(runner)))
+
+        monkeypatch.setattr(runner, "sample", check_sample)
+        runners.append(runner)
+        return runner
+
+    monkeypatch.setattr(ModelRunner, "load", watch_runner)
+    run, num_graph_steps = DecodeGraphs.run, [0]
+
+    def count_run(self: DecodeGraphs, step: StepRows) -> DecodeOutput:
+        num_graph_steps[-1] += 1
+        return run(self, step)
+
+    monkeypatch.setattr(DecodeGraphs, "run", count_run)
+    conversations = parse(make_conversations(name))
+    requests = []
+    for index in range(24):
+        request, options = conversations[index % len(conversations)], SAMPLING[index % len(SAMPLING)]
+        config = GenerationConfig(max_new_tokens=5 + 3 * index, ignore_eos=True, **options)
+        requests.append(replace(request, gen_config=config))
+    answers = []
+    for eager_mode in (False, True):
+        config = EngineConfig(
+            device_type="cuda",
+            dtype="float32",
+            block_size=16,
+            num_gpu_blocks=40,
+            max_batch_size=12,
+            enable_prefix_caching=False,
+            async_scheduling=is_ahead,
+            eager_mode=eager_mode,
+        )
+        with AsyncEngine(str(tiny_checkpoint(name)), backend_config=config) as engine:
+            outputs = ask_in_order(engine, requests)
+            assert engine.stats().total_preemptions > 0
+        answers.append([list(output.token_ids) for output in outputs])
+        num_graph_steps.append(0)
+    assert [len(answer) for answer in answers[0]] == [5 + 3 * index for index in range(24)]
+    assert answers[0] == answers[1]
+    assert num_graph_steps[0] > 50 and not any(num_graph_steps[1:]) and max(sizes) > 4
 
 
 @pytest.mark.parametrize("name", (*BACKBONES, *FAMILIES))

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from asking import FAMILIES, ask, ask_in_order, held, make_conversations, make_video_prompt, parse
+from llm.device_state import State, read_state
 from llm.eager_graphs import record_eagerly
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
-from seesay.llm.device_rows import LENGTH, OFFSET, OPTIONS, TOKEN
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.plan_codec import decode_plan, encode_plan
 from seesay.llm.runner import ModelRunner
@@ -50,24 +50,6 @@ SAMPLING: tuple[Mapping[str, Any], ...] = (
     {"do_sample": True, "temperature": 1.5, "random_seed": -3, "presence_penalty": 0.5, "min_p": 0.01},
     {"logit_bias": {7: 4.0}, "bad_token_ids": [5, 9]},
 )
-
-
-State = Mapping[int, tuple[list[int], list[int]]]
-"""By sequence id, the blocks of a sequence and the other numbers, as the device has them."""
-
-
-def read_state(runner: ModelRunner) -> State:
-    """The device's part of the row table, after a step was sampled. It must agree with the host's."""
-    device, state = runner.device_rows, {}
-    for row in runner.rows:
-        numbers = device.state[row.slot].tolist()
-        blocks = device.block_table[row.slot, : len(row.block_ids)].tolist()
-        if device.lengths[row.slot] >= 0:  # else it was begun and not computed yet
-            assert tuple(blocks) == row.block_ids and numbers[LENGTH] == device.lengths[row.slot], row.seq_id
-            assert numbers[OFFSET] == row.next_position - row.num_prompt_tokens, row.seq_id
-            is_sampled = device.token_places[row.slot] == numbers[LENGTH]
-            state[row.seq_id] = blocks, numbers[(TOKEN if is_sampled else LENGTH) : OPTIONS]
-    return state
 
 
 @dataclass
@@ -241,11 +223,11 @@ def test_a_follower_whose_plan_is_changed_samples_something_else(
     """The comparison can fail: a token of a prompt, or a block of a table, decides what is sampled."""
     load, runners = ModelRunner.load, list[ModelRunner]()
 
-    def load_three(*args: Any, **options: Any) -> ModelRunner:
-        runners.extend(load(*args, **options) for _ in range(3))
+    def load_four(*args: Any, **options: Any) -> ModelRunner:
+        runners.extend(load(*args, **options) for _ in range(4))
         return runners[0]
 
-    monkeypatch.setattr(ModelRunner, "load", load_three)
+    monkeypatch.setattr(ModelRunner, "load", load_four)
     tape = Tape()
     with AsyncEngine(
         str(tiny_checkpoint("llama")), backend_config=EngineConfig(device_type="cpu", block_size=4)
@@ -265,3 +247,5 @@ def test_a_follower_whose_plan_is_changed_samples_something_else(
             given = encode_plan(replace(plan, begun=begun))
         events.append((what, number, given))
     assert Tape(events=events).play(runners[2], compares=False) != tape.tokens
+    with pytest.raises(AssertionError):
+        Tape(events=events, states=tape.states).play(runners[3])

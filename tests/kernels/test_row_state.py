@@ -82,7 +82,9 @@ def test_draws_are_those_that_the_host_makes() -> None:
     words = rows.state.numpy()[slots].view(np.uint64)
     points = make_uniform(words[:, SEED], words[:, LENGTH])
     expected = torch.from_numpy(make_draws(at, points.tolist(), [params[slot] for slot in slots]))
-    assert torch.equal(device_rows.make_draws(rows, torch.tensor(slots), torch.tensor(at)), expected)
+    spread = torch.zeros(12, dtype=torch.int64)
+    spread[at] = torch.tensor(slots)
+    assert torch.equal(device_rows.make_draws(rows, spread, at), expected)
     found = row_state.make_draws(*(t.to(DEVICE) for t in (rows.state, torch.tensor(slots), torch.tensor(at))))
     assert torch.equal(found.cpu(), expected)
 

@@ -34,7 +34,8 @@ class Device:
         def watch(arrays: Any, device: torch.device) -> list[torch.Tensor]:
             if self.fails:
                 raise RuntimeError("out of memory")
-            self.sent.append((len(arrays[0]), len(arrays[2])))
+            if len(arrays) > 1:  # else the numbers of rows that are drawn
+                self.sent.append((len(arrays[0]), len(arrays[2])))
             return upload(arrays, device)
 
         monkeypatch.setattr(device_rows, "upload", watch)
@@ -144,8 +145,10 @@ def test_seeds_and_options_of_draws_are_there(device: Device) -> None:
     device.rows.begin_step(slots, np.array([4]))
     assert device.rows.state[slots[0], SEED] == -5
     assert device.rows.state[slots[0], OPTIONS:].view(torch.float64).tolist() == list(draw_options(params))
-    [draw] = make_draws(device.rows, torch.from_numpy(slots), torch.tensor([3])).tolist()
-    assert draw[0] == 3 and 0 < draw[1] < 1 and draw[2:] == list(draw_options(params))
+    there = torch.tensor([0, *slots, 1])
+    [draw] = make_draws(device.rows, there, [1]).tolist()
+    assert draw[0] == 1 and 0 < draw[1] < 1 and draw[2:] == list(draw_options(params))
+    assert make_draws(device.rows, there, [0, 1, 2])[1].tolist() == draw
 
 
 def test_sequences_that_come_and_go_have_their_own_state(device: Device) -> None:
