@@ -229,9 +229,9 @@ class ModelRunner:
             self._host_cache.copy(plan.saves, plan.loads)
 
     def apply(self, plan: StepPlan) -> None:
-        """Take the plan's deltas: once, in the order of the plans, before anything else is done with it, and after the
-        step before was sampled."""
-        assert self._unsampled is None, "a step is sampled before the next plan is applied"
+        """Take the plan's deltas: once, in the order of the plans, before anything else is done with it. A step
+        that was launched before and not sampled is lost."""
+        self._unsampled = None  # its slots may be others' from now on
         self.rows.apply(plan)
         self.device_rows.take(plan, self.rows)
 

@@ -203,6 +203,14 @@ def test_steps_are_sampled_once_and_in_turn(backbone, runner):
     assert runner.rows[1].num_known == 7
 
 
+def test_a_step_that_was_not_sampled_is_lost_with_the_next_plan(runner):
+    """Its slots may have other sequences by then."""
+    launched = runner.launch(begin(runner, Sequence(1, make_media_prompt(6, []), SamplingParams())), {})
+    runner.apply(StepPlan(ended_ids=(1,)))
+    with pytest.raises(AssertionError, match="in the order of their launches"):
+        runner.sample(launched)
+
+
 def test_a_mask_of_another_vocabulary_is_refused(backbone, runner):
     launched = runner.launch(
         begin(runner, Sequence(1, backbones.make_prompt(backbone, 6, seed=1), SamplingParams())), {}
