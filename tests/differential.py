@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from faults import RATES, Faults, Injected, inject_into
 from llm.backbones import VOCAB, Backbone, decoder_name
+from llm.eager_graphs import record_eagerly
 from llm.fake_engine import check_row_table
 
 from seesay.checkpoint import Checkpoint
@@ -151,7 +152,8 @@ def make_embedding(number: int, rows: int) -> torch.Tensor:
 class Setup:
     """How a loop is configured. max_live: requests in it at the same time. share_left: of the requests, those for whose
     answer nobody waits to the end. few_pictures: all have pictures, of which there are two. rates: of faults.
-    max_step_s: size steps by time, at least 2 prompt tokens; None does not. own_process: the loop is in another one."""
+    max_step_s: size steps by time, at least 2 prompt tokens; None does not. own_process: the loop is in another one.
+    eager_graphs: on the CPU, decode steps take the path of CUDA graphs."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -167,6 +169,7 @@ class Setup:
     rates: Mapping[str, float] = field(default_factory=lambda: RATES)
     max_step_s: float | None = None
     own_process: bool = False
+    eager_graphs: bool = False
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -211,6 +214,7 @@ class Engine:
         if device.type == "cuda":
             self.runner.warm_up()
             self.runner.record_graphs()
+        self.graph_steps = record_eagerly(self.runner) if setup.eager_graphs and device.type == "cpu" else []
         pool = BlockPool(setup.num_blocks, setup.block_size, setup.caching, setup.num_host_slots)
         limits = SchedulerConfig(
             max_batch_size=setup.max_live, max_prefill_token_num=setup.chunk, session_len=SESSION_LEN

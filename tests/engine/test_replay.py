@@ -183,7 +183,7 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
             runner.limits = replace(runner.limits, max_batch_size=8, session_len=256)
             num_host_slots = options.get("num_cpu_blocks", 0)
             runner.allocate_cache(num_blocks=first.num_blocks, share=0.5, num_host_slots=num_host_slots)
-        graph_steps = record_eagerly(followers[1], monkeypatch)
+        graph_steps = record_eagerly(followers[1])
         conversations = make_conversations(name)
         if Modality.VIDEO in engine.family.markers:
             conversations.append(make_video_prompt(name))

@@ -35,7 +35,7 @@ class EagerRecorder:
         return replay, output
 
 
-def record_eagerly(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def record_eagerly(runner: ModelRunner) -> list[int]:
     """Let decode steps of a runner on the CPU take the path of graphs. Returns a list of the sizes of such steps, which
     grows with them."""
     block_size, sizes = runner.block_size, list[int]()
@@ -56,10 +56,10 @@ def record_eagerly(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> list
             )
         return plan_attention(layout, **options)
 
-    monkeypatch.setattr(runner.decoder._ops, "plan_attention", plan)
-    monkeypatch.setattr(decode_graphs, "GraphRecorder", EagerRecorder)
+    runner.decoder._ops.plan_attention = plan  # type: ignore[method-assign]
     assert runner._cache is not None
-    with torch.inference_mode():
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode_graphs, "GraphRecorder", EagerRecorder)
         graphs = DecodeGraphs(
             runner.decoder,
             runner._cache.layers,
@@ -73,6 +73,6 @@ def record_eagerly(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> list
         sizes.append(len(step.rows))
         return run(step)
 
-    monkeypatch.setattr(graphs, "run", count_run)
+    graphs.run = count_run  # type: ignore[method-assign]
     runner._graphs = graphs
     return sizes
