@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint.numbers import check_numbers
+from seesay.checkpoint.quantization import Quantization, read_quantization
 from seesay.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -151,27 +152,36 @@ class TensorSlices:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places."""
+    """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places.
+    `quantization`: how linear layers are stored or to be quantized; None for plain weights."""
 
     path: Path
     config: Mapping[str, Any]
     generation_config: Mapping[str, Any]
     stored: Mapping[str, StoredTensor] = field(repr=False)
+    quantization: Quantization | None
     revision_digest: bytes = field(repr=False)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], hf_overrides: Mapping[str, Any] | None = None) -> Checkpoint:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        hf_overrides: Mapping[str, Any] | None = None,
+        *,
+        quantization: str | None = None,
+    ) -> Checkpoint:
         """Read the folder's JSON files and the headers of its safetensors files. Tensors are not read yet.
 
+        quantization: the format that plain weights get while they are loaded ('fp8').
         Raises `CheckpointError` that names the file or tensor for a missing config.json, missing safetensors or shards,
-        a truncated file, an index that points out of the folder, or an unknown dtype.
+        a truncated file, an index that points out of the folder, an unknown dtype or quantization format.
         """
         path = Path(path)
         config = _read_object(path / "config.json")
         if config is None:
             raise CheckpointError(f"{path}: not a model folder: it has no config.json")
         merged = _merge(config, hf_overrides or {}, where="hf_overrides")
-        _refuse_quantized(path / "config.json", merged)
+        quantized = read_quantization(path / "config.json", merged, quantization)
         digest = hashlib.blake2b(digest_size=32)
         _update_framed(digest, json.dumps(merged, sort_keys=True, default=str).encode())
         stored: dict[str, StoredTensor] = {}
@@ -193,6 +203,7 @@ class Checkpoint:
             config=merged,
             generation_config=_read_object(path / "generation_config.json") or {},
             stored=stored,
+            quantization=quantized,
             revision_digest=digest.digest(),
         )
 
@@ -327,18 +338,6 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, where: str) -
         else:
             merged[key] = value
     return merged
-
-
-def _refuse_quantized(file: Path, config: Mapping[str, Any]) -> None:
-    """Refuse quantized weights, which would otherwise be read as plain numbers."""
-    for part in (config, config.get("text_config"), config.get("llm_config")):
-        settings = part.get("quantization_config") if isinstance(part, Mapping) else None
-        if settings:
-            method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
-            raise CheckpointError(
-                f"{file}: quantization_config ({method}): quantized checkpoints are not supported. "
-                "Use the model's unquantized checkpoint"
-            )
 
 
 def read_text(file: Path) -> str:

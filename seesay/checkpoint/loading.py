@@ -127,4 +127,10 @@ class _Loading:
                     place[target].copy_(tensor.read(picks))
                 self._missing[index] -= 1
                 if self._missing[index] == 0:
-                    self._groups[index].finish()
+                    self._finish(self._groups[index], checkpoint)
+
+    def _finish(self, group: WeightGroup, checkpoint: Checkpoint) -> None:
+        try:
+            group.finish()
+        except CheckpointError as error:
+            raise CheckpointError(f"{checkpoint.path}: {error}") from None

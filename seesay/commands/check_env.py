@@ -18,7 +18,7 @@ from seesay.version import __version__
 
 _REQUIRED = (
     "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "pillow", "jinja2", "blake3",
-    "msgspec", "pyzmq",
+    "msgspec", "pyzmq", "regex",
 )  # fmt: skip
 _EXTRAS = {
     "serve": ("fastapi", "uvicorn", "pydantic", "httpx", "prometheus_client"),

@@ -130,6 +130,12 @@ _ENGINE = (
         {"type": number, "metavar": "S"},
     ),
     _Option(
+        "--quantization",
+        "quantization",
+        "quantize the language model's linear layers while they are loaded (default: take them as they are)",
+        {"choices": ("fp8",)},
+    ),
+    _Option(
         "--quant-policy",
         "quant_policy",
         "KV cache quantization; only 0 is supported",

@@ -5,6 +5,8 @@ method that its checkpoint or the user chose for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,14 @@ from seesay.device.linear_method import (
 from seesay.device.matmul import make_product
 
 _BIAS = TensorLayout(name="bias", axes=((OUTPUTS, 1),))
+
+
+class Shard(NamedTuple):
+    """One of `size` ranks, which divide axis `dim` of the matrix."""
+
+    rank: int
+    size: int
+    dim: int
 
 
 class Unquantized:
@@ -108,13 +118,23 @@ class Linear(nn.Module):
         """Return the names of the checkpoint's modules, in the model's spelling, if the layer is at `path`."""
         return tuple(source.module for source in self._sources_at(path))
 
-    def make_group(self, path: str) -> WeightGroup:
-        """Return the weights of the layer, which is at `path` in the model, for its method. The layer is finished with
-        them when they are loaded."""
+    def list_weights(self, path: str, shard: Shard | None = None) -> tuple[dict[str, Weight], Weight | None]:
+        """Return the weights of the layer, which is at `path` in the model, for its method, and its bias; or one rank's
+        share of them."""
         sources = self._sources_at(path)
+        if shard is None:
+            sources = _join_whole(sources)
         layouts = self.method.layouts(self.in_features)
         weights = {name: layout.weight(sources, self.in_features) for name, layout in layouts.items()}
         bias = None if self.bias is None else _BIAS.weight(sources, self.in_features)
+        if shard is None:
+            return weights, bias
+        return {name: weight.shard(*shard) for name, weight in weights.items()}, bias and bias.shard(*shard)
+
+    def make_group(self, path: str) -> WeightGroup:
+        """Return the weights of the layer, which is at `path` in the model. It is finished with them when they are
+        loaded."""
+        weights, bias = self.list_weights(path)
 
         def finish() -> None:
             if bias is not None:
@@ -130,10 +150,9 @@ class Linear(nn.Module):
 
     def finish(self) -> None:
         """Get ready to compute with the parameters as they are."""
-        group = self.make_group("")
-        weight = group.weights[0]
-        weight.data = self.weight.data
-        self._finish({"weight": weight})
+        weights, _ = self.list_weights("")
+        weights["weight"].data = self.weight.data
+        self._finish(weights)
 
     def extend(
         self,
@@ -205,3 +224,17 @@ class Linear(nn.Module):
             return y if reduce is None else reduce(y)
 
         return extended
+
+
+def _join_whole(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Join neighbours that together are one stored module, so that it is read at once and what is stored for groups of
+    its outputs may lie across them."""
+    joined: list[Source] = []
+    for (module, num_outputs), group in groupby(sources, key=lambda source: (source.module, source.num_outputs)):
+        pieces = list(group)
+        picks = [pick for piece in pieces for pick in piece.picks]
+        stops = [0, *(pick.stop for pick in picks)]
+        is_run = all(pick.start == stop and pick.step == 1 for pick, stop in zip(picks, stops, strict=False))
+        is_whole = is_run and stops[-1] == num_outputs
+        joined += [Source(module=module, num_outputs=num_outputs)] if is_whole else pieces
+    return tuple(joined)

@@ -144,13 +144,14 @@ def decoder_name(name: str) -> str | None:
 def load_runner(
     backbone: Backbone,
     *,
+    checkpoint: Checkpoint | None = None,
     block_size: int = 4,
     num_blocks: int = 400,
     num_host_slots: int = 0,
     device: str = "cpu",
     session_len: int = 256,
 ) -> ModelRunner:
-    checkpoint = Checkpoint.load(backbone.path)
+    checkpoint = checkpoint or Checkpoint.load(backbone.path)
     config = checkpoint.hf_config()
     runner = ModelRunner.load(
         checkpoint,

@@ -103,7 +103,6 @@ def test_dynamic_rope_is_stretched_for_long_sessions(saved):
     [
         ({"model_type": "gemma3_text"}, "gemma3_text"),
         ({"hidden_act": "relu2"}, "hidden_act='relu2'"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"num_key_value_heads": 4}, "num_key_value_heads=4"),
         ({"rope_parameters": {"rope_type": "su", "rope_theta": 1.0}}, "'su'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "llama3"),

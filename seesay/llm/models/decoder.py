@@ -217,6 +217,7 @@ class Decoder:
             device=device,
             dtype=dtype,
             ignored=frozenset([f"{_HEAD}.weight"]) if is_tied else frozenset(),
+            may_quantize=True,
         )
         if is_tied:
             decoder._head.use(decoder._embed.data)

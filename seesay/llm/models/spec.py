@@ -157,8 +157,6 @@ def list_backbones() -> tuple[str, ...]:
 
 
 def _refuse_unsupported(config: PretrainedConfig) -> None:
-    if getattr(config, "quantization_config", None):
-        raise CheckpointError("quantization_config: quantized checkpoints are not supported")
     if getattr(config, "is_encoder_decoder", False):
         raise CheckpointError("is_encoder_decoder=True is not supported")
 

@@ -1,0 +1,131 @@
+"""What a `quantization_config` says, whatever it is."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from quantized_folders import FORMS
+from safetensors.torch import save_file
+
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.quantization import Quantization, read_quantization
+from seesay.errors import CheckpointError
+
+FILE = Path("folder/config.json")
+COMPRESSED = FORMS["compressed-tensors, channels"].config
+BLOCKS = FORMS["fp8, blocks of 128"].config
+
+
+def read(settings: Any) -> Quantization | None:
+    return read_quantization(FILE, {"quantization_config": settings}, None)
+
+
+def changed(settings: Any, path: str, value: Any) -> Any:
+    settings = copy.deepcopy(dict(settings))
+    *parents, last = path.split(".")
+    inner = settings
+    for name in parents:
+        inner = inner[name]
+    inner[last] = value
+    return settings
+
+
+def test_every_published_form_is_read() -> None:
+    found = {name: read(form.config) for name, form in FORMS.items()}
+    assert {name: q.strategy for name, q in found.items() if q} == {
+        "compressed-tensors, channels": "channel",
+        "compressed-tensors, static tensors": "tensor",
+        "compressed-tensors, blocks": "block",
+        "fp8, tensors": "tensor",
+        "fp8, blocks of 128": "block",
+        "fp8, small blocks": "block",
+    }
+    assert found["fp8, small blocks"].block_size == (32, 16)
+    assert [name for name, q in found.items() if q.has_input_scale] == ["compressed-tensors, static tensors"]
+    assert read(None) is None and read({}) is None
+    for part in ("text_config", "llm_config"):
+        assert read_quantization(FILE, {part: {"quantization_config": COMPRESSED}}, None) is not None
+
+
+@pytest.mark.parametrize(
+    ("excluded", "covered", "not_covered"),
+    [
+        (("lm_head",), "model.layers.0.mlp.down_proj", "lm_head"),
+        (("visual",), "model.visually.qkv", "visual.blocks.3.attn.qkv"),
+        (("model.visual.blocks.3.attn.qkv",), "visual.blocks.33.attn.qkv", "visual.blocks.3.attn.qkv"),
+        (("model.language_model.layers.1",), "model.layers.11.mlp.up_proj", "model.layers.1.mlp.up_proj"),
+        (("mlp.gate",), "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.gate"),
+        (("re:.*mlp\\.gate$",), "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.gate"),
+        (("re:vision.*",), "model.layers.0.vision", "vision_tower.encoder.layers.0.mlp.fc1"),
+        (("re:model\\.vision.*",), "model.layers.0.vision", "vision_tower.encoder.layers.0.mlp.fc1"),
+    ],
+)
+def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_covered: str) -> None:
+    quantization = Quantization(strategy="channel", excluded=excluded)
+    assert quantization.covers(covered) and not quantization.covers(not_covered)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"quant_method": "awq"},
+            r"quantization_config \(awq\): this format is not supported. Supported are compressed",
+        ),
+        ({"quant_method": "gptq", "bits": 4}, r"\(gptq\): this format is not supported"),
+        ({"bits": 4}, r"\(None\): this format is not supported"),
+        ("int8", r"\(int8\): it must be an object"),
+        (["fp8"], "it must be an object"),
+        (changed(COMPRESSED, "format", "pack-quantized"), "format must be 'float-quantized', got 'pack-quantized'"),
+        (changed(COMPRESSED, "kv_cache_scheme", {"num_bits": 8}), "a quantized KV cache is not supported"),
+        (changed(COMPRESSED, "config_groups", {}), "there must be one group"),
+        (changed(COMPRESSED, "config_groups.group_0", []), "its group has no weights"),
+        (changed(COMPRESSED, "config_groups.group_0.targets", ["re:.*down_proj"]), "targets must be"),
+        (changed(COMPRESSED, "config_groups.group_0.weights.num_bits", 4), "weights.num_bits must be 8, got '4'"),
+        (
+            changed(COMPRESSED, "config_groups.group_0.weights.strategy", "group"),
+            "weights.strategy must be 'tensor' or",
+        ),
+        (changed(COMPRESSED, "ignore", "lm_head"), "ignore must be a list of names of modules"),
+        (changed(COMPRESSED, "ignore", [1]), "ignore must be a list of names of modules"),
+        (changed(COMPRESSED, "ignore", ["re:("]), "'re:\\(' is not a regular expression"),
+        (changed(COMPRESSED, "ignore", ["x" * 2000]), "ignore must be a list of names of modules"),
+        (
+            changed(BLOCKS, "weight_block_size", [128]),
+            r"weight_block_size must be two positive integers, got '\[128\]'",
+        ),
+        (changed(BLOCKS, "weight_block_size", [0, -1]), "weight_block_size must be two positive integers"),
+        (changed(BLOCKS, "weight_block_size", "128"), "weight_block_size must be two positive integers"),
+        (changed(BLOCKS, "fmt", "e5m2"), "fmt must be 'e4m3' or .*got 'e5m2'"),
+        (changed(BLOCKS, "activation_scheme", "static"), "activation_scheme must be 'dynamic', got 'static'"),
+        (changed(BLOCKS, "modules_to_not_convert", {"a": 1}), "modules_to_not_convert must be a list"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(settings: Any, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as raised:
+        read(settings)
+    assert str(raised.value).startswith(str(FILE)) or "regular expression" in str(raised.value)
+
+
+def test_a_pattern_that_takes_for_ever_is_refused() -> None:
+    quantization = read(changed(COMPRESSED, "ignore", ["re:(a|aa)+$"]))
+    assert quantization is not None
+    started_s = time.perf_counter()
+    with pytest.raises(CheckpointError, match="takes too long for module"):
+        quantization.covers("a" * 60 + "b")
+    assert time.perf_counter() - started_s < 5
+
+
+def test_a_folder_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "awq"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"config\.json: quantization_config \(awq\)"):
+        Checkpoint.load(tmp_path)
+    assert Checkpoint.load(tmp_path, {"quantization_config": None}).quantization is None

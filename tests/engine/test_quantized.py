@@ -1,0 +1,74 @@
+"""Quantized models from end to end: text alone and with pictures, in a thread and in a process of the engine's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import ask, make_picture, parse
+from family_contract import VISION_FAMILIES, draw_image, load_family, preprocess
+from quantized_folders import FORMS, set_config, write_quantized
+
+from seesay import GenerationConfig, pipeline
+from seesay.config import EngineConfig
+from seesay.engine.engine import AsyncEngine
+
+FORM = FORMS["compressed-tensors, channels"]
+TOWERS = ["lm_head", "re:.*(visual|vision_tower|multi_modal_projector).*"]
+
+
+def answer(path: Path, **options: Any) -> list[list[int]]:
+    config = EngineConfig(device_type="cpu", block_size=16, **options)
+    with AsyncEngine(str(path), backend_config=config) as engine:
+        prompts: list[Any] = ["the game", ("the game", make_picture(20, 30, 1))]
+        outputs = ask(engine, parse(prompts, max_new_tokens=12, ignore_eos=True))
+    assert all(output.error is None for output in outputs)
+    return [list(output.token_ids) for output in outputs]
+
+
+@pytest.mark.parametrize("name", VISION_FAMILIES)
+def test_the_text_part_of_every_family(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    quantized, plain = write_quantized(tiny_checkpoint(name), tmp_path, FORM)
+    set_config(quantized, quantization_config={**FORM.config, "ignore": TOWERS})
+    assert answer(quantized) == answer(plain)
+
+
+@pytest.mark.parametrize("form", ["compressed-tensors, channels", "fp8, small blocks"])
+def test_a_quantized_tower(form: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    def is_quantized(name: str) -> bool:
+        return "visual.blocks" in name and name.endswith(".weight") and "norm" not in name
+
+    source = tiny_checkpoint("qwen2_5_vl")
+    quantized, plain = write_quantized(source, tmp_path, FORMS[form], is_quantized)
+    ignore = ["lm_head", "re:.*layers.*", "re:.*merger.*"]
+    if "fp8" in form:
+        ignore = ["model.layers", "visual.merger"]
+    key = "modules_to_not_convert" if "fp8" in form else "ignore"
+    set_config(quantized, quantization_config={**FORMS[form].config, key: ignore})
+    rows = []
+    for path in (quantized, plain, source):
+        family, _ = load_family(path)
+        encoder = family.build_encoder(torch.device("cpu"), torch.float32)
+        rows.append(encoder.encode([preprocess(family, draw_image(30, 40))])[0])
+    torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-4)
+    assert (rows[1] - rows[2]).abs().max() > 1e-2, "the tower was not quantized"
+
+
+def test_in_flight_in_both_process_forms() -> None:
+    """The built-in model, whose answers are sure enough to be the same."""
+    plain, thread, process = (
+        answer_about_a_scene(quantization=quantization, engine_process=is_process)
+        for quantization, is_process in ((None, False), ("fp8", False), ("fp8", True))
+    )
+    assert thread == process
+    assert thread[0] == plain[0] and thread[1] != plain[1], "the same answer, by other weights"
+
+
+def answer_about_a_scene(**options: Any) -> tuple[list[int], list[dict[int, float]]]:
+    config = EngineConfig(device_type="cpu", **options)
+    with pipeline("seesay-demo", backend_config=config) as pipe:
+        response = pipe("What is a square?", gen_config=GenerationConfig(max_new_tokens=8, logprobs=1))
+    return response.token_ids, response.logprobs

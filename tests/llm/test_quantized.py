@@ -1,0 +1,176 @@
+"""Quantized checkpoints in every published layout that is supported, against Transformers with the same weights
+multiplied out; and what is wrong with one is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from llm import backbones
+from quantized_folders import FORMS, Tensors, edit_tensors, set_config, write_quantized
+from safetensors.torch import load_file
+
+from seesay.checkpoint import Checkpoint
+from seesay.device.fp8 import quantize_rows
+from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.models.decoder import Decoder
+from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.sampling_params import SamplingParams
+
+TOLERANCE = 1e-3
+ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
+FORM = "compressed-tensors, channels"
+PROJECTION = "model.layers.1.mlp.down_proj"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], backbones.Backbone]:
+    made: dict[str, backbones.Backbone] = {}
+
+    def get(name: str) -> backbones.Backbone:
+        if name not in made:
+            made[name] = backbones.make_backbone(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return get
+
+
+def logits_of(backbone: backbones.Backbone, prompt: Any) -> torch.Tensor:
+    _, [logits] = backbones.Driver(backbones.load_runner(backbone)).generate([prompt], [ALL_LOGITS])
+    return logits
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "qwen2.5-vl"])
+def test_logits_are_those_of_the_weights_multiplied_out(saved, tmp_path: Path, name: str, form: str) -> None:
+    source = saved(name)
+    quantized, plain = write_quantized(source.path, tmp_path, FORMS[form])
+    reference = backbones.Backbone(model=type(source.model).from_pretrained(plain).eval(), path=plain)
+    prompt = backbones.make_prompt(source, 23, seed=3)
+    expected = reference.logits(prompt.token_ids, prompt.positions)
+    found = logits_of(backbones.Backbone(model=source.model, path=quantized), prompt)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+    change = (expected - source.logits(prompt.token_ids, prompt.positions)).abs().max()
+    assert change > 10 * TOLERANCE, "the weights were not quantized"
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "qwen2.5-vl"])
+def test_quantizing_in_flight_takes_a_scale_per_output(saved, tmp_path: Path, name: str) -> None:
+    source = saved(name)
+    tensors = load_file(source.path / "model.safetensors")
+    _, plain = write_quantized(source.path, tmp_path, FORMS[FORM])
+
+    def change(exact: Tensors) -> None:
+        for tensor in exact:
+            if tensor.endswith("_proj.weight") and "visual" not in tensor:
+                numbers, scale = quantize_rows(tensors[tensor].float())
+                exact[tensor] = numbers.float() * scale
+
+    edit_tensors(plain, change)
+    prompt = backbones.make_prompt(source, 23, seed=3)
+    checkpoint = Checkpoint.load(source.path, quantization="fp8")
+    runner = backbones.load_runner(source, checkpoint=checkpoint)
+    _, [found] = backbones.Driver(runner).generate([prompt], [ALL_LOGITS])
+    torch.testing.assert_close(found, logits_of(backbones.Backbone(model=source.model, path=plain), prompt))
+    assert (found - source.logits(prompt.token_ids, prompt.positions)).abs().max() > 10 * TOLERANCE
+    methods = {path.rpartition(".")[2]: linear.method.name for path, linear in runner.decoder.linears.items()}
+    assert methods.pop("lm_head") == "unquantized"
+    assert set(methods.values()) == {"fp8 in flight"}
+
+
+def test_what_is_quantized_already_is_not_quantized_again(saved, tmp_path: Path) -> None:
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
+    with pytest.raises(ConfigError, match=r"quantization='fp8': .* is quantized already: leave it out"):
+        Checkpoint.load(quantized, quantization="fp8")
+
+
+def drop(name: str) -> Callable[[Tensors], None]:
+    def edit(tensors: Tensors) -> None:
+        del tensors[name]
+
+    return edit
+
+
+def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tensors], None]:
+    return lambda tensors: tensors.update({name: make(tensors[name]).contiguous()})
+
+
+WEIGHT, SCALE = f"{PROJECTION}.weight", f"{PROJECTION}.weight_scale"
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (drop(SCALE), f"tensor '{SCALE}' is missing"),
+        (put(SCALE, lambda t: t[:-1]), f"tensor '{SCALE}' has shape [59, 1], the config says [60, 1]"),
+        (put(SCALE, lambda t: t.flatten()), f"tensor '{SCALE}' has shape [60], the config says [60, 1]"),
+        (put(SCALE, lambda t: t * float("nan")), "tensor 'layers.1.mlp.down_proj.weight_scale' has scales that are"),
+        (put(SCALE, lambda t: t * 0), "tensor 'layers.1.mlp.down_proj.weight_scale' has scales that are not positive"),
+        (put(SCALE, lambda t: t.to(torch.int32)), f"tensor '{SCALE}' is stored as I32, it must be"),
+        (put(WEIGHT, lambda t: t.bfloat16()), f"tensor '{WEIGHT}' is stored as BF16, it must be F8_E4M3"),
+        (
+            put(WEIGHT, lambda t: (t.float() * float("nan")).to(t.dtype)),
+            "tensor 'layers.1.mlp.down_proj.weight' has numbers that are NaN",
+        ),
+        (
+            lambda t: t.update({f"{PROJECTION}.zeros": torch.ones(1)}),
+            f"unexpected tensor '{PROJECTION}.zeros'",
+        ),
+    ],
+)
+def test_tensors_that_make_no_sense_are_named(saved, tmp_path: Path, edit: Callable, message: str) -> None:
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
+    edit_tensors(quantized, edit)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+
+
+def test_block_sizes_that_lie_are_found(saved, tmp_path: Path) -> None:
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS["fp8, small blocks"])
+    set_config(quantized, quantization_config=dict(FORMS["fp8, blocks of 128"].config))
+    with pytest.raises(CheckpointError, match=r"_proj.weight_scale_inv' has shape .* the config says \[1, 1\]"):
+        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+
+
+def test_a_fused_layer_is_quantized_whole_or_not_at_all(saved, tmp_path: Path) -> None:
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
+    config = FORMS[FORM].config | {"ignore": ["lm_head", "model.layers.0.self_attn.k_proj"]}
+    set_config(quantized, quantization_config=config)
+    message = "'layers.0.self_attn.q_proj' is quantized and 'layers.0.self_attn.k_proj' is not, but they are computed"
+    with pytest.raises(CheckpointError, match=message):
+        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+
+
+def test_layers_of_one_model_have_their_own_methods(saved, tmp_path: Path) -> None:
+    source = saved("llama")
+    quantized, plain = write_quantized(source.path, tmp_path, FORMS[FORM])
+    exact = load_file(plain / "model.safetensors")
+
+    def restore(tensors: Tensors) -> None:
+        for name in exact:
+            if ".layers.1." in name or "o_proj" in name:
+                tensors[name] = exact[name]
+                tensors.pop(f"{name}_scale", None)
+
+    edit_tensors(quantized, restore)
+    config = FORMS[FORM].config | {"ignore": ["lm_head", "model.layers.1", r"re:.*\.o_proj$"]}
+    set_config(quantized, quantization_config=config)
+    checkpoint = Checkpoint.load(quantized)
+    decoder = Decoder.load(
+        checkpoint,
+        DecoderConfig.from_hf(checkpoint.hf_config()),
+        decoder_name=backbones.decoder_name,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+    )
+    methods = {path: linear.method.name for path, linear in decoder.linears.items()}
+    assert methods["layers.0.self_attn.qkv_proj"] == methods["layers.2.mlp.down_proj"] == "fp8 channel"
+    plain_ones = {path for path, method in methods.items() if method == "unquantized"}
+    assert plain_ones == {path for path in methods if "layers.1." in path or "o_proj" in path or path == "lm_head"}
+    prompt = backbones.make_prompt(source, 9, seed=1)
+    found = logits_of(backbones.Backbone(model=source.model, path=quantized), prompt)
+    torch.testing.assert_close(found, logits_of(backbones.Backbone(model=source.model, path=plain), prompt))

@@ -1,0 +1,154 @@
+"""Checkpoints in the layouts that quantization tools publish, and plain ones with the same weights multiplied out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+FP8 = torch.float8_e4m3fn
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A `quantization_config`, and the function that makes of a module's weight its stored tensors and its numbers
+    multiplied out."""
+
+    config: Mapping[str, Any]
+    quantize: Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]
+
+
+def _to_fp8(weight: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = (weight / scale).to(FP8)
+    return numbers, numbers.float() * scale
+
+
+def per_tensor(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    scale = weight.abs().max() / 448
+    numbers, exact = _to_fp8(weight, scale)
+    return {"weight": numbers, "weight_scale": scale.reshape(1), "input_scale": torch.tensor([0.5])}, exact
+
+
+def per_tensor_vllm(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    tensors, exact = per_tensor(weight)
+    return {"weight": tensors["weight"], "weight_scale": tensors["weight_scale"].reshape(())}, exact
+
+
+def per_channel(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    scale = (weight.abs().amax(1, keepdim=True) / 448).bfloat16()
+    numbers, exact = _to_fp8(weight, scale.float())
+    return {"weight": numbers, "weight_scale": scale}, exact
+
+
+def per_block(rows: int, columns: int, name: str) -> Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]:
+    def quantize(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        shape = -(-weight.shape[0] // rows), -(-weight.shape[1] // columns)
+        scale = torch.empty(shape)
+        for i in range(shape[0]):
+            for j in range(shape[1]):
+                block = weight[i * rows : (i + 1) * rows, j * columns : (j + 1) * columns]
+                scale[i, j] = block.abs().max() / 448
+        fine = scale.repeat_interleave(rows, 0)[: len(weight)].repeat_interleave(columns, 1)[:, : weight.shape[1]]
+        numbers, exact = _to_fp8(weight, fine)
+        return {"weight": numbers, name: scale}, exact
+
+    return quantize
+
+
+def compressed_tensors(weights: Mapping[str, Any], inputs: Mapping[str, Any], ignore: list[str]) -> dict[str, Any]:
+    common = {"num_bits": 8, "type": "float", "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**common, "dynamic": False, **weights},
+        "input_activations": {**common, **inputs},
+        "output_activations": None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ignore,
+        "kv_cache_scheme": None,
+    }
+
+
+TOKENS = {"strategy": "token", "dynamic": True}
+FORMS = {
+    "compressed-tensors, channels": Form(
+        compressed_tensors({"strategy": "channel"}, TOKENS, ["lm_head", "re:.*visual.*"]), per_channel
+    ),
+    "compressed-tensors, static tensors": Form(
+        compressed_tensors({"strategy": "tensor"}, {"strategy": "tensor", "dynamic": False}, ["lm_head", "visual"]),
+        per_tensor,
+    ),
+    "compressed-tensors, blocks": Form(
+        compressed_tensors(
+            {"strategy": "block", "block_structure": [128, 128]},
+            {"strategy": "group", "group_size": 128, "dynamic": True},
+            ["re:.*lm_head", "re:model\\.visual.*"],
+        ),
+        per_block(128, 128, "weight_scale"),
+    ),
+    "fp8, tensors": Form(
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["lm_head", "visual"]},
+        per_tensor_vllm,
+    ),
+    "fp8, blocks of 128": Form(
+        {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [128, 128],
+            "modules_to_not_convert": ["visual"],
+        },
+        per_block(128, 128, "weight_scale_inv"),
+    ),
+    "fp8, small blocks": Form(
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 16]},
+        per_block(32, 16, "weight_scale_inv"),
+    ),
+}
+
+
+def is_quantized(name: str) -> bool:
+    """Whether a tensor is the weight of a linear layer of the language model, but for its head."""
+    return name.endswith("_proj.weight") and not any(part in name for part in ("visual", "vision", "projector"))
+
+
+def write_quantized(
+    source: Path, folder: Path, form: Form, is_quantized: Callable[[str], bool] = is_quantized
+) -> tuple[Path, Path]:
+    """Write the checkpoint `source` in this form, and plain with the same numbers; return both folders."""
+    quantized, plain = folder / "quantized", folder / "plain"
+    stored: Tensors = {}
+    exact: Tensors = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        if is_quantized(name) and tensor.dim() == 2:
+            tensors, exact[name] = form.quantize(tensor.float())
+            stored |= {f"{name.removesuffix('weight')}{part}": t.contiguous() for part, t in tensors.items()}
+        else:
+            stored[name] = exact[name] = tensor
+    for target, tensors in ((quantized, stored), (plain, exact)):
+        shutil.copytree(source, target)
+        save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    set_config(quantized, quantization_config=dict(form.config))
+    return quantized, plain
+
+
+def set_config(folder: Path, **values: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+def edit_tensors(folder: Path, edit: Callable[[Tensors], None]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
