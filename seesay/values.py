@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -310,6 +312,8 @@ class OutputDelta:
 class EngineStats:
     """Counts of one engine: `num_*` and `*_bytes` are of now, `total_*` since its start.
 
+    Every part of an engine returns one of these with the counts that it keeps; `merge` puts them together.
+
     num_preparing: requests in front of the engine loop (template, media, tokens). num_waiting, num_running: sequences
     in it. num_encode_queued: media that wait for the tower. KV blocks are used, cached (free, but their content can be
     found again) or free; those of the host hold what the device's cache had no room for, and loads from it took a
@@ -317,6 +321,8 @@ class EngineStats:
     of the embedding store found the embedding there or being made; one of the feature cache saved preprocessing.
     total_encoder_restarts, total_engine_restarts: encoder workers and engine processes that were started again; with an
     engine process all other counts begin anew.
+    num_wanted_embedding_rows: of the embeddings that sequences have asked for and not used up. pinned_embedding_bytes:
+    of `embedding_bytes`, those that a sequence needs.
     total_not_finite: rows of steps and embeddings in which NaN or infinity was computed; none of it is kept.
     step_sizes, encode_sizes: (size, count) pairs, ascending: how many steps had how many rows, and how many calls of
     the tower had how many items.
@@ -343,11 +349,19 @@ class EngineStats:
     total_encoder_restarts: int = 0
     total_engine_restarts: int = 0
     total_not_finite: int = 0
+    num_wanted_embedding_rows: int = 0
     num_embeddings: int = 0
     embedding_bytes: int = 0
+    pinned_embedding_bytes: int = 0
     total_embedding_hits: int = 0
     total_embedding_misses: int = 0
+    total_embedding_evictions: int = 0
     num_features: int = 0
     feature_bytes: int = 0
     total_feature_hits: int = 0
     total_feature_misses: int = 0
+
+    @classmethod
+    def merge(cls, *parts: EngineStats) -> EngineStats:
+        """Return the sum of each count. Only one part may have `step_sizes`, and one `encode_sizes`."""
+        return cls(**{count.name: reduce(add, (getattr(part, count.name) for part in parts)) for count in fields(cls)})

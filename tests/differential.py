@@ -267,8 +267,8 @@ class Engine:
                 self.scheduler.check_integrity()
                 self.loop.embeddings.store.check_integrity()
                 stats = self.scheduler.stats()
-                assert (stats.num_running, stats.num_waiting, stats.num_used_blocks) == (0, 0, 0), stats
-                assert self.loop.embeddings.store.stats().pinned_bytes == 0
+                assert (stats.num_running, stats.num_waiting, stats.num_used_kv_blocks) == (0, 0, 0), stats
+                assert self.loop.embeddings.store.stats().pinned_embedding_bytes == 0
             except BaseException as error:
                 problems.append(error)
 

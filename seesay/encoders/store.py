@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from seesay.values import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,19 +25,6 @@ class Lookup(Enum):
     READY = "ready"
     IN_FLIGHT = "in flight"
     MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreStats:
-    """Counts of the present; names with `total` count since the start. A hit is a `begin` that found the embedding
-    stored or being encoded; a miss is one that had it encoded."""
-
-    num_entries: int
-    pinned_bytes: int
-    unpinned_bytes: int
-    total_hits: int
-    total_misses: int
-    total_evictions: int
 
 
 class EmbeddingStore:
@@ -169,15 +157,17 @@ class EmbeddingStore:
                     self._evict()
             self._leaving.discard(key)
 
-    def stats(self) -> StoreStats:
+    def stats(self) -> EngineStats:
+        """Return the counts of embeddings. A hit is a `begin` that found the embedding stored or being encoded; a miss
+        is one that had it encoded."""
         with self._lock:
-            return StoreStats(
-                num_entries=len(self._entries),
-                pinned_bytes=self._pinned_bytes,
-                unpinned_bytes=self._unpinned_bytes,
-                total_hits=self._total_hits,
-                total_misses=self._total_misses,
-                total_evictions=self._total_evictions,
+            return EngineStats(
+                num_embeddings=len(self._entries),
+                embedding_bytes=self._pinned_bytes + self._unpinned_bytes,
+                pinned_embedding_bytes=self._pinned_bytes,
+                total_embedding_hits=self._total_hits,
+                total_embedding_misses=self._total_misses,
+                total_embedding_evictions=self._total_evictions,
             )
 
     def _touch(self, key: bytes) -> None:

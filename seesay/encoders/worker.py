@@ -21,6 +21,7 @@ from seesay.device.tower_pacer import TowerPacer
 from seesay.device.transfers import HostCopy
 from seesay.encoders.store import Lookup
 from seesay.errors import ErrorCode, RequestError, describe
+from seesay.values import EngineStats
 
 if TYPE_CHECKING:
     import torch
@@ -118,15 +119,17 @@ class EncoderWorker:
         synchronize(encoder.device)  # its weights may have been loaded on another stream just now
         self._thread = self._start_thread()
 
-    @property
-    def num_queued(self) -> int:
-        """Number of items that wait for their batch."""
-        return len(self._queue)
-
-    def call_sizes(self) -> tuple[tuple[int, int], ...]:
-        """Return (items in a call of the tower, number of such calls), ascending."""
+    def stats(self) -> EngineStats:
+        """Return the counts of the tower's calls."""
         with self._changed:
-            return tuple(sorted(self._sizes.items()))
+            return EngineStats(
+                num_encode_queued=len(self._queue),
+                encode_sizes=tuple(sorted(self._sizes.items())),
+                total_encoder_calls=self.num_calls,
+                total_encoder_items=self.num_items,
+                total_encoder_restarts=self.num_restarts,
+                total_not_finite=self.num_not_finite,
+            )
 
     def submit(self, item: MediaItem) -> bool:
         """Ask for an item's embedding. The answer for its hash comes once: at once and in this thread when the

@@ -16,6 +16,7 @@ from seesay.engine.live_request import LiveRequest
 from seesay.engine.messages import Features
 from seesay.errors import RequestError
 from seesay.llm.step_plan import EncodeJob
+from seesay.values import EngineStats
 
 if TYPE_CHECKING:
     from seesay.config import VisionConfig
@@ -79,6 +80,11 @@ class EmbeddingSupply:
         if self.worker is not None:
             self.worker.close()
         self.store.clear()
+
+    def stats(self) -> EngineStats:
+        """Return the counts of the embeddings and of the tower's calls."""
+        parts = [] if self.worker is None else [self.worker.stats()]
+        return EngineStats.merge(self.store.stats(), *parts)
 
     # --- what is coming -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from seesay.checkpoint import resolve_checkpoint
@@ -171,15 +170,8 @@ class AsyncEngine:
 
     def stats(self) -> EngineStats:
         """Return counts of what the engine does now and has done, for a metrics page. May be called often."""
-        features = self._preparer.feature_stats()
-        return replace(
-            self.core.stats(),
-            num_preparing=len(self._preparing),
-            num_features=features.num_entries,
-            feature_bytes=features.used_bytes,
-            total_feature_hits=features.total_hits,
-            total_feature_misses=features.total_misses,
-        )
+        counts = EngineStats(num_preparing=len(self._preparing))
+        return EngineStats.merge(counts, self._preparer.stats(), self.core.stats())
 
     # --- requests ---------------------------------------------------------------------------------------------------
 

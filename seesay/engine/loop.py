@@ -196,35 +196,14 @@ class EngineLoop:
             pass
 
     def stats(self) -> EngineStats:
-        """Counts of everything that the loop owns."""
-        scheduler, store, worker = self._scheduler.stats(), self.embeddings.store.stats(), self.embeddings.worker
+        """Return the counts of everything that the loop owns."""
         with self._stats_lock:
-            step_sizes, total_step_tokens = tuple(sorted(self._step_sizes.items())), self._total_step_tokens
-        return EngineStats(
-            num_waiting=scheduler.num_waiting,
-            num_running=scheduler.num_running,
-            num_encode_queued=0 if worker is None else worker.num_queued,
-            num_kv_blocks=scheduler.num_blocks,
-            num_used_kv_blocks=scheduler.num_used_blocks,
-            num_cached_kv_blocks=scheduler.num_cached_blocks,
-            num_host_kv_blocks=scheduler.num_host_slots,
-            num_used_host_kv_blocks=scheduler.num_used_host_slots,
-            total_host_kv_loads=scheduler.total_host_loads,
-            total_prefix_queried_tokens=scheduler.total_prefix_queried_tokens,
-            total_prefix_hit_tokens=scheduler.total_prefix_hit_tokens,
-            total_preemptions=scheduler.total_preemptions,
-            total_step_tokens=total_step_tokens,
-            step_sizes=step_sizes,
-            encode_sizes=() if worker is None else worker.call_sizes(),
-            total_encoder_calls=0 if worker is None else worker.num_calls,
-            total_encoder_items=0 if worker is None else worker.num_items,
-            total_encoder_restarts=0 if worker is None else worker.num_restarts,
-            total_not_finite=self._total_not_finite + (0 if worker is None else worker.num_not_finite),
-            num_embeddings=store.num_entries,
-            embedding_bytes=store.pinned_bytes + store.unpinned_bytes,
-            total_embedding_hits=store.total_hits,
-            total_embedding_misses=store.total_misses,
-        )
+            counts = EngineStats(
+                step_sizes=tuple(sorted(self._step_sizes.items())),
+                total_step_tokens=self._total_step_tokens,
+                total_not_finite=self._total_not_finite,
+            )
+        return EngineStats.merge(counts, self._scheduler.stats(), self.embeddings.stats())
 
     # --- the loop -------------------------------------------------------------------------------------------------
 

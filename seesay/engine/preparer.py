@@ -28,6 +28,7 @@ from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate
 from seesay.values import (
+    EngineStats,
     GenerationRequest,
     MediaItem,
     MediaPart,
@@ -39,7 +40,6 @@ from seesay.values import (
     TextPart,
     Usage,
 )
-from seesay.vl.feature_cache import FeatureCacheStats
 from seesay.vl.media import MediaFront, OpenRequest, PreparedMedia
 from seesay.vl.media_batch import MediaBatch
 from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
@@ -101,7 +101,7 @@ class RequestPreparer:
         """Forget the media that were prepared before."""
         self._media.forget()
 
-    def feature_stats(self) -> FeatureCacheStats:
+    def stats(self) -> EngineStats:
         """Counts of the cache of preprocessed media."""
         return self._media.stats()
 

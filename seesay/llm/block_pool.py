@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from seesay.llm.host_slots import HostSlots
+from seesay.values import EngineStats
 
 if TYPE_CHECKING:
     from seesay.llm.prefix import BlockKey
@@ -50,6 +51,17 @@ class BlockPool:
     @property
     def num_used(self) -> int:
         return self.num_blocks - self.num_available
+
+    def stats(self) -> EngineStats:
+        """Return the counts of the blocks, and of those in host memory."""
+        return EngineStats(
+            num_kv_blocks=self.num_blocks,
+            num_used_kv_blocks=self.num_used,
+            num_cached_kv_blocks=self.num_cached,
+            num_host_kv_blocks=self.host.num_slots,
+            num_used_host_kv_blocks=self.host.num_used,
+            total_host_kv_loads=self.host.total_loads,
+        )
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks hold `num_tokens` tokens."""

@@ -26,6 +26,7 @@ from seesay.llm.sequence import Sequence, SequenceStatus
 from seesay.llm.step_plan import EncodeJob, Row, StepPlan
 from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.stopping import Stop, check_stop
+from seesay.values import EngineStats
 
 if TYPE_CHECKING:
     from seesay.llm.block_pool import BlockPool
@@ -72,25 +73,6 @@ class SequenceUpdate(NamedTuple):
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: Exception | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerStats:
-    """Counts now, and since the start where the name says total."""
-
-    num_running: int
-    num_waiting: int
-    num_blocks: int
-    num_used_blocks: int
-    num_cached_blocks: int
-    num_free_blocks: int
-    num_host_slots: int
-    num_used_host_slots: int
-    total_host_loads: int
-    num_embedding_rows: int
-    total_prefix_queried_tokens: int
-    total_prefix_hit_tokens: int
-    total_preemptions: int
 
 
 def check_prompt_length(num_tokens: int, session_len: int, *, wants_answer: bool) -> None:
@@ -439,23 +421,17 @@ class Scheduler:
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
-    def stats(self) -> SchedulerStats:
-        pool = self._pool
-        return SchedulerStats(
+    def stats(self) -> EngineStats:
+        """Return the counts of sequences, of the prefix cache, and of the blocks."""
+        counts = EngineStats(
             num_running=len(self._live.running),
             num_waiting=len(self._live.waiting) + len(self._live.blocked) + len(self._live.followers),
-            num_blocks=pool.num_blocks,
-            num_used_blocks=pool.num_used,
-            num_cached_blocks=pool.num_cached,
-            num_free_blocks=pool.num_available - pool.num_cached,
-            num_host_slots=pool.host.num_slots,
-            num_used_host_slots=pool.host.num_used,
-            total_host_loads=pool.host.total_loads,
-            num_embedding_rows=self._live.needs.num_rows,
+            num_wanted_embedding_rows=self._live.needs.num_rows,
             total_prefix_queried_tokens=self._admission.total_prefix_queried_tokens,
             total_prefix_hit_tokens=self._admission.total_prefix_hit_tokens,
             total_preemptions=self._preemption.total_preemptions,
         )
+        return EngineStats.merge(counts, self._pool.stats())
 
     def check_integrity(self) -> None:
         """Assert all invariants of the scheduler, its sequences and its pool."""

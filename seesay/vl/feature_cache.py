@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 
+from seesay.values import EngineStats
 from seesay.vl.family import Features
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureCacheStats:
-    """Counts of the present; names with `total` count since the start."""
-
-    num_entries: int
-    used_bytes: int
-    total_hits: int
-    total_misses: int
 
 
 class FeatureCache:
@@ -30,13 +20,14 @@ class FeatureCache:
         self._total_misses = 0
         self._lock = threading.Lock()
 
-    def stats(self) -> FeatureCacheStats:
+    def stats(self) -> EngineStats:
+        """Return the counts of cached features. A hit saved preprocessing."""
         with self._lock:
-            return FeatureCacheStats(
-                num_entries=len(self._entries),
-                used_bytes=self._used_bytes,
-                total_hits=self._total_hits,
-                total_misses=self._total_misses,
+            return EngineStats(
+                num_features=len(self._entries),
+                feature_bytes=self._used_bytes,
+                total_feature_hits=self._total_hits,
+                total_feature_misses=self._total_misses,
             )
 
     def __contains__(self, key: bytes) -> bool:

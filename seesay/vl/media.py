@@ -23,10 +23,10 @@ from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.frame_sampling import fill_sampling_options
 from seesay.processors.media.open import DECODE_OPTIONS, OpenedMedia, open_media
 from seesay.thread_pool import ThreadPool
-from seesay.values import MediaPart, MediaPlace, MediaSize, Modality
+from seesay.values import EngineStats, MediaPart, MediaPlace, MediaSize, Modality
 from seesay.vl.decoded_before import SeenContents, SeenMedia
 from seesay.vl.family import Family, Features, MediaPlan
-from seesay.vl.feature_cache import FeatureCache, FeatureCacheStats
+from seesay.vl.feature_cache import FeatureCache
 from seesay.vl.media_batch import MediaBatch
 from seesay.vl.pixel_gate import PixelGate
 
@@ -143,7 +143,7 @@ class MediaFront:
         self._seen.clear()
         self._cache.clear()
 
-    def stats(self) -> FeatureCacheStats:
+    def stats(self) -> EngineStats:
         """Return the counts of the feature cache."""
         return self._cache.stats()
 

@@ -25,7 +25,7 @@ def test_only_the_first_who_asks_is_told_to_encode() -> None:
     assert store.begin(b"a") is Lookup.READY
     assert store.get(b"a") is not None
     stats = store.stats()
-    assert (stats.total_hits, stats.total_misses, stats.num_entries) == (3, 1, 1)
+    assert (stats.total_embedding_hits, stats.total_embedding_misses, stats.num_embeddings) == (3, 1, 1)
 
 
 def test_after_a_failure_the_next_one_encodes_again() -> None:
@@ -43,7 +43,7 @@ def test_the_least_recently_used_unpinned_embedding_leaves_first() -> None:
     put_new(store, b"d")
     assert store.get(b"b") is None
     assert store.get(b"a") is not None
-    assert store.stats().total_evictions == 1
+    assert store.stats().total_embedding_evictions == 1
 
 
 def test_a_pinned_embedding_stays_until_all_its_holders_let_go() -> None:
@@ -52,13 +52,13 @@ def test_a_pinned_embedding_stays_until_all_its_holders_let_go() -> None:
     store.pin(b"a", (2, 0))
     store.pin(b"a", (2, 0))
     put_new(store, b"a")
-    assert store.stats().pinned_bytes == 128
+    assert store.stats().pinned_embedding_bytes == 128
     store.unpin(b"a", (1, 0))
     store.unpin(b"a", (1, 0))
     assert store.get(b"a") is not None
     store.unpin(b"a", (2, 0))
     assert store.get(b"a") is None, "a limit of 0 keeps nothing that is not pinned"
-    assert store.stats().pinned_bytes == 0
+    assert store.stats().pinned_embedding_bytes == 0
 
 
 def test_pinning_what_is_there_takes_it_out_of_the_limit() -> None:

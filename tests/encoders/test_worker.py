@@ -126,7 +126,7 @@ def test_equal_items_in_flight_are_encoded_once_and_answered_once(desks: Callabl
 def test_an_embedding_does_not_keep_its_batch_alive(desks: Callable[..., Desk]) -> None:
     desk = desks()
     desk.send(make_item(1), make_item(2))
-    assert desk.store.stats().unpinned_bytes == 2 * 3 * 4 * 4
+    assert desk.store.stats().embedding_bytes == 2 * 3 * 4 * 4
     embedding = desk.store.get(make_item(1).hash)
     assert embedding is not None and embedding.untyped_storage().nbytes() == embedding.nbytes
 

@@ -37,7 +37,7 @@ def check_all_free(engine: AsyncEngine) -> None:
     """Nothing runs, no block is used and no embedding is pinned."""
     wait_until(lambda: loop_of(engine).stats().num_running + loop_of(engine).stats().num_waiting == 0)
     wait_until(lambda: loop_of(engine).stats().num_used_kv_blocks == 0)
-    wait_until(lambda: loop_of(engine).embeddings.store.stats().pinned_bytes == 0)
+    wait_until(lambda: loop_of(engine).embeddings.store.stats().pinned_embedding_bytes == 0)
 
 
 @pytest.fixture(scope="module")

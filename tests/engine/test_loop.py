@@ -128,7 +128,7 @@ def test_a_failed_copy_costs_a_computation_and_no_answer(make_world: Make, monke
         monkeypatch.setattr(cache, "copy", copy)
         assert [one.token_ids for one in ask(world, *questions)] == alone
     assert any(saves for saves, _ in failed) and any(loads for _, loads in failed)
-    assert world.scheduler.stats().total_host_loads > len(failed)
+    assert world.scheduler.stats().total_host_kv_loads > len(failed)
     world.check_idle()
 
 

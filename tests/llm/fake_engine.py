@@ -262,5 +262,6 @@ class FakeEngine:
                 self.encode(0, fails=False)
         assert not self.scheduler.has_work and not self.alive
         stats = self.scheduler.stats()
-        assert (stats.num_running, stats.num_waiting, stats.num_used_blocks, stats.num_embedding_rows) == (0, 0, 0, 0)
+        assert (stats.num_running, stats.num_waiting, stats.num_used_kv_blocks) == (0, 0, 0)
+        assert stats.num_wanted_embedding_rows == 0
         assert not self.pins

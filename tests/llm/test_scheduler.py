@@ -117,7 +117,7 @@ def test_one_sequence_from_prompt_to_end() -> None:
     (update,) = commit(scheduler, plan)
     assert update.finish_reason == "length" and update.stop_token_id is None
     assert seq.status is SequenceStatus.FINISHED and seq.generated_ids.tolist() == [5, 7, 7]
-    assert not scheduler.has_work and scheduler.stats().num_used_blocks == 0
+    assert not scheduler.has_work and scheduler.stats().num_used_kv_blocks == 0
     assert scheduler.plan_step() == StepPlan(ended_ids=(1,))
     assert scheduler.plan_step() == StepPlan()
 
@@ -315,7 +315,7 @@ def test_a_prompt_whose_outputs_alone_are_wanted_may_fill_the_context(budget: in
             assert not updates
             scheduler.check_integrity()
     assert updates == (SequenceUpdate(seq=seq, finish_reason="length"),)
-    assert seq.num_generated == 0 and scheduler.stats().num_used_blocks == 0
+    assert seq.num_generated == 0 and scheduler.stats().num_used_kv_blocks == 0
 
 
 def test_a_prompt_larger_than_the_cache_is_refused_and_an_answer_that_outgrows_it_ends() -> None:
@@ -417,7 +417,7 @@ def test_a_preempted_sequence_finds_its_blocks_again() -> None:
     old, young = make_sequence(1, 8, max_new_tokens=5), make_sequence(2, 16, max_new_tokens=5)
     scheduler = make_scheduler([old, young], blocks=6)
     step(scheduler)
-    assert scheduler.stats().num_used_blocks == 6
+    assert scheduler.stats().num_used_kv_blocks == 6
     plan = scheduler.plan_step()
     assert plan.preempted_ids == (2,)
     commit(scheduler, plan)
@@ -440,7 +440,7 @@ def test_what_a_preempted_sequence_lost_comes_back_from_the_host() -> None:
     assert rows(plan) == [(2, 16, 1)], "nothing but the token that was sampled"
     assert plan.loads == ((young.block_ids[3], 0),)
     stats = scheduler.stats()
-    assert (stats.num_host_slots, stats.num_used_host_slots, stats.total_host_loads) == (2, 2, 1)
+    assert (stats.num_host_kv_blocks, stats.num_used_host_kv_blocks, stats.total_host_kv_loads) == (2, 2, 1)
 
 
 # --- prefix cache ---------------------------------------------------------------------------------------------------
@@ -659,7 +659,7 @@ def test_after_preemption_a_picture_is_asked_for_again_if_its_blocks_are_gone() 
 def test_the_look_ahead_is_bounded_but_never_stops_the_oldest() -> None:
     scheduler = make_scheduler([make_sequence(n, 40, (5, 35, n)) for n in range(4)], ahead=50)
     assert [job.seq_id for job in scheduler.plan_step().encode_jobs] == [0]
-    assert scheduler.stats().num_embedding_rows == 30
+    assert scheduler.stats().num_wanted_embedding_rows == 30
     scheduler.mark_ready(picture_hash(0))
     assert scheduler.plan_step().encode_jobs == ()
     scheduler = make_scheduler([make_sequence(n, 40, (5, 35, n)) for n in range(4)], ahead=5)
@@ -676,11 +676,11 @@ def test_an_embedding_that_many_need_counts_once_in_the_look_ahead() -> None:
     questions = [make_sequence(n, 40, (5, 35, 1)) for n in range(6)]
     scheduler = make_scheduler([*questions, make_sequence(9, 40, (5, 35, 2))], ahead=50, budget=500, blocks=100)
     assert [job.seq_id for job in step(scheduler).encode_jobs] == [0, 1, 2, 3, 4, 5]
-    assert scheduler.stats().num_embedding_rows == 30
+    assert scheduler.stats().num_wanted_embedding_rows == 30
     scheduler.mark_ready(picture_hash(1))
     assert rows(step(scheduler)) == [(n, 0, 40) for n in range(6)], "at once, though each has tokens of its own before"
     plan = step(scheduler)
-    assert [job.seq_id for job in plan.encode_jobs] == [9] and scheduler.stats().num_embedding_rows == 30
+    assert [job.seq_id for job in plan.encode_jobs] == [9] and scheduler.stats().num_wanted_embedding_rows == 30
     assert len(scheduler.take_released()) == 6
 
 

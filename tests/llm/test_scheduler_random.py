@@ -166,7 +166,7 @@ def test_what_the_host_keeps_is_not_computed_again(is_ahead: bool) -> None:
     num_loads, num_tokens = [], []
     for num_host_slots in (0, 20, 1000):
         engines = [serve_at_random(seed, num_host_slots=num_host_slots, is_ahead=is_ahead) for seed in range(4)]
-        num_loads.append(sum(engine.scheduler.stats().total_host_loads for engine in engines))
+        num_loads.append(sum(engine.scheduler.stats().total_host_kv_loads for engine in engines))
         num_tokens.append(sum(plan.num_tokens for engine in engines for plan in engine.plans))
     assert 0 == num_loads[0] < num_loads[1] < num_loads[2], num_loads
     assert num_tokens[0] > num_tokens[2], num_tokens

@@ -148,9 +148,9 @@ def test_features_stand_in_for_an_embedding_that_left(
     [again] = prepare(front, encode_picture(1))
     assert decoded == [IMAGE] and again.features is first.features
     stats = front.stats()
-    assert (stats.total_hits, stats.total_misses, stats.num_entries) == (1, 1, 1)
+    assert (stats.total_feature_hits, stats.total_feature_misses, stats.num_features) == (1, 1, 1)
     prepare(front, make_picture(30, 30, 5))
-    assert front.stats().num_entries == num_kept
+    assert front.stats().num_features == num_kept
 
 
 def test_limits_hold_for_what_is_known(make_front: Callable[..., MediaFront], decoded: list[Modality]) -> None:

@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +209,7 @@ class ProcessCore:
 
     def stats(self) -> EngineStats:
         """The counts that came last. They begin anew with each process, but for the number of restarts."""
-        return self._stats
+        return EngineStats.merge(self._stats, EngineStats(total_engine_restarts=self._num_restarts))
 
     def stop(self) -> None:
         """End all requests with an error, and the process. Waits for nothing."""
@@ -413,7 +412,7 @@ class ProcessCore:
         if news.stats is not None:
             if news.stats.total_step_tokens:  # also those of other fronts
                 self._num_deaths = 0
-            self._stats = replace(news.stats, total_engine_restarts=self._num_restarts)
+            self._stats = news.stats
 
     def _hand_out(self) -> None:
         """Hand out final outputs that no process made."""
@@ -450,7 +449,7 @@ class ProcessCore:
             self._num_deaths += 1
             self._num_restarts += 1
             self._ledger.encoded.clear()
-            self._stats = EngineStats(total_engine_restarts=self._num_restarts)
+            self._stats = EngineStats()
             lost = [] if child is None else self._ledger.sent_to(child)
             if is_first:
                 self._failure = error
