@@ -159,6 +159,27 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(
         assert not list(tmp_path.iterdir())
 
 
+def test_a_front_that_is_killed_while_it_connects_leaves_nothing(
+    path: Path, supervisor: tuple[ProcessCore, str], tmp_path: Path
+) -> None:
+    """Killed at the first moment at which its folder of sockets is there."""
+    lines = (
+        "import os, signal",
+        "from pathlib import Path",
+        "from seesay.engine.process import door",
+        "door.Link = lambda folder, *_, **__: (print(Path(folder).is_dir(), flush=True), os.kill(os.getpid(), 9))",
+        f"door.Connection({supervisor[1]!r}, receives=object)",
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    front = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    assert front.stdout == "True\n" and front.returncode == -signal.SIGKILL
+    wait_until(lambda: not list(tmp_path.iterdir()))
+    with enter(path, supervisor[1]) as one:
+        [answer] = read(*submit(one, parse(["go on"], max_new_tokens=2, ignore_eos=True)))
+        assert answer.finish_reason == "length"
+
+
 def test_strangers_are_let_go(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
     """Whoever sends what is no message ends its own connection."""
     core, address = supervisor

@@ -392,10 +392,9 @@ def test_the_engine_ends_with_the_front(path: Path, folder: Path, body: str, sen
 
 
 def test_a_tower_that_hangs_is_noticed(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_core, "_MODULE", "hanging_engine")
-    file = tmp_path / "hang"
-    monkeypatch.setenv("SEESAY_TEST_HANG", str(file))
-    file.touch()
+    monkeypatch.setattr(process_core, "_MODULE", "faulty_engine")
+    monkeypatch.setenv("SEESAY_TEST_FAULTS", str(tmp_path))
+    (tmp_path / "hang").touch()
     with load(path, own=True, step_timeout_s=2.0) as engine:
         requests = parse([("what is this?", make_picture(50, 50, 1)), "text"], max_new_tokens=2, ignore_eos=True)
         ids, arrived = submit(engine, requests[:1])

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from seesay.engine.process.link import Link
+from seesay.engine.process.link import MAX_FOLDER_CHARS, Link
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -72,13 +72,16 @@ class Connection(Generic[S, R]):
 
     def __init__(self, address: str, *, receives: Any) -> None:
         """Connect. Raises `OSError` where nobody listens."""
-        self._folder = Path(tempfile.mkdtemp(prefix="seesay-", dir="/tmp" if len(tempfile.gettempdir()) > 70 else None))
+        parent = tempfile.gettempdir()
+        self._folder = Path("/tmp" if len(parent) > MAX_FOLDER_CHARS else parent, f"seesay-{secrets.token_hex(8)}")
+        name = os.fsencode(self._folder)
         files = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             files.connect("\0" + address)
-            self.link: Link[S, R] = Link(self._folder, files, receives=receives, is_child=False)
-            name = os.fsencode(self._folder)
+            # Before there is a folder: should this process be killed, the other one knows what to remove.
             files.sendall(_LENGTH.pack(len(name)) + name)
+            self._folder.mkdir(mode=0o700)
+            self.link: Link[S, R] = Link(self._folder, files, receives=receives, is_child=False)
         except BaseException:
             files.close()
             shutil.rmtree(self._folder, ignore_errors=True)

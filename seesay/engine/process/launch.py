@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import zmq
 
-from seesay.engine.process.link import Link
+from seesay.engine.process.link import MAX_FOLDER_CHARS, Link
 from seesay.log import stderr_descriptor
 
 S = TypeVar("S")
@@ -29,8 +29,6 @@ R = TypeVar("R")
 
 END_S = 10.0
 """Longest wait for a process that was killed: one in the middle of a driver's call ends when that returns."""
-_MAX_FOLDER_CHARS = 70
-"""The path of a Unix socket has at most 107 characters."""
 
 
 class ChildProcess(Generic[S, R]):
@@ -43,7 +41,7 @@ class ChildProcess(Generic[S, R]):
     def __init__(self, module: str, *, receives: Any, sockets: Sequence[socket.socket] = ()) -> None:
         """Start it, and let it use `sockets`, too. Raises `OSError` when the system starts no process."""
         parent = tempfile.gettempdir()
-        self._folder = Path(tempfile.mkdtemp(prefix="seesay-", dir="/tmp" if len(parent) > _MAX_FOLDER_CHARS else None))
+        self._folder = Path(tempfile.mkdtemp(prefix="seesay-", dir="/tmp" if len(parent) > MAX_FOLDER_CHARS else None))
         self._life: int | None = None
         ours, theirs = socket.socketpair()
         try:

@@ -24,8 +24,12 @@ R = TypeVar("R")
 
 MAX_SEND_S = 30.0
 """A peer that takes nothing for so long is gone: see `LinkClosedError`."""
+MAX_FOLDER_CHARS = 70
+"""Longest parent of the folder of the sockets: the path of a Unix socket has at most 107 characters."""
 _FD_MARK = b"\0"
 _LAST_WORDS_MS = 2000
+_RECONNECT_MS = 10
+"""The sockets may be made a moment after their names are known."""
 
 
 class LinkClosedError(Exception):
@@ -63,6 +67,7 @@ class Link(Generic[S, R]):
         end.setsockopt(zmq.SNDHWM, 0)
         end.setsockopt(zmq.RCVHWM, 0)
         end.setsockopt(zmq.SNDTIMEO, int(1000 * self._max_send_s))
+        end.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         to_child = (kind == zmq.PUSH) != is_child
         address = f"ipc://{folder}/{'to' if to_child else 'from'}"
         if is_child:
