@@ -16,6 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-docs", action="store_true", help="write what examples print into README.md and docs/")
     parser.addoption("--requests", type=int, default=None, help="number of requests in tests/test_differential.py")
+    parser.addoption("--kills", type=int, default=None, help="number of kills in tests/engine/test_kills.py")
     parser.addoption("--stress-s", type=float, default=2.0, help="seconds that each stress test on a GPU takes")
 
 

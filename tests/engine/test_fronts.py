@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.messages import TokenRequest
+from seesay.engine.process import core as process_core
 from seesay.engine.process.core import ProcessCore
 from seesay.engine.process.door import Connection, open_door
 from seesay.engine.process.kinds import ToFront
@@ -120,6 +122,17 @@ def test_an_owner_with_a_name_is_the_same_for_all_fronts() -> None:
     assert names == [sent_by(other, owner) for owner in reversed(named)][::-1]
     assert len(set(names)) == 4 and all(isinstance(name, bytes) for name in names)
     assert isinstance(sent_by(one, None), int) and isinstance(sent_by(one, (1, "a")), int)
+
+
+def test_the_starter_hears_at_once_that_others_are_answered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies before it has computed anything is started twice more, and then no longer. What it computes
+    for others counts, also when it dies before its next heartbeat."""
+    monkeypatch.setattr(process_core, "BEAT_S", 1000.0)
+    door, address = open_door()
+    options = as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig())
+    with door, closing(ProcessCore.load(path, *options, door=door)) as core, enter(path, address) as one:
+        read(*submit(one, parse(["go on"], max_new_tokens=2, ignore_eos=True)))
+        wait_until(lambda: core.stats().total_step_tokens > 0)
 
 
 FRONT = """

@@ -110,6 +110,7 @@ class Service:
         self._first = Front(0, link)
         self._fronts: dict[int, Front] = {0: self._first}
         self._num_fronts = 1
+        self._has_answered = False
 
     def run(self) -> None:
         """Serve until the first front says that it is enough."""
@@ -120,8 +121,7 @@ class Service:
         while not is_stopped:
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + self._beat_s
-                for front in [front for front in self._fronts.values() if front.has_joined]:
-                    front.tell(partial(kinds.Beat, self._core.busy_s()), self._core, with_stats=True)
+                self._beat()
             ready = dict(poller.poll(max(0, int(1000 * (next_beat_s - time.monotonic())))))
             num_fronts = len(self._fronts)
             if self._door is not None and self._door.fileno() in ready:
@@ -133,6 +133,11 @@ class Service:
         self._core.close()
         for front in self._fronts.values():
             front.close(delivers=True)
+
+    def _beat(self) -> None:
+        """Tell all fronts that this process lives, and its counts."""
+        for front in [front for front in self._fronts.values() if front.has_joined]:
+            front.tell(partial(kinds.Beat, self._core.busy_s()), self._core, with_stats=True)
 
     def _make_poller(self) -> zmq.Poller:
         poller = zmq.Poller()
@@ -244,6 +249,9 @@ class Service:
             front.live.difference_update(ended)
             sent = tuple(kinds.Output.of(output, output.request_id - front.number(0)) for output in mine)
             front.tell(partial(kinds.Outputs, sent), self._core, with_stats=True if ended else None)
+        if not self._has_answered:  # a process that dies before that is not started again for ever
+            self._has_answered = True
+            self._beat()
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
         """Ask the front of the request for them."""

@@ -1,0 +1,357 @@
+"""Kills at random moments under load: of the engine process, of a front, of the vision encoder's thread.
+
+Each request ends in exactly one final answer or error, an answer is the right one, nothing is leaked, and the next
+request is answered. `--kills 50` makes it a long run.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import make_picture, parse
+
+from seesay.config import EngineConfig, VisionConfig
+from seesay.config.plain import as_plain
+from seesay.encoders.worker import EncoderWorker
+from seesay.engine.engine import AsyncEngine
+from seesay.errors import ErrorCode, RequestError
+from seesay.values import OutputDelta
+
+faulty_engine = pytest.importorskip("faulty_engine")
+process_core = pytest.importorskip("seesay.engine.process.core")
+door = pytest.importorskip("seesay.engine.process.door")
+
+DEFAULT_KILLS = 10
+KINDS = ("engine", "front", "raise", "die", "hang")
+STEP_TIMEOUT_S = 3.0
+CONFIG = EngineConfig(device_type="cpu", block_size=16, step_timeout_s=STEP_TIMEOUT_S)
+NUM_TOKENS = 40
+NUM_PICTURES = 6
+PROMPTS: list[Any] = ["go on", "the game is in the frame", "count the frames of the game"]
+PROMPTS += [(f"what is {k}?", make_picture(60 + 9 * k, 50, k)) for k in range(NUM_PICTURES)]
+FAILURES = ("send the request again", "stopped unexpectedly", "a fault of the tower")
+"""Of the engine process, of the encoder's thread, and of one call of the tower."""
+
+
+def wait_until(is_true: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.01)
+
+
+def count_files(pid: int | str) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def count_threads(pid: int | str) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def count_shared(pid: int | str) -> int:
+    """Mappings of shared memory between processes."""
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:seesay")
+
+
+def count_children() -> int:
+    """Processes that this one has started: the engine's, fronts, and those that render templates."""
+    return sum(len(file.read_text().split()) for file in Path("/proc/self/task").glob("*/children"))
+
+
+@dataclass
+class Asked:
+    index: int
+    delta_count: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    final: OutputDelta | None = None
+
+
+class Load:
+    """Requests of one front, and all that came back for them."""
+
+    def __init__(self, engine: AsyncEngine, rng: random.Random) -> None:
+        self.engine = engine
+        self.asked: dict[int, Asked] = {}
+        self._rng = rng
+        self._arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+
+    def ask(self, indices: list[int], num_tokens: int = NUM_TOKENS) -> list[int]:
+        requests = parse([PROMPTS[index] for index in indices], max_new_tokens=num_tokens, ignore_eos=True)
+        ids = self.engine.submit_batch(requests, self._arrived.put)
+        self.asked.update({request_id: Asked(index) for request_id, index in zip(ids, indices, strict=True)})
+        return ids
+
+    def ask_much(self) -> None:
+        """Ask for text and pictures, and leave some of the answers."""
+        ids = self.ask([self._rng.randrange(len(PROMPTS)) for _ in range(8)])
+        for request_id in self._rng.sample(ids, 2):
+            self.engine.abort(request_id)
+
+    def take_all(self) -> None:
+        """Take deltas until each request has its final one."""
+        left = {request_id for request_id, one in self.asked.items() if one.final is None}
+        while left:
+            delta = self._arrived.get(timeout=120)
+            self._take(delta)
+            left.difference_update([delta.request_id] if delta.finish_reason is not None else [])
+
+    def fail_encoder(self, switch: Path) -> None:
+        """Let the tower fail, as the file `switch` of `faulty_engine` says."""
+        switch.touch()
+        while switch.exists():  # what is encoded already is not encoded again
+            self.engine.reset_caches()
+            self.ask([self._rng.randrange(3, len(PROMPTS))])
+            time.sleep(0.01)
+
+    def check_next(self) -> None:
+        """The next requests are answered, with text and with a picture."""
+        ids = self.ask([0, len(PROMPTS) - 1], num_tokens=4)
+        self.take_all()
+        for request_id in ids:
+            final = self.asked[request_id].final
+            assert final is not None and final.finish_reason == "length", final
+
+    def rest(self) -> None:
+        """Nobody asks any more: all blocks and embeddings are given back."""
+
+        def is_idle() -> bool:
+            stats = self.engine.stats()
+            return (stats.num_running, stats.num_waiting, stats.num_used_kv_blocks) == (0, 0, 0)
+
+        wait_until(is_idle, "all blocks are free")
+        self.engine.reset_caches()
+        assert self.engine.stats().num_embeddings == 0, "no embedding is pinned"
+        assert self._arrived.empty(), "an output behind the final one"
+
+    def _take(self, delta: OutputDelta) -> None:
+        one = self.asked[delta.request_id]
+        assert one.final is None, "an output behind the final one"
+        one.token_ids += delta.token_ids
+        one.final = delta if delta.finish_reason is not None else None
+
+    def check_answers(self, expected: dict[int, list[int]]) -> Counter[str]:
+        """Compare what came with the right answers. Returns how many ended for which reason."""
+        for one in self.asked.values():
+            assert one.final is not None
+            right = expected[one.index]
+            assert one.token_ids == right[: len(one.token_ids)], one
+            if one.final.finish_reason == "error":
+                error = one.final.error
+                assert isinstance(error, RequestError) and error.code is ErrorCode.INTERNAL, one
+                assert any(words in str(error) for words in FAILURES), one
+            elif one.final.finish_reason == "length":
+                assert len(one.token_ids) in (4, NUM_TOKENS), one
+            else:
+                assert one.final.finish_reason == "abort", one
+        return Counter(str(one.final.finish_reason) for one in self.asked.values() if one.final)
+
+
+FRONT = """
+import sys
+sys.path[:0] = {paths!r}
+import threading
+from asking import make_picture, parse
+from seesay.config import EngineConfig
+from seesay.encoders.worker import EncoderWorker
+from seesay.engine.engine import AsyncEngine
+config = EngineConfig(device_type="cpu", block_size=16, step_timeout_s={timeout_s})
+engine = AsyncEngine({model!r}, backend_config=config, engine_address={address!r})
+free = threading.Semaphore(3)
+def take(delta):
+    if delta.token_ids:
+        print(len(delta.token_ids), flush=True)
+    if delta.finish_reason is not None:
+        free.release()
+for k in range(1_000_000):
+    free.acquire()
+    prompt = ("what?", make_picture(60, 60 + k % 90, 100 + k)) if k % 2 else "go on"
+    engine.submit_batch(parse([prompt], max_new_tokens=60, ignore_eos=True), take)
+"""
+
+
+class OtherFront:
+    """A front in a process of its own, which asks all the time."""
+
+    def __init__(self, path: Path, address: str) -> None:
+        roots = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+        script = FRONT.format(paths=roots, model=str(path), address=address, timeout_s=STEP_TIMEOUT_S)
+        self.process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+
+    def wait_for_answers(self) -> None:
+        """Wait until it is in the middle of an answer."""
+        assert self.process.stdout is not None and self.process.stdout.readline()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Storm:
+    """An engine process, a front here, a front elsewhere, and what goes wrong with them."""
+
+    def __init__(self, path: Path, switches: Path, rng: random.Random) -> None:
+        self.switches, self.rng = switches, rng
+        self.door, self.address = door.open_door()
+        self.path = path
+        self.core = process_core.ProcessCore.load(
+            path,
+            as_plain("backend_config", CONFIG),
+            as_plain("vision_config", VisionConfig()),
+            step_timeout_s=STEP_TIMEOUT_S,
+            door=self.door,
+        )
+        self.engine = AsyncEngine(str(path), backend_config=CONFIG, engine_address=self.address)
+        self.load = Load(self.engine, rng)
+        self.other = OtherFront(path, self.address)
+
+    def close(self) -> None:
+        self.other.kill()
+        self.engine.close()
+        self.core.close()
+        self.door.close()
+
+    def strike(self, kind: str) -> None:
+        """Let something go wrong in the middle of the load."""
+        self.load.ask_much()
+        if kind == "front":
+            self.other.wait_for_answers()
+        time.sleep(self.rng.random() * 0.3)
+        if kind == "engine":
+            first = self.core.pid
+            os.kill(first, signal.SIGKILL)
+            self.load.ask_much()  # some of it is sent to the dead process, some waits for the next one
+            wait_until(lambda: self.core.pid not in (first, None), "the engine is started again")
+        elif kind == "front":
+            self.other.kill()
+            self.other = OtherFront(self.path, self.address)
+        else:
+            self._strike_encoder(kind)
+        self.load.take_all()
+
+    def _strike_encoder(self, kind: str) -> None:
+        first = self.core.pid
+        self.load.fail_encoder(self.switches / kind)
+        if kind == "hang":
+            wait_until(lambda: self.core.pid not in (first, None), "the engine is started again")
+
+    def count(self) -> dict[str, int]:
+        """Resources of both processes, while nobody asks."""
+        self.other.kill()
+        self.load.rest()
+        wait_until(lambda: not count_shared(self.core.pid) and not count_shared("self"), "no memory is shared")
+        return {
+            "processes": count_children(),
+            "files": count_files("self"),
+            "files of the engine": count_files(self.core.pid),
+            "threads of the engine": count_threads(self.core.pid),
+        }
+
+
+@pytest.fixture(scope="module")
+def path(tiny_checkpoint: Callable[[str], Path]) -> Path:
+    return tiny_checkpoint("qwen2_5_vl")
+
+
+@pytest.fixture(scope="module")
+def expected(path: Path) -> dict[int, list[int]]:
+    """The right answers, by the number of the prompt."""
+    with AsyncEngine(str(path), backend_config=CONFIG) as engine:
+        load = Load(engine, random.Random(0))
+        load.ask(list(range(len(PROMPTS))))
+        load.take_all()
+        return {one.index: one.token_ids for one in load.asked.values()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of temporary files, in which nothing is left."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    assert not list(folder.iterdir())
+
+
+@pytest.fixture
+def switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of files that let towers of `faulty_engine` fail."""
+    switches = tmp_path / "switches"
+    switches.mkdir()
+    monkeypatch.setenv(faulty_engine.FOLDER, str(switches))
+    return switches
+
+
+def test_every_request_ends_once_when_the_encoder_fails_in_a_thread(
+    path: Path, expected: dict[int, list[int]], switches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EncoderWorker, "_check_kind", faulty_engine.fail_once)
+    rng = random.Random(1)
+    with AsyncEngine(str(path), backend_config=CONFIG) as engine:
+        load = Load(engine, rng)
+        for kind in ("raise", "die") * 6:
+            load.ask_much()
+            time.sleep(rng.random() * 0.1)
+            load.fail_encoder(switches / kind)
+            load.take_all()
+            load.check_next()
+        load.rest()
+        stats = engine.stats()
+        assert stats.total_encoder_restarts == 6 and engine.fault is None
+    ended = load.check_answers(expected)
+    assert ended["length"] and ended["error"] >= 6
+    assert not any(thread.name.startswith("seesay-enc") for thread in threading.enumerate())
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("folder")
+def test_every_request_ends_once_whatever_is_killed(
+    path: Path,
+    expected: dict[int, list[int]],
+    switches: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pytestconfig: pytest.Config,
+) -> None:
+    num_kills = pytestconfig.getoption("kills") or DEFAULT_KILLS
+    monkeypatch.setattr(process_core, "_MODULE", "faulty_engine")
+    rng = random.Random(num_kills)
+    kinds = [KINDS[k % len(KINDS)] for k in range(num_kills)]
+    rng.shuffle(kinds)
+    before = {"files": count_files("self"), "threads": threading.active_count()}
+    storm = Storm(path, switches, rng)
+    try:
+        storm.load.ask_much()
+        storm.load.take_all()
+        storm.load.check_next()
+        at_start = storm.count()
+        storm.other = OtherFront(path, storm.address)
+        for kind in kinds:
+            storm.strike(kind)
+            storm.load.check_next()
+        assert storm.count() == at_start, "nothing is leaked"
+        num_restarts = storm.engine.stats().total_engine_restarts
+    finally:
+        storm.close()
+    ended = storm.load.check_answers(expected)
+    print(f"{Counter(kinds)}, {num_restarts} restarts, {len(storm.load.asked)} requests: {ended}")
+    assert num_restarts == kinds.count("engine") + kinds.count("hang")
+    assert ended["length"] and ended["error"]
+    wait_until(lambda: count_files("self") <= before["files"], "no file is left open")
+    wait_until(lambda: threading.active_count() <= before["threads"], "no thread is left")
+    assert count_children() == at_start["processes"] - 1, "the engine process has ended"
