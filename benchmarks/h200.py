@@ -1,12 +1,13 @@
 """Latency and throughput of the offline pipeline by the steps by which the peers' figures were measured.
 
     python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0] [--max-batch-size 256]
-        [--max-step-ms 40] [--plot FILE.png]
+        [--max-step-ms 40] [--engine-process both] [--plot FILE.png]
     python benchmarks/h200.py MODEL_DIR --trace FOLDER [--only single,text,image,shared] [--scale 1.0]
 
 *start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
 request with one picture, and per token after it. *text*, *image*, *shared*: all requests given at once, until the last
-answer is complete. `--scale` takes that share of the requests.
+answer is complete. `--scale` takes that share of the requests. `--engine-process both` measures everything with the
+engine in a thread, then in a process of its own.
 
 With `--trace` a profile is taken instead. *gaps*: for 1 to 256 text answers at once, of a window of steps in which each
 grows by one token: the share of the window in which the GPU computed or copied, and the longest time in which it did
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import workload
+from forms import FORMS, add_form_option, name_forms
 from plotting import Panel, add_plot_option, make_bars, save_plot
 from workload import Request
 
@@ -132,19 +134,22 @@ def warm_up(pipe: Pipeline, side_px: int) -> None:
     run(pipe, workload.image_requests(4, side_px=side_px, num_output_tokens=16, seed=10))
 
 
-def measure_each(figures: Mapping[str, Callable[[], dict[str, Any]]], names: Iterable[str]) -> list[dict[str, Any]]:
-    """Print the figures of each name; where one fails, that is said, and the next is measured."""
+def measure_each(
+    figures: Mapping[str, Callable[[], dict[str, Any]]], names: Iterable[str], form: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Print the figures of each name, with `form`; where one fails, that is said, and the next is measured."""
     records = []
     for name in names:
         try:
-            records.append(report(what=name, **figures[name]()))
+            records.append(report(what=name, **form, **figures[name]()))
         except Exception as error:
-            records.append(report(what=name, error=repr(error)[:400]))
+            records.append(report(what=name, **form, error=repr(error)[:400]))
     return records
 
 
 def make_panels(records: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """Return the plots of what `measure_each` or `trace_all` measured."""
+    records = name_forms(records, "what", "window")
     return [
         make_bars(
             "one request with a picture, ms", records, "what", {"ttft_ms": "first token", "tpot_ms": "per token"}
@@ -267,6 +272,7 @@ def main() -> None:
     parser.add_argument("--max-batch-size", type=int, default=256, help="256 is the peers' setting")
     parser.add_argument("--max-step-ms", type=int, help="as of EngineConfig")
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
+    add_form_option(parser)
     add_plot_option(parser)
     args = parser.parse_args()
     asked = None if args.only is None else args.only.split(",")
@@ -274,18 +280,26 @@ def main() -> None:
         parser.error(f"--only {args.only}: {', '.join(sorted(unknown))} is none of {', '.join(WORKLOADS)}")
     if not 0 < args.scale <= 1 or args.side_px < 1:
         parser.error("--scale is a share, more than 0 and at most 1, and --side-px at least 1")
-    started_s = time.perf_counter()
-    pipe = open_pipeline(args.model, max_batch_size=args.max_batch_size, **given(max_step_ms=args.max_step_ms))
-    report(what="start", seconds=round(time.perf_counter() - started_s, 1))
-    figures = make_figures(pipe, args.scale, args.side_px)
-    warm_up(pipe, args.side_px)
-    if args.trace is None:
-        records = measure_each(figures, asked or WORKLOADS)
-    else:
-        records = trace_all(pipe, args.trace, {name: figures[name] for name in asked or ()})
-    pipe.close()
+    if args.trace is not None and args.engine_process not in (None, "no"):
+        parser.error("--trace profiles this process, where no engine process can be seen: use --engine-process no")
+    forms = (False,) if args.trace is not None else FORMS[args.engine_process]
+    records = [record for form in forms for record in measure_form(args, asked, form)]
     if args.plot is not None:
         save_plot(args.plot, f"seesay, {args.model}", make_panels(records))
+
+
+def measure_form(args: argparse.Namespace, asked: Sequence[str] | None, form: bool | None) -> list[dict[str, Any]]:
+    """Start the engine in one form (None: the default), and measure or trace what is asked for (None: the default)."""
+    said = given(engine_process=form)
+    started_s = time.perf_counter()
+    options = given(max_step_ms=args.max_step_ms, engine_process=form)
+    with open_pipeline(args.model, max_batch_size=args.max_batch_size, **options) as pipe:
+        report(what="start", **said, seconds=round(time.perf_counter() - started_s, 1))
+        figures = make_figures(pipe, args.scale, args.side_px)
+        warm_up(pipe, args.side_px)
+        if args.trace is None:
+            return measure_each(figures, asked or WORKLOADS, said)
+        return trace_all(pipe, args.trace, {name: figures[name] for name in asked or ()})
 
 
 if __name__ == "__main__":

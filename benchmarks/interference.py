@@ -1,13 +1,13 @@
 """How much running text answers suffer while pictures arrive, by the steps by which the peers were measured.
 
     python benchmarks/interference.py MODEL_DIR [--scale 1.0] [--side-px 1024] [--lead-s 1.5] [--max-step-ms 40]
-        [--plot FILE.png]
+        [--engine-process both] [--plot FILE.png]
 
 16 text answers of 800 tokens stream. After 1.5 s, 32 different 1024x1024 pictures arrive, 20 a second, each with a
 short question and 8 tokens to answer. Prints one line `RESULT {JSON}`: the longest gap between two deliveries of any
 text stream from its tenth token on, the same before the pictures, the mean pace during the pictures as a share of the
 pace before, and the median time to the first token of the requests with pictures. `--scale` takes that share of the
-texts and the pictures.
+texts and the pictures. `--engine-process both` prints two lines: for the engine in a thread, and in a process.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import workload
+from forms import FORMS, add_form_option
 from h200 import given, open_pipeline, report
 from plotting import Bars, Lines, Panel, add_plot_option, save_plot
 from workload import Request
@@ -111,8 +112,9 @@ def summarize(marks: Marks) -> dict[str, Any]:
     }
 
 
-def make_panels(marks: Marks, figures: Mapping[str, float]) -> list[Panel]:
+def make_panels(marks: Marks, figures: Mapping[str, Any]) -> list[Panel]:
     """The longest gaps, and every gap of every text when it ended."""
+    form = ", process" if figures.get("engine_process") else ""
     ends_s, gaps_ms = list[float](), list[float]()
     for arrived in marks.texts:
         for earlier, later in pairwise(arrived[UNCOUNTED_TOKENS:]):
@@ -123,9 +125,9 @@ def make_panels(marks: Marks, figures: Mapping[str, float]) -> list[Panel]:
         "while they arrive": {"gap": figures["longest_gap_ms"]},
     }
     return [
-        Bars(title="longest gap in a text answer, ms", values=longest),
+        Bars(title=f"longest gap in a text answer, ms{form}", values=longest),
         Lines(
-            title="gaps between the pieces of text answers, ms",
+            title=f"gaps between the pieces of text answers, ms{form}",
             x_title="seconds since the first picture arrived",
             series={"gap": (ends_s, gaps_ms)},
             is_scattered=True,
@@ -140,6 +142,7 @@ def main() -> None:
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
     parser.add_argument("--lead-s", type=float, default=1.5, help="time that the texts have to themselves")
     parser.add_argument("--max-step-ms", type=int, help="as of EngineConfig")
+    add_form_option(parser)
     add_plot_option(parser)
     args = parser.parse_args()
 
@@ -154,12 +157,14 @@ def main() -> None:
         return texts, images
 
     work, warm_up = make_work(800, 32, seed=5), make_work(40, 4, seed=7)
-    with open_pipeline(args.model, **given(max_step_ms=args.max_step_ms)) as pipe:
-        stream_all(pipe, *warm_up, args.lead_s)
-        marks = stream_all(pipe, *work, args.lead_s)
-    figures = report(what="interference", **summarize(marks))
+    panels: list[Panel] = []
+    for form in FORMS[args.engine_process]:
+        with open_pipeline(args.model, **given(max_step_ms=args.max_step_ms, engine_process=form)) as pipe:
+            stream_all(pipe, *warm_up, args.lead_s)
+            marks = stream_all(pipe, *work, args.lead_s)
+        panels += make_panels(marks, report(what="interference", **given(engine_process=form), **summarize(marks)))
     if args.plot is not None:
-        save_plot(args.plot, f"seesay, {args.model}: text answers while pictures arrive", make_panels(marks, figures))
+        save_plot(args.plot, f"seesay, {args.model}: text answers while pictures arrive", panels)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Check that no optimization changes an answer.
 
-    python benchmarks/same_answers.py [--scenes 200] [--device-type auto] [--dtype bfloat16] [--plot FILE.png]
+    python benchmarks/same_answers.py [--scenes 200] [--device-type auto] [--dtype bfloat16]
+        [--engine-process both] [--plot FILE.png]
 
 The built-in checkpoint answers scenes of all tasks greedily, one at a time, with nothing that could matter: no CUDA
 graphs, no step ahead, no chunks, no caches. Then it answers all of them at once and in chunks, with all of that on, and
 once more from its caches; at last the same with so few KV blocks that most come back from host memory. Where an answer
 differs, the margin is how much likelier, in nats, the plain answer's token was than the other's at the first place
-where they part; rounding alone turns only margins close to zero.
+where they part; rounding alone turns only margins close to zero. With `--engine-process both` the fast
+engines are asked in a thread, then in a process of their own.
 
 Prints a line `RESULT {JSON}` per way of answering.
 """
@@ -19,7 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from h200 import report
+from forms import FORMS, add_form_option, name_forms
+from h200 import given, report
 from plotting import add_plot_option, make_bars, save_plot
 
 from seesay import EngineConfig, GenerationConfig, Response, VisionConfig, pipeline
@@ -91,6 +94,7 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=200)
     parser.add_argument("--device-type", default="auto")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    add_form_option(parser)
     add_plot_option(parser)
     args = parser.parse_args()
     if args.scenes < 1:
@@ -98,25 +102,28 @@ def main() -> None:
     scenes = make_scenes(args.scenes)
     options = {"device_type": args.device_type, "dtype": args.dtype}
     plain = ask_plainly(scenes, **options)
-    fast = dict(zip(("computed", "cached"), ask_fast(scenes, **options)))
-    fast |= zip(("computed, few blocks", "cached, few blocks"), ask_fast(scenes, **options, **FEW_BLOCKS))
     num_different, records = 0, []
-    for name, answers in fast.items():
-        differences = compare(plain, answers)
-        num_different += len(differences)
-        record = report(
-            what="same_answers",
-            how=name,
-            dtype=args.dtype,
-            answers=len(scenes),
-            answer_tokens=sum(len(answer.token_ids) for answer in plain),
-            different=len(differences),
-            margins=sorted(round(difference.margin, 4) for difference in differences),
-            cached_tokens=sum(answer.usage.cached_tokens for answer in answers if answer.usage is not None),
-        )
-        records.append(record)
+    for form in FORMS[args.engine_process]:
+        said = given(engine_process=form)
+        fast = dict(zip(("computed", "cached"), ask_fast(scenes, **options, **said)))
+        fast |= zip(("computed, few blocks", "cached, few blocks"), ask_fast(scenes, **options, **said, **FEW_BLOCKS))
+        for name, answers in fast.items():
+            differences = compare(plain, answers)
+            num_different += len(differences)
+            record = report(
+                what="same_answers",
+                how=name,
+                **said,
+                dtype=args.dtype,
+                answers=len(scenes),
+                answer_tokens=sum(len(answer.token_ids) for answer in plain),
+                different=len(differences),
+                margins=sorted(round(difference.margin, 4) for difference in differences),
+                cached_tokens=sum(answer.usage.cached_tokens for answer in answers if answer.usage is not None),
+            )
+            records.append(record)
     if args.plot is not None:
-        bars = make_bars("answers", records, "how", {"answers": "all", "different": "different"})
+        bars = make_bars("answers", name_forms(records, "how"), "how", {"answers": "all", "different": "different"})
         save_plot(args.plot, f"The same answers, {args.dtype}", [bars])
     sys.exit(int(num_different > 0))
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import h200
+import pytest
 from h200 import on_gpu, summarize_gaps, summarize_time
+from plotting import Bars
 
 RunBenchmark = Callable[..., list[dict[str, Any]]]
 
 
 def test_all_figures_are_printed(run_benchmark: RunBenchmark) -> None:
     start, single, *queues = run_benchmark(h200, "--scale", "0.005", "--side-px", "56")
+    assert "engine_process" not in start
     assert start["what"] == "start" and start["seconds"] > 0
     assert single["what"] == "single" and single["ttft_ms"] > 0 and single["tpot_ms"] > 0
     assert [(figures["what"], figures["requests"]) for figures in queues] == [("text", 2), ("image", 1), ("shared", 8)]
@@ -20,6 +24,28 @@ def test_all_figures_are_printed(run_benchmark: RunBenchmark) -> None:
         num_tokens = figures["requests"] * num_output_tokens
         assert abs(figures["out_tok_per_s"] * figures["seconds"] / num_tokens - 1) < 0.1
         assert figures["engine"] == "seesay" and figures["in_tok_per_s"] > 0
+
+
+def test_both_forms_are_measured_in_one_run(run_benchmark: RunBenchmark, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.png"
+    options = ("--scale", "0.005", "--side-px", "56", "--only", "text", "--engine-process", "both", "--plot", str(plot))
+    found = [(figures["what"], figures["engine_process"]) for figures in run_benchmark(h200, *options)]
+    assert found == [("start", False), ("text", False), ("start", True), ("text", True)]
+    assert plot.stat().st_size > 0
+
+
+def test_plots_tell_the_forms_apart() -> None:
+    records = [{"what": "text", "req_per_s": 1.0, **form} for form in ({}, {"engine_process": True})]
+    panel = h200.make_panels(records)[1]
+    assert isinstance(panel, Bars) and list(panel.values) == ["text", "text, process"]
+
+
+def test_a_trace_is_taken_of_this_process_only(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("sys.argv", ["h200", "seesay-demo", "--trace", str(tmp_path), "--engine-process", "both"])
+        h200.main()
+    assert "--engine-process no" in capsys.readouterr().err
 
 
 def event(cat: str, ts: float, dur: float, stream: int = 7) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from interference import UNCOUNTED_TOKENS, Marks, summarize
 RunBenchmark = Callable[..., list[dict[str, Any]]]
 
 
-def test_the_figures_are_printed(run_benchmark: RunBenchmark) -> None:
+@pytest.mark.parametrize("form", ["no", "yes"])
+def test_the_figures_are_printed(run_benchmark: RunBenchmark, form: str) -> None:
     """Without a lead by the clock, as on a machine so slow that no text has begun by then: the pictures wait."""
-    options = ("--scale", "0.25", "--side-px", "56", "--lead-s", "0")
+    options = ("--scale", "0.25", "--side-px", "56", "--lead-s", "0", "--engine-process", form)
     [figures] = run_benchmark(interference, *options)
+    assert figures["engine_process"] is (form == "yes")
     assert figures["what"] == "interference" and figures["engine"] == "seesay"
     assert figures["longest_gap_ms"] > 0 and figures["longest_gap_before_ms"] > 0
     assert figures["pace_share"] > 0 and figures["image_ttft_ms_median"] > 0

@@ -19,7 +19,8 @@ def test_on_the_cpu_answers_are_equal() -> None:
     options = {"device_type": "cpu", "dtype": "float32", "num_gpu_blocks": 1024}
     plain = ask_plainly(scenes, **options)
     assert len({tuple(answer.token_ids) for answer in plain}) > NUM_SCENES / 3, "answers all alike prove nothing"
-    for changes in ({"async_scheduling": True}, {"async_scheduling": False}, {"async_scheduling": True, **FEW_BLOCKS}):
+    ahead = {"async_scheduling": True}
+    for changes in (ahead, {"async_scheduling": False}, {**ahead, **FEW_BLOCKS}, {**ahead, "engine_process": True}):
         computed, cached = ask_fast(scenes, **{**options, **changes})
         assert compare(plain, computed) == compare(plain, cached) == [], changes
         assert share_cached(cached) > 0.5 > share_cached(computed), changes
