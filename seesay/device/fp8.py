@@ -1,19 +1,21 @@
 """FP8 weights (e4m3). On a GPU that multiplies FP8, weights keep one scale per output, and every token is scaled by its
-own maximum. Elsewhere weights are multiplied out when they are loaded, which is also the reference for tests.
+own maximum; for a few tokens, weights are multiplied with plain activations. Elsewhere weights are multiplied out when
+they are loaded, which is also the reference for tests.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from importlib.util import find_spec
 
 import torch
 
 from seesay.checkpoint.parts import FLOATS, INPUTS, NEITHER, OUTPUTS, TensorLayout, Weight
 from seesay.checkpoint.quantization import Quantization
 from seesay.device.linear_method import Product, Sizes, pad_matrix
-from seesay.device.matmul import make_product
+from seesay.device.matmul import make_product, max_fused_rows
 from seesay.errors import CheckpointError
 
 logger = logging.getLogger("seesay")
@@ -132,12 +134,13 @@ def _warn_once(reason: str) -> None:
 
 
 def _make_scaled_product(numbers: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> Product:
-    transposed, scale = numbers.t(), scale[None, :].contiguous()
+    transposed, scale = numbers.t(), scale.contiguous()
+    quantize = _pick_quantizer(numbers.device)
 
     def multiply(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        numbers, row_scale = quantize_rows(x)
+        quantized, row_scale = quantize(x)
         product: torch.Tensor = torch._scaled_mm(
-            numbers, transposed, row_scale, scale, bias=bias, out_dtype=x.dtype, use_fast_accum=True
+            quantized, transposed, row_scale, scale[None, :], bias=bias, out_dtype=x.dtype, use_fast_accum=True
         )
         return product
 
@@ -149,7 +152,22 @@ def _make_scaled_product(numbers: torch.Tensor, scale: torch.Tensor, bias: torch
         if x.numel():
             target.add_(multiply(x, None))
 
-    return Product(run=run, add=add)
+    max_rows = max_fused_rows(numbers.device, torch.bfloat16)
+    if not max_rows:
+        return Product(run=run, add=add)
+    from seesay.kernels.few_row_matmul import multiply as multiply_few
+
+    fused = partial(multiply_few, weight=numbers, bias=bias, scale=scale)
+    return Product(run=run, add=add, fused=fused, max_fused_rows=max_rows)
+
+
+def _pick_quantizer(device: torch.device) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """Return `quantize_rows`, or the kernel that does the same on this device."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return quantize_rows
+    from seesay.kernels import quantize
+
+    return partial(quantize.quantize_rows, largest=MAX_FP8)
 
 
 def _check_scales(weight: Weight) -> None:

@@ -49,6 +49,7 @@ def one_row_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
+    scale_ptr,
     norm_ptr,
     out_ptr,
     num_outputs,
@@ -58,6 +59,7 @@ def one_row_kernel(
     OUTPUTS: tl.constexpr,
     SPAN: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
     HAS_NORM: tl.constexpr,
     GATE: tl.constexpr,
     ADDS: tl.constexpr,
@@ -65,7 +67,8 @@ def one_row_kernel(
 ):
     """Program i computes elements i · OUTPUTS … of out [num_outputs] from x [SIZE] and W [num_outputs, SIZE].
 
-    HAS_NORM: divide x by its root mean square and multiply it by `norm` [SIZE]. GATE, if given: W has 2 · num_outputs
+    HAS_SCALE: W is FP8, and scale float32 [num_outputs] multiplies its rows. HAS_NORM: divide x by its root mean square
+    and multiply it by `norm` [SIZE]. GATE, if given: W has 2 · num_outputs
     rows, and out is this activation of the first half times the second half. ADDS: add the result to out.
     """
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -105,11 +108,15 @@ def one_row_kernel(
             up_total += this.to(tl.float32) * x[None, :]
     kind = out_ptr.dtype.element_ty
     product = tl.sum(total, axis=1)
+    if HAS_SCALE:
+        product *= tl.load(scale_ptr + outputs, mask=is_output, other=0.0)
     if HAS_BIAS:
         product += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)
     product = product.to(kind).to(tl.float32)
     if GATE is not None:
         up = tl.sum(up_total, axis=1)
+        if HAS_SCALE:
+            up *= tl.load(scale_ptr + num_outputs + outputs, mask=is_output, other=0.0)
         if HAS_BIAS:
             up += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)
         product = activate(product, GATE) * up.to(kind).to(tl.float32)
@@ -123,6 +130,7 @@ def few_rows_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
+    scale_ptr,
     out_ptr,
     num_rows,
     num_outputs,
@@ -134,6 +142,7 @@ def few_rows_kernel(
     SPAN: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
     GATE: tl.constexpr,
     ADDS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -158,15 +167,19 @@ def few_rows_kernel(
             is_inside = is_inside & (first + columns < SIZE)[:, None]
         x = tl.load(inputs + first, mask=is_inside, other=0.0)
         weight = _load_span(own, first, columns, is_output, SIZE, SPAN)
-        total = tl.dot(weight, x, total)
+        total = tl.dot(weight.to(x.dtype), x, total)
         if GATE is not None:
             weight = _load_span(other, first, columns, is_output, SIZE, SPAN)
-            up_total = tl.dot(weight, x, up_total)
+            up_total = tl.dot(weight.to(x.dtype), x, up_total)
     kind = out_ptr.dtype.element_ty
+    if HAS_SCALE:
+        total *= tl.load(scale_ptr + outputs, mask=is_output, other=0.0)[:, None]
     if HAS_BIAS:
         total += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
     product = total.to(kind).to(tl.float32)
     if GATE is not None:
+        if HAS_SCALE:
+            up_total *= tl.load(scale_ptr + num_outputs + outputs, mask=is_output, other=0.0)[:, None]
         if HAS_BIAS:
             up_total += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
         product = activate(product, GATE) * up_total.to(kind).to(tl.float32)
@@ -178,10 +191,11 @@ def few_rows_kernel(
 
 
 @cache
-def _tile_one_row(num_outputs: int, size: int, is_gated: bool) -> Tiling:
+def _tile_one_row(num_outputs: int, size: int, is_gated: bool, num_bytes: int) -> Tiling:
     """Return the tiling for one row, as measured on an H200 with the sizes of a 7B backbone: 3.4 ms for the products
-    and norms of one token, 4.5 TB/s in the larger ones."""
+    and norms of one token, 4.5 TB/s in the larger ones. A weight of one byte has spans of as many bytes."""
     span, num_warps = (4096, 4) if is_gated or num_outputs > 65536 else (1024, 2)
+    span = span * 2 // num_bytes if num_bytes < 2 else span
     return Tiling(num_outputs=2, span=min(span, max(16, power_of_2_from(size))), num_warps=num_warps)
 
 
@@ -206,14 +220,16 @@ def multiply(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     *,
+    scale: torch.Tensor | None = None,
     norm: tuple[torch.Tensor, float] | None = None,
     activation: str | None = None,
     add_to: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return x Wᵀ + b [N, out] for x [N, in], N ≤ MAX_ROWS, and weight [out, in]. N > 1 requires 16-bit types.
 
-    norm: (weight [in], eps) of an RMS norm of x. activation: return the activation of the first half of the product
-    times the second half. add_to [N, out]: add the product to it, and return it.
+    scale: for a weight in FP8, float32 [out], which multiplies its rows. norm: (weight [in], eps) of an RMS norm of x.
+    activation: return the activation of the first half of the product times the second half. add_to [N, out]: add the
+    product to it, and return it.
     """
     num_outputs, size = weight.shape
     num_rows = len(x)
@@ -225,17 +241,19 @@ def multiply(
     is_dependent = has_dependent_launch(x.get_device())
     options = {
         "HAS_BIAS": bias is not None,
+        "HAS_SCALE": scale is not None,
         "GATE": activation,
         "ADDS": add_to is not None,
         "IS_DEPENDENT": is_dependent,
         "launch_pdl": is_dependent,
     }
     if num_rows == 1:
-        tiling = _tile_one_row(num_outputs, size, activation is not None)
+        tiling = _tile_one_row(num_outputs, size, activation is not None, weight.itemsize)
         one_row_kernel[(-(-num_outputs // tiling.num_outputs),)](
             x,
             weight,
             x if bias is None else bias,
+            x if scale is None else scale,
             x if norm is None else norm[0],
             out,
             num_outputs,
@@ -257,6 +275,7 @@ def multiply(
         x,
         weight,
         x if bias is None else bias,
+        x if scale is None else scale,
         out,
         num_rows,
         num_outputs,

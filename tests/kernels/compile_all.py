@@ -183,6 +183,24 @@ def call_gemv(dtype: torch.dtype) -> None:
         multiply(x, empty(VOCABULARY, HIDDEN, dtype=dtype), None)
 
 
+def call_fp8(dtype: torch.dtype) -> None:
+    """Rows in FP8, and few rows with weights in FP8."""
+    from seesay.device.matmul import max_fused_rows
+    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.quantize import quantize_rows
+
+    fp8, norm = torch.float8_e4m3fn, (empty(HIDDEN, dtype=dtype), 1e-6)
+    for size in (HIDDEN, INNER):
+        quantize_rows(empty(300, size, dtype=dtype), 448.0)
+    for num_rows in (1, 8, 32):
+        if num_rows > max_fused_rows(torch.device("cuda"), dtype):
+            continue
+        x, inner = empty(num_rows, HIDDEN, dtype=dtype), empty(num_rows, INNER, dtype=dtype)
+        gate_up, down = empty(2 * INNER, HIDDEN, dtype=fp8), empty(HIDDEN, INNER, dtype=fp8)
+        multiply(x, gate_up, None, scale=empty(2 * INNER), norm=norm, activation="silu")
+        multiply(inner, down, empty(HIDDEN, dtype=dtype), scale=empty(HIDDEN), add_to=x)
+
+
 def call_tower_attention(dtype: torch.dtype) -> None:
     from seesay.kernels import tower
 
@@ -239,6 +257,7 @@ CALLS = {
     "bfloat16": (
         call_attention,
         call_gemv,
+        call_fp8,
         call_tower_attention,
         call_tower,
         call_sampling,

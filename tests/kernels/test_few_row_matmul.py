@@ -81,6 +81,30 @@ def test_product_with_what_rides_along(num_rows, num_outputs, size, dtype, has_b
     assert_close(found, exact)
 
 
+@runs_here
+@pytest.mark.parametrize("num_rows", [1, 3, 32])
+@pytest.mark.parametrize(("num_outputs", "size"), [(7, 3584), (33, 8)])
+@pytest.mark.parametrize(("has_bias", "activation", "adds"), [(True, "silu", False), (False, None, True)])
+def test_weights_in_fp8_with_a_scale_per_output(num_rows, num_outputs, size, has_bias, activation, adds):
+    from seesay.kernels.few_row_matmul import multiply
+
+    dtype = torch.float16 if IS_INTERPRETED else torch.bfloat16
+    x = random(num_rows, size, dtype=dtype)
+    num_rows_of_weight = num_outputs * (2 if activation else 1)
+    weight = random(num_rows_of_weight, size, dtype=torch.float32, seed=1).to(torch.float8_e4m3fn)
+    scale = random(num_rows_of_weight, dtype=torch.float32, seed=5).abs() / size**0.5
+    bias = random(num_rows_of_weight, dtype=dtype, seed=2) if has_bias else None
+    exact = F.linear(x.double(), weight.double() * scale.double()[:, None], None if bias is None else bias.double())
+    if activation is not None:
+        gate, up = exact.chunk(2, -1)
+        exact = ACTIVATIONS[activation](gate) * up
+    target = random(num_rows, num_outputs, dtype=dtype, seed=4)
+    if adds:
+        exact = exact + target.double()
+    found = multiply(x, weight, bias, scale=scale, activation=activation, add_to=target if adds else None)
+    assert_close(found, exact)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("num_rows", [1, 3])
