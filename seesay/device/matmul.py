@@ -8,11 +8,11 @@ On the CPU, oneDNN's kernels with a prepacked weight are two to seven times as f
 from __future__ import annotations
 
 from functools import partial
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 
+from seesay.device.backends import has_kernels
 from seesay.device.linear_method import Product
 
 _PACKED_FOR_ROWS = 64
@@ -45,7 +45,7 @@ def make_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 
 def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
     """Return the largest number of rows for `seesay.kernels.few_row_matmul.multiply`; 0 if it cannot run."""
-    if device.type != "cuda" or find_spec("triton") is None:
+    if not has_kernels(device):
         return 0
     from seesay.kernels.few_row_matmul import MAX_ROWS
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seesay.checkpoint.parts import Source
+from seesay.device.backends import has_kernels
 from seesay.device.linear import Linear
 from seesay.device.norm import rms_norm
 from seesay.errors import CheckpointError
@@ -28,7 +29,7 @@ several times slower."""
 
 def _quick_gelu(x: Tensor) -> Tensor:
     """Return x · sigmoid(1.702 x); on a GPU in the memory of x."""
-    if x.is_cuda:
+    if has_kernels(x.device):
         from seesay.kernels import tower
 
         return tower.quick_gelu_(x)
@@ -84,7 +85,7 @@ def add_norm(x: Tensor, update: Tensor, norm: Norm | None, scale: Tensor | None 
 
     `update` may be changed. x and update are dense.
     """
-    if norm is not None and x.is_cuda:
+    if norm is not None and has_kernels(x.device):
         from seesay.kernels import tower
 
         bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
@@ -103,7 +104,7 @@ def add_product_norm(x: Tensor, inner: Tensor, linear: Linear, norm: Norm, offse
     if offset is None:
         return add_norm(x, linear(inner), norm)
     linear.add(x, inner)
-    if x.is_cuda:
+    if has_kernels(x.device):
         from seesay.kernels import tower
 
         bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
@@ -129,7 +130,7 @@ class GatedMlp(nn.Module):
     def inner(self, x: Tensor) -> Tensor:
         """Return the input of the last layer."""
         both = self.gate_up_proj(x)
-        if both.is_cuda and self.activation is F.silu:
+        if self.activation is F.silu and has_kernels(both.device):
             from seesay.kernels import token_kernels
 
             return token_kernels.act_and_mul(both, "silu")
@@ -265,7 +266,7 @@ def group_neighbours(lengths: npt.NDArray[np.int64]) -> tuple[SegmentGroup, ...]
 def attend_rotated(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
     """Rotate the queries and keys in qkv [P, 3, heads, head_dim] by their rows' angles, whose cos and sin are float32
     [P, head_dim / 2]. Return full attention inside every segment: [P, heads · head_dim]. May change qkv."""
-    if qkv.is_cuda:
+    if has_kernels(qkv.device):
         from seesay.kernels import tower
 
         if isinstance(segments, SegmentTable) and segments.longest <= tower.LONGEST_WINDOW:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from seesay.device.backends import has_kernels
 from seesay.device.linear import Linear
 from seesay.device.streams import current_stream
 from seesay.device.transfers import upload
@@ -145,7 +146,7 @@ def _compute_angles(coordinates: Tensor, config: QwenVisionConfig) -> Tensor:
 
 def make_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: torch.device) -> PackedLayout:
     """Return the layout of one call with items of these grids (t, h, w), in patches."""
-    return _make_gpu_layout(grids, config, device) if device.type == "cuda" else _make_cpu_layout(grids, config)
+    return _make_gpu_layout(grids, config, device) if has_kernels(device) else _make_cpu_layout(grids, config)
 
 
 @lru_cache(maxsize=16)

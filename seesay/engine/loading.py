@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from seesay.device.backends import has_kernels
 from seesay.device.query import measure_peak, pick_device
 from seesay.engine.loop import EngineLoop
 from seesay.engine.watchdog import hang_limit_s
@@ -96,7 +97,7 @@ def _build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedC
     family = model.family
     if not family.modalities or config.disable_vision_encoder:
         return None
-    family.resizes_on_device = resolved.device.type == "cuda"
+    family.resizes_on_device = has_kernels(resolved.device)
     encoder = family.build_encoder(resolved.device, resolved.dtype)
     if config.eager_mode:
         encoder.disable_graphs()

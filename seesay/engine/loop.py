@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
 from seesay.device.activity import Activity
+from seesay.device.backends import has_kernels
 from seesay.device.interpreter import quick_switches
 from seesay.device.query import release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
@@ -103,7 +104,7 @@ class EngineLoop:
             session_len=scheduler.config.session_len,
             max_batch_size=scheduler.config.max_batch_size,
             takes_media=encoder is not None,
-            resizes_on_device=encoder is not None and runner.device.type == "cuda",
+            resizes_on_device=encoder is not None and has_kernels(runner.device),
         )
         self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device.backends import has_kernels
 from seesay.device.transfers import upload
-from seesay.llm.logit_changes import has_kernels
 from seesay.llm.row_table import RowState, RowTable
 from seesay.llm.sampler import DRAW_OPTIONS, draw_options, make_uniform
 from seesay.llm.step_plan import StepPlan

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.util import find_spec
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device.backends import has_kernels
 from seesay.device.transfers import upload
 from seesay.errors import ErrorCode, RequestError, describe
 from seesay.llm.sampling_params import SamplingParams
@@ -19,11 +18,6 @@ from seesay.llm.token_counts import TokenCounts
 
 _MASKED_TOGETHER = 64
 """Rows whose masks are applied at once."""
-
-
-@cache
-def has_kernels(device: torch.device) -> bool:
-    return device.type == "cuda" and find_spec("triton") is not None
 
 
 def adjust_logits(

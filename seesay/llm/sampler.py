@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device.backends import has_kernels
 from seesay.device.transfers import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.logit_changes import adjust_logits, avoid_tokens, has_kernels
+from seesay.llm.logit_changes import adjust_logits, avoid_tokens
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sampling_row import SamplingRow
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 
+from seesay.device.backends import has_kernels
 from seesay.llm.models.spec import RotarySpec
 
 
@@ -14,7 +13,7 @@ class Rotary:
 
     def __init__(self, spec: RotarySpec, *, device: torch.device, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._has_kernel = device.type == "cuda" and find_spec("triton") is not None
+        self._has_kernel = has_kernels(device)
         self._scale = spec.scale
         self._sections = torch.from_numpy(spec.section_of_component()).to(device) if spec.sections else None
         self._inv_freq = self._twice(spec.inv_freq, device)

@@ -1,0 +1,16 @@
+"""The one choice between implementations: the Triton kernels of `seesay.kernels`, or torch's own operations."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@cache
+def has_kernels(device: torch.device) -> bool:
+    """Return whether kernels run on `device`: on CUDA GPUs where Triton is installed. Otherwise torch computes."""
+    return device.type == "cuda" and find_spec("triton") is not None
