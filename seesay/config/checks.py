@@ -44,6 +44,20 @@ def check_instance(name: str, value: object, *kinds: type) -> None:
         raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
 
 
+def require(condition: bool, option: str, value: object, need: str) -> None:
+    """Raise `ConfigError` unless `condition` holds. `need` says what the option must be."""
+    if not condition:
+        raise ConfigError(f"{option} {need}, got {value!r}")
+
+
+def refuse_unsupported(config: Any, allowed: Mapping[str, tuple[object, ...]]) -> None:
+    """Raise `ConfigError` for the first option in `allowed` whose value is not listed there."""
+    for name, values in allowed.items():
+        value = getattr(config, name)
+        if not any(value is v or value == v for v in values):
+            raise ConfigError(f"{type(config).__name__}.{name}={value!r} is not supported, only {values[0]!r}")
+
+
 def accept_defaults(others: Mapping[str, Sequence[object]]) -> Callable[[type[T]], type[T]]:
     """Decorate a keyword-only dataclass so that it also accepts the options `others`, at the listed values only.
 

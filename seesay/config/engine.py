@@ -1,0 +1,184 @@
+"""Options of the language engine: ours, and LMDeploy's other engine, which is translated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from seesay.config import foreign as foreign_options
+from seesay.config.checks import accept_defaults, check_types, refuse_unsupported, require
+
+_MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
+"""Upper limit of token and row counts. Larger values are typing errors."""
+
+_LONGEST_STEP_MS = 1 << 20
+"""No stream waits longer than some minutes for its next token."""
+
+DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
+
+
+@accept_defaults(foreign_options.PYTORCH_ENGINE)
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Options of the language engine. LMDeploy's users know it as `PytorchEngineConfig`.
+
+    dtype: dtype of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
+        checkpoint), float32 on the CPU.
+    session_len: longest prompt and answer together, in tokens; None takes the model's context length.
+    max_batch_size: largest number of sequences in a step; None is 512 on a GPU, 32 on the CPU.
+    cache_max_entry_count: share (0, 1] for the KV cache of the memory that weights and activations leave free.
+    block_size: tokens in a KV block.
+    num_cpu_blocks: KV blocks in host memory (pinned, for a GPU), for cached blocks that are evicted from the device; 0
+        turns this off.
+    num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
+    max_prefill_token_num: token budget of a step; longer prompts are computed in chunks.
+    max_step_ms: longest step, in milliseconds, beside answers that are streamed: steps have as many prompt tokens as
+        their predicted duration allows, fewer while no prompt has waited long. None: a fixed number of prompt tokens.
+    enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
+    device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
+    eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
+    engine_process: run the engine in a process of its own, so that it never waits for this one's GIL; None does not.
+        `logits_processors` are functions of this process and need it to be off.
+    step_timeout_s: a step, or a call of the vision tower, that takes longer is taken to hang: its requests end with an
+        error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
+    async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
+    download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
+    quantization: 'fp8' quantizes the linear layers of the language model, but for its head, while they are loaded; None
+        takes the checkpoint as it is, which may be quantized itself.
+    hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
+    disable_vision_encoder: do not load the vision tower; requests with pictures are refused.
+    trust_remote_code: run code from the checkpoint (tokenizers only). Set it only if you trust the checkpoint.
+    """
+
+    dtype: DTypeName = "auto"
+    tp: int = 1
+    session_len: int | None = None
+    max_batch_size: int | None = None
+    cache_max_entry_count: float = 0.8
+    prefill_interval: int = 16
+    block_size: int = 64
+    num_cpu_blocks: int = 0
+    num_gpu_blocks: int = 0
+    adapters: Mapping[str, str] | None = None
+    max_prefill_token_num: int = 8192
+    max_step_ms: int | None = None
+    thread_safe: bool = True
+    enable_prefix_caching: bool = True
+    device_type: str = "auto"
+    eager_mode: bool = False
+    async_scheduling: bool | None = None
+    engine_process: bool | None = None
+    step_timeout_s: float | None = None
+    download_dir: str | os.PathLike[str] | None = None
+    revision: str | None = None
+    quant_policy: int = 0
+    quantization: Literal["fp8"] | None = None
+    hf_overrides: Mapping[str, Any] | None = None
+    disable_vision_encoder: bool = False
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name, most in (("session_len", _MOST_TOKENS), ("max_batch_size", _MOST_ROWS)):
+            value = getattr(self, name)
+            require(value is None or 1 <= value <= most, name, value, f"must be in [1, {most}], or None")
+        require(
+            self.step_timeout_s is None or self.step_timeout_s > 0,
+            "step_timeout_s",
+            self.step_timeout_s,
+            "must be above 0, or None",
+        )
+        require(
+            0 < self.cache_max_entry_count <= 1,
+            "cache_max_entry_count",
+            self.cache_max_entry_count,
+            "must be in (0, 1]",
+        )
+        require(1 <= self.block_size <= 1024, "block_size", self.block_size, "must be in [1, 1024]")
+        for name in ("num_cpu_blocks", "num_gpu_blocks"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0")
+        require(
+            self.enable_prefix_caching or not self.num_cpu_blocks,
+            "num_cpu_blocks",
+            self.num_cpu_blocks,
+            "must be 0 without enable_prefix_caching",
+        )
+        budget = self.max_prefill_token_num
+        require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
+        step_ms = self.max_step_ms
+        require(
+            step_ms is None or 1 <= step_ms <= _LONGEST_STEP_MS,
+            "max_step_ms",
+            step_ms,
+            f"must be in [1, {_LONGEST_STEP_MS}], or None",
+        )
+        refuse_unsupported(
+            self,
+            {
+                "tp": (1,),
+                "prefill_interval": (16,),
+                "adapters": (None, {}),
+                "quant_policy": (0,),
+            },
+        )
+
+
+@accept_defaults(foreign_options.TURBOMIND_ENGINE)
+@dataclass(frozen=True, kw_only=True)
+class TurbomindEngineConfig:
+    """LMDeploy's other engine configuration. `to_engine_config` translates it."""
+
+    dtype: DTypeName = "auto"
+    model_format: str | None = None
+    tp: int = 1
+    session_len: int | None = None
+    max_batch_size: int | None = None
+    cache_max_entry_count: float = 0.8
+    cache_chunk_size: int = -1
+    cache_block_seq_len: int = 64
+    enable_prefix_caching: bool = True
+    quant_policy: int = 0
+    rope_scaling_factor: float = 0.0
+    use_logn_attn: bool = False
+    download_dir: str | os.PathLike[str] | None = None
+    revision: str | None = None
+    max_prefill_token_num: int = 8192
+    num_tokens_per_iter: int = 0
+    max_prefill_iters: int = 1
+    hf_overrides: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        refuse_unsupported(
+            self,
+            {
+                "model_format": (None, "hf"),
+                "cache_chunk_size": (-1,),
+                "rope_scaling_factor": (0.0,),
+                "use_logn_attn": (False,),
+                "max_prefill_iters": (1,),
+            },
+        )
+
+    def to_engine_config(self) -> EngineConfig:
+        """Return the same settings as an `EngineConfig`. An integer `cache_max_entry_count` above 1 is a number of
+        blocks."""
+        entries = self.cache_max_entry_count
+        is_count = isinstance(entries, int) and not isinstance(entries, bool) and entries >= 1
+        return EngineConfig(
+            dtype=self.dtype,
+            tp=self.tp,
+            session_len=self.session_len,
+            max_batch_size=self.max_batch_size,
+            cache_max_entry_count=0.8 if is_count else entries,
+            num_gpu_blocks=int(entries) if is_count else 0,
+            block_size=self.cache_block_seq_len,
+            enable_prefix_caching=self.enable_prefix_caching,
+            quant_policy=self.quant_policy,
+            download_dir=self.download_dir,
+            revision=self.revision,
+            max_prefill_token_num=self.num_tokens_per_iter or self.max_prefill_token_num,
+            hf_overrides=self.hf_overrides,
+        )
