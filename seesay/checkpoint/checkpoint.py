@@ -1,0 +1,204 @@
+"""One model folder: its configuration, and its tensors one by one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seesay.checkpoint.files import inside, read_object
+from seesay.checkpoint.numbers import check_numbers
+from seesay.checkpoint.quantization import Quantization, read_quantization
+from seesay.checkpoint.tensors import (
+    INDEX_FILE,
+    StoredTensor,
+    TensorSlices,
+    find_shards,
+    read_header,
+    update_framed,
+)
+from seesay.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places.
+    `quantization`: how linear layers are stored or to be quantized; None for plain weights."""
+
+    path: Path
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
+    stored: Mapping[str, StoredTensor] = field(repr=False)
+    quantization: Quantization | None
+    revision_digest: bytes = field(repr=False)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        hf_overrides: Mapping[str, Any] | None = None,
+        *,
+        quantization: str | None = None,
+    ) -> Checkpoint:
+        """Read the folder's JSON files and the headers of its safetensors files. Tensors are not read yet.
+
+        quantization: the format that plain weights get while they are loaded ('fp8').
+        Raises `CheckpointError` that names the file or tensor for a missing config.json, missing safetensors or shards,
+        a truncated file, an index that points out of the folder, an unknown dtype or quantization format.
+        """
+        path = Path(path)
+        config = read_object(path / "config.json")
+        if config is None:
+            raise CheckpointError(f"{path}: not a model folder: it has no config.json")
+        merged = _merge(config, hf_overrides or {}, where="hf_overrides")
+        quantized = read_quantization(path / "config.json", merged, quantization)
+        digest = hashlib.blake2b(digest_size=32)
+        update_framed(digest, json.dumps(merged, sort_keys=True, default=str).encode())
+        stored: dict[str, StoredTensor] = {}
+        index = read_object(path / INDEX_FILE)
+        files = find_shards(path, index)
+        for file in files:
+            for name, tensor in read_header(file, digest).items():
+                if name in stored:
+                    raise CheckpointError(f"{file}: tensor {name!r} is also in {stored[name].file.name}")
+                stored[name] = tensor
+        if index is not None:
+            for name, shard in index["weight_map"].items():
+                if name not in stored or stored[name].file.name != Path(shard).name:
+                    raise CheckpointError(
+                        f"{path / shard}: tensor {name!r} is missing, but {INDEX_FILE} lists it in this file"
+                    )
+        return cls(
+            path=path,
+            config=merged,
+            generation_config=read_object(path / "generation_config.json") or {},
+            stored=stored,
+            quantization=quantized,
+            revision_digest=digest.digest(),
+        )
+
+    @property
+    def architecture(self) -> str:
+        """The first entry of config.json's `architectures`, or else the base model of its `model_type`."""
+        names = self.config.get("architectures") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise CheckpointError(f"{self.path / 'config.json'}: architectures must be a list of names, got {names!r}")
+        return names[0] if names else f"{self._config_class.__name__.removesuffix('Config')}Model"
+
+    @property
+    def _config_class(self) -> type[PretrainedConfig]:
+        from transformers import CONFIG_MAPPING
+
+        kind = self.config.get("model_type")
+        if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+            raise CheckpointError(
+                f"{self.path / 'config.json'}: model_type {kind!r} is unknown to the installed transformers "
+                "(code from checkpoints is not run): try a newer transformers"
+            )
+        config_class: type[PretrainedConfig] = CONFIG_MAPPING[kind]
+        return config_class
+
+    @cached_property
+    def _hf_config(self) -> PretrainedConfig:
+        config_class = self._config_class
+        check_numbers(self.path / "config.json", self.config)
+        try:
+            return config_class.from_dict(_with_known_names(json.loads(json.dumps(self.config))))
+        except Exception as error:
+            kind = self.config["model_type"]
+            raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error
+
+    def hf_config(self) -> PretrainedConfig:
+        """The Transformers config, with overrides applied. Never runs code of the checkpoint."""
+        return self._hf_config
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Turn exceptions inside the block, which builds the model from this folder, into `CheckpointError`. Our own
+        errors and those of options are passed on unchanged."""
+        try:
+            yield
+        except (CheckpointError, ConfigError):
+            raise
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            MemoryError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise CheckpointError(f"{self.path}: the model cannot be built from its files: {reason}") from error
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Return the JSON object in the file `name` of the folder, or None if there is no such file."""
+        return read_object(inside(self.path, name))
+
+    def tensor_names(self) -> frozenset[str]:
+        """Return the names of all tensors in the folder."""
+        return frozenset(self.stored)
+
+    def slices(self, names: Iterable[str], device: torch.device | str) -> Iterator[tuple[str, TensorSlices]]:
+        """Open tensors one at a time, file by file, to read all or part of each directly to `device`.
+
+        A CPU tensor may share memory with the mapped file: copy it to keep it. Raises `CheckpointError` that names the
+        tensor or file. On a terminal, reading for more than a second shows a progress bar.
+        """
+        from safetensors import SafetensorError, safe_open
+        from tqdm import tqdm
+
+        by_file: dict[Path, list[str]] = {}
+        for name in names:
+            by_file.setdefault(self.find(name).file, []).append(name)
+        total = sum(map(len, by_file.values()))
+        with tqdm(total=total, desc="loading weights", unit="tensor", disable=None, delay=1.0, leave=False) as bar:
+            for file, wanted in by_file.items():
+                try:
+                    with safe_open(str(file), framework="pt", device=str(device)) as reader:
+                        for name in wanted:
+                            yield name, TensorSlices(reader, name, self.stored[name].shape)
+                            bar.update()
+                except (SafetensorError, OSError) as error:
+                    raise CheckpointError(f"cannot read {file}: {error}") from error
+
+    def find(self, name: str) -> StoredTensor:
+        """Return the place of one tensor. Raises `CheckpointError` that names it if it is missing."""
+        try:
+            return self.stored[name]
+        except KeyError:
+            raise CheckpointError(f"{self.path}: tensor {name!r} is missing from the checkpoint") from None
+
+
+def _with_known_names(config: dict[str, Any]) -> dict[str, Any]:
+    """Replace, in place, values that Transformers knows by another name: rotary scaling 'su' is 'longrope'."""
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for rotary in (part.get("rope_scaling"), part.get("rope_parameters")):
+            for key in ("type", "rope_type"):
+                if isinstance(rotary, dict) and rotary.get(key) == "su":
+                    rotary[key] = "longrope"
+    return config
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        inner = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            merged[key] = _merge(inner, value, where=f"{where}.{key}")
+        elif isinstance(inner, Mapping) and value is not None:
+            raise CheckpointError(f"{where}.{key} must be a dict, as in config.json, got {value!r}")
+        else:
+            merged[key] = value
+    return merged

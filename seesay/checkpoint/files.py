@@ -1,0 +1,76 @@
+"""Read the text files of a model folder, which may be hostile: their size and kind are checked first."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from seesay.errors import CheckpointError
+
+_MAX_TEXT_BYTES = 16 << 20
+"""Largest JSON or text file that is read. The index of 100,000 tensors is half as large."""
+_MAX_TOKENIZER_BYTES = 64 << 20
+"""Largest file of a tokenizer. A tokenizer of 250,000 tokens is half as large."""
+
+
+def read_text(file: Path) -> str:
+    """Return the content of a file of a model folder. Raises `CheckpointError` if it is too large or not a regular file
+    (reading a pipe or a device may never end), and OSError or UnicodeDecodeError if it cannot be read."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # `open` would name a folder by its descriptor
+            raise CheckpointError(f"{file}: not a regular file")
+        with open(descriptor, "rb", closefd=False) as stream:
+            data = stream.read(_MAX_TEXT_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > _MAX_TEXT_BYTES:
+        raise _too_large(file, _MAX_TEXT_BYTES)
+    return data.decode()
+
+
+def check_tokenizer_files(folder: Path, names: Iterable[str]) -> None:
+    """Check the files `names`, which other libraries will read. Raises `CheckpointError` for an existing file that
+    `read_text` would refuse, with the larger size limit of tokenizers."""
+    for file in (folder / name for name in names):
+        try:
+            found = file.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CheckpointError(f"cannot read {file}: {error}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{file}: not a regular file")
+        if found.st_size > _MAX_TOKENIZER_BYTES:
+            raise _too_large(file, _MAX_TOKENIZER_BYTES)
+
+
+def _too_large(file: Path, most: int) -> CheckpointError:
+    return CheckpointError(f"{file}: has more than {most} bytes, the limit for a file of this kind")
+
+
+def read_object(file: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None if there is no such file."""
+    try:
+        data = json.loads(read_text(file))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not valid JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file}: must hold a JSON object, got a {type(data).__name__}")
+    return data
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return `folder / name`. Raises `CheckpointError` if `name` is absolute or has '..'.
+
+    Symbolic links may lead out of the folder: the hub's cache is made of links to files beside it.
+    """
+    if not name or Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name:
+        raise CheckpointError(f"{folder}: file name {name!r} points out of the folder")
+    return folder / name

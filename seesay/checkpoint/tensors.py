@@ -1,0 +1,158 @@
+"""The tensors of safetensors files: their places, from checked headers, and reading them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seesay.checkpoint.files import inside
+from seesay.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+
+_MAX_HEADER_BYTES = 25 << 20
+_SAMPLE_BYTES = 4096
+_DTYPE_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
+    "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
+}  # fmt: skip
+_BUFFER = re.compile(
+    r"\.(inv_freq|cos_cached|sin_cached|masked_bias|position_ids)$|\.(self_attn|attn|attention)\.bias$"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """The place of one tensor: its file, its dtype as safetensors names it, and its shape."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class TensorSlices:
+    """Reads one tensor of an open safetensors file, or a region of it."""
+
+    def __init__(self, reader: Any, name: str, shape: tuple[int, ...]) -> None:
+        self._reader, self._name, self._shape = reader, name, shape
+
+    def read(self, picks: tuple[range, ...]) -> torch.Tensor:
+        """Return the elements `picks` along each axis. A tensor with more axes than that is flattened behind its first
+        axis."""
+        shape = self._shape
+        is_whole = all(pick == range(size) for pick, size in zip(picks, shape, strict=False))
+        if not picks or (is_whole and len(picks) == len(shape)):
+            tensor = self._reader.get_tensor(self._name)
+            return tensor.view([len(pick) for pick in picks])  # type: ignore[no-any-return]
+        spans = tuple(slice(pick.start, pick[-1] + 1) if pick else slice(0, 0) for pick in picks)
+        if len(picks) == len(shape):
+            tensor = self._reader.get_slice(self._name)[spans]
+        else:
+            tensor = self._reader.get_slice(self._name)[spans[0]].flatten(1)[:, spans[1]]
+        return tensor[tuple(slice(None, None, pick.step) for pick in picks)]  # type: ignore[no-any-return]
+
+
+def guess_stored_name(own: str, stored_as: Mapping[str, str]) -> str:
+    """Guess the checkpoint's name of the tensor that the model names `own`, by the names of its neighbors. `stored_as`
+    maps the model's names to the checkpoint's. Returns `own` if there is no similar name."""
+    module = own.partition(".")[0]
+    for neighbour, stored in stored_as.items():
+        if neighbour.partition(".")[0] == module and stored.endswith(neighbour):
+            return stored.removesuffix(neighbour) + own
+    return own
+
+
+def is_buffer(name: str) -> bool:
+    """Return whether a tensor is a buffer of a Transformers module, such as a causal mask or a rotary table, by its
+    name. Some checkpoints contain buffers; no model reads them."""
+    return _BUFFER.search(name) is not None
+
+
+def find_shards(folder: Path, index: dict[str, Any] | None) -> list[Path]:
+    """Return the safetensors files of a folder, those that `index` lists if there is one. Raises `CheckpointError` if
+    there are none, or one is missing or outside of the folder."""
+    if index is not None:
+        weight_map = index.get("weight_map")
+        is_map = isinstance(weight_map, dict) and all(isinstance(v, str) for v in weight_map.values())
+        if not isinstance(weight_map, dict) or not is_map:
+            raise CheckpointError(f"{folder / INDEX_FILE}: 'weight_map' must map tensor names to file names")
+        files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
+        for file in files:
+            if not file.is_file():
+                raise CheckpointError(f"{file}: the shard is missing, but {INDEX_FILE} lists it")
+        return files
+    if (folder / SINGLE_FILE).is_file():
+        return [folder / SINGLE_FILE]
+    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLE_SUFFIXES)
+    if pickles:
+        raise CheckpointError(
+            f"{folder}: the weights are pickles ({pickles[0]}), which can run code and are not opened. "
+            "Convert the checkpoint to safetensors"
+        )
+    raise CheckpointError(f"{folder}: no weights: there is neither {SINGLE_FILE} nor {INDEX_FILE}")
+
+
+def update_framed(digest: Any, *parts: bytes) -> None:
+    """Update a digest with each part, preceded by its length."""
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+
+
+def read_header(file: Path, digest: Any) -> dict[str, StoredTensor]:
+    """Read the header of a safetensors file. Update `digest` with its name, size, header and a sample of its data.
+
+    Format: u64 little-endian header length, JSON header, data (https://github.com/huggingface/safetensors#format).
+    """
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        prefix = stream.read(8)
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
+            raise CheckpointError(f"{file}: truncated or not a safetensors file ({size} bytes)")
+        raw = stream.read(length)
+        data_bytes = size - 8 - length
+        samples = []
+        for at in (0, data_bytes // 2, max(0, data_bytes - _SAMPLE_BYTES)):
+            stream.seek(8 + length + at)
+            samples.append(stream.read(_SAMPLE_BYTES))
+    try:
+        header = json.loads(raw)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{file}: its safetensors header is damaged")
+    header.pop("__metadata__", None)
+    update_framed(digest, file.name.encode(), size.to_bytes(8, "little"), raw, *samples)
+    return {name: _stored_tensor(file, name, entry, data_bytes) for name, entry in header.items()}
+
+
+def _stored_tensor(file: Path, name: str, entry: Any, data_bytes: int) -> StoredTensor:
+    try:
+        dtype, shape, (start, stop) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
+        is_sound = all(isinstance(n, int) and n >= 0 for n in (*shape, start, stop))
+    except (KeyError, TypeError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise CheckpointError(f"{file}: header entry of tensor {name!r} is damaged")
+    if dtype not in _DTYPE_BYTES:
+        raise CheckpointError(f"{file}: tensor {name!r} has unknown dtype {dtype!r}")
+    if stop > data_bytes:
+        raise CheckpointError(
+            f"{file}: truncated: tensor {name!r} ends at byte {stop} of the data, which has {data_bytes}"
+        )
+    if stop - start != math.prod(shape) * _DTYPE_BYTES[dtype]:
+        raise CheckpointError(
+            f"{file}: tensor {name!r} takes {stop - start} bytes, which does not fit its shape {list(shape)}"
+        )
+    return StoredTensor(file=file, dtype=dtype, shape=shape)
