@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import reduce
 from operator import add
@@ -303,6 +303,18 @@ class OutputDelta:
     pooled: Any = None
     media: tuple[MediaReport, ...] = ()
     error: Exception | None = None
+
+
+def join_deltas(deltas: Sequence[OutputDelta]) -> OutputDelta:
+    """Return consecutive deltas of one request as one."""
+    if len(deltas) == 1:
+        return deltas[0]
+    return replace(
+        deltas[-1],
+        text="".join([delta.text for delta in deltas]),
+        token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs or ()) or None,
+    )
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------

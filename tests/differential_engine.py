@@ -29,7 +29,7 @@ def start_process(path: Path, setup: Setup, faults: Faults) -> ProcessCore:
     orders = {"setup": asdict(setup), "rates": dict(faults.rates), "seed": faults.seed, "report": report}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_core, "_MODULE", "differential_engine")
-        return ProcessCore.load(path, orders, {})
+        return ProcessCore.load(path, orders, {}).wait_until_loaded()
 
 
 def write_report(engine: Engine, file: str) -> None:

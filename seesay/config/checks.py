@@ -97,8 +97,12 @@ def _make_check(hint: Any) -> _Check:
     if origin in _PLAIN:
         return _PLAIN[origin]
     if origin in (Union, UnionType):
-        checks = [_make_check(argument) for argument in arguments]
-        return lambda value: any(check(value) for check in checks)
+        checks = [_make_check(argument) for argument in arguments if argument is not NoneType]
+        takes_none = NoneType in arguments
+        if len(checks) == 1:  # the most frequent
+            [only] = checks
+            return lambda value: only(value) if value is not None else takes_none
+        return lambda value: any(check(value) for check in checks) if value is not None else takes_none
     if origin is Literal:
         return lambda value: any(type(value) is type(known) and value == known for known in arguments)
     if origin is Callable:
@@ -129,10 +133,12 @@ def _describe(hint: Any) -> str:
 
 
 def _is_whole(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral)
+    return type(value) is int or (not isinstance(value, bool) and isinstance(value, Integral))
 
 
 def _is_number(value: object) -> bool:
+    if type(value) is float:
+        return math.isfinite(value)
     return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 

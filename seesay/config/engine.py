@@ -39,7 +39,8 @@ class EngineConfig:
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
     device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
     eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
-    engine_process: run the engine in a process of its own, so that it never waits for this one's GIL; None does not.
+    engine_process: run the engine in a process of its own, so that it never waits for this one's GIL; None does so on
+        a GPU.
         `logits_processors` are functions of this process and need it to be off.
     step_timeout_s: a step, or a call of the vision tower, that takes longer is taken to hang: its requests end with an
         error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.

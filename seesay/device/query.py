@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,19 @@ class Memory:
 
     free_bytes: int
     total_bytes: int
+
+
+def has_gpu() -> bool:
+    """Whether 'auto' means a GPU. Asks the driver first, which takes milliseconds; importing torch takes seconds."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1"):
+        return False
+    try:
+        driver, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
+        if driver.nvmlInit_v2() == 0 and driver.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
+            return count.value > 0
+    except (OSError, AttributeError):  # no such library, or an old one
+        pass
+    return pick_device("auto").type == "cuda"
 
 
 def pick_device(device_type: str) -> torch.device:

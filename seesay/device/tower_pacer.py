@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from seesay.device.interpreter import Precedence
 from seesay.device.streams import hold_stream, record_event
 
 if TYPE_CHECKING:
@@ -23,10 +22,7 @@ MAX_WAIT_S = 0.1
 
 
 class TowerPacer:
-    """Steps are launched by one thread, calls of the tower by another. On the CPU nothing waits.
-
-    launching: what others give way to, so that launches take no longer than they must.
-    """
+    """Steps are launched by one thread, calls of the tower by another. On the CPU nothing waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -35,7 +31,6 @@ class TowerPacer:
         self._num_steps_before = 0  # steps when the tower was called last
         self._step: torch.cuda.Event | None = None
         self._call: torch.cuda.Event | None = None
-        self.launching = Precedence()
 
     @contextmanager
     def step(self, stream: torch.cuda.Stream | None, *, is_paced: bool) -> Iterator[None]:
@@ -50,8 +45,7 @@ class TowerPacer:
                 hold_stream(stream, self._call)
             self._call = None
         try:
-            with self.launching:
-                yield
+            yield
         finally:
             with self._changed:
                 self._step = record_event(stream)
@@ -78,8 +72,7 @@ class TowerPacer:
             if self._is_paced:
                 hold_stream(stream, self._step)
         try:
-            with self.launching:
-                yield
+            yield
         finally:
             with self._changed:
                 self._call = record_event(stream)

@@ -1,7 +1,8 @@
 """The one way to ask an engine: the requests of one call are submitted together, read from one mailbox, and aborted
 when their reader leaves.
 
-`Asking` reads in the calling thread, `AsyncAsking` in an event loop; everything else is the same.
+`Asking` reads in the calling thread, `AsyncAsking` in an event loop. The latter joins the deltas of a request that wait
+for it, so that an event loop that is behind catches up; everything else is the same.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import os
 import queue
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn, Protocol
 
 from seesay.engine.shared_prompts import SharedPrompts
 from seesay.errors import ErrorCode, RequestError
-from seesay.values import GenerationRequest, OutputDelta
+from seesay.values import GenerationRequest, OutputDelta, join_deltas
 
 OutputSink = Callable[[OutputDelta], None]
 
@@ -135,7 +136,7 @@ class AsyncAsking(_Requests):
         self, engine: Engine, requests: Sequence[GenerationRequest | RequestError], *, streams: bool | None = None
     ) -> None:
         super().__init__(engine, requests, streams=streams)
-        self._mailbox: asyncio.Queue[Mail] = asyncio.Queue()
+        self._mailbox = _Mailbox()
         self._post_office = _post_office_of(asyncio.get_running_loop())
 
     def submit(self, count: int) -> None:
@@ -171,8 +172,10 @@ class AsyncAsking(_Requests):
             for refused in self._refused():
                 yield refused
             while not self._is_over():
-                if (found := self._open(await self._mailbox.get())) is not None:
-                    yield found
+                await self._mailbox.wait()
+                for mail in self._mailbox.take():
+                    if (found := self._open(mail)) is not None:
+                        yield found
         finally:
             self.abort()
 
@@ -180,15 +183,66 @@ class AsyncAsking(_Requests):
         self._post_office.put(self._mailbox, mail)
 
 
+class _Mailbox:
+    """Mail for one reader. All methods are called in its event loop."""
+
+    def __init__(self) -> None:
+        self._mail: list[Mail] = []
+        self._reader: asyncio.Future[None] | None = None  # wakes the reader, who waits
+
+    def put(self, mail: Mail) -> None:
+        self._mail.append(mail)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until there is mail."""
+        if not self._mail:
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+
+    def take(self) -> list[Mail]:
+        """Take what is there, in order; the deltas of a request between two calls are one."""
+        mail, self._mail = self._mail, []
+        return mail if len(mail) == 1 else _join_deltas(mail)
+
+
+def _join_deltas(mail: Sequence[Mail]) -> list[Mail]:
+    joined: list[Mail] = []
+    waiting: dict[int, list[OutputDelta]] = {}  # by request, since the last call
+    for entry in mail:
+        if isinstance(entry, OutputDelta):
+            waiting.setdefault(entry.request_id, []).append(entry)
+        else:
+            joined += _join_each(waiting)
+            waiting.clear()
+            joined.append(entry)
+    return joined + _join_each(waiting)
+
+
+def _join_each(waiting: Mapping[int, Sequence[OutputDelta]]) -> list[Mail]:
+    """An error stays alone, so that the text before it is handed out."""
+    joined: list[Mail] = []
+    for deltas in waiting.values():
+        if deltas[-1].error is not None and len(deltas) > 1:
+            joined += [join_deltas(deltas[:-1]), deltas[-1]]
+        else:
+            joined.append(join_deltas(deltas))
+    return joined
+
+
 class _PostOffice:
     """Carry mail from any thread to an event loop. One wake-up delivers all mail that is waiting."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        self._waiting: deque[tuple[asyncio.Queue[Mail], Mail]] = deque()
+        self._waiting: deque[tuple[_Mailbox, Mail]] = deque()
         self._is_scheduled = False
 
-    def put(self, mailbox: asyncio.Queue[Mail], mail: Mail) -> None:
+    def put(self, mailbox: _Mailbox, mail: Mail) -> None:
         self._waiting.append((mailbox, mail))
         if not self._is_scheduled and (loop := self._loop()) is not None:
             self._is_scheduled = True
@@ -203,7 +257,7 @@ class _PostOffice:
         self._is_scheduled = False
         while self._waiting:
             mailbox, mail = self._waiting.popleft()
-            mailbox.put_nowait(mail)
+            mailbox.put(mail)
 
 
 _post_offices: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _PostOffice] = weakref.WeakKeyDictionary()

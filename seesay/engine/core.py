@@ -77,10 +77,6 @@ class EngineCore(Protocol):
         request."""
         ...
 
-    def yield_to_launches(self) -> None:
-        """Wait while work is launched for a GPU, but not long: for threads that are going to run much Python."""
-        ...
-
     def reset_caches(self) -> None:
         """Forget all embeddings and the content of all KV blocks, and wait until that is done. Live requests keep what
         they use until they end."""

@@ -29,7 +29,6 @@ from seesay.config import (
 )
 from seesay.config.checks import check_instance
 from seesay.device.host_memory import MemoryReturn, return_memory
-from seesay.device.interpreter import quick_switches
 from seesay.engine.asking import AsyncAsking
 from seesay.engine.core import EngineCore
 from seesay.engine.delivery import Delivery
@@ -39,7 +38,7 @@ from seesay.engine.opened_model import open_model
 from seesay.engine.preparer import RequestPreparer, has_media, has_media_at_hand
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.engine.shared_prompts import SharedPrompts, group_by_prompt
-from seesay.engine.starting import start_core
+from seesay.engine.starting import CoreStart
 from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.text.tokenizer import Tokenizer
@@ -104,12 +103,17 @@ class AsyncEngine:
         self.media_limits = media_limits or MediaLimits()
         folder = resolve_checkpoint(model_path, revision=self.config.revision, download_dir=self.config.download_dir)
         self.model_path = os.fspath(model_path)
-        model = open_model(folder, self.config)
+        starting = CoreStart(folder, self.config, vision_config, address=engine_address)
+        try:
+            model = open_model(folder, self.config)
+            chat_template = choose_template(self.model_path, model.tokenizer, chat_template_config, folder=folder)
+            core: EngineCore = starting.finish(model)
+        except BaseException:
+            starting.cancel()
+            raise
         self.checkpoint = model.checkpoint
         self.family = model.family
         self.vocab_size = model.vocab_size
-        chat_template = choose_template(self.model_path, model.tokenizer, chat_template_config, folder=folder)
-        core: EngineCore = start_core(model, folder, self.config, vision_config, address=engine_address)
         self.core = core
         self.family.resizes_on_device = core.facts.resizes_on_device
         self._preparer = RequestPreparer(
@@ -306,9 +310,7 @@ class AsyncEngine:
         self, group: Mapping[int, GenerationRequest], on_output: OutputSink, received_at: float, prompts: SharedPrompts
     ) -> None:
         """Prepare the requests for one prompt, and hand them to the core. One that cannot be prepared ends here."""
-        self.core.yield_to_launches()
-        with quick_switches:
-            found = self._preparer.prepare(group, on_output, received_at, prompts)
+        found = self._preparer.prepare(group, on_output, received_at, prompts)
         ended: list[OutputDelta] = []
         with self._lock:
             ready = []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +83,8 @@ def load_core(
     `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed():
         resolved = resolve(config, model.checkpoint, model.backbone.text_config)
-        encoder = _build_encoder(model, config, resolved)
+        with _timed("loading the vision tower"):
+            encoder = _build_encoder(model, config, resolved)
         runner, scheduler = _build_runner(model, config, resolved, encoder)
     is_ahead = config.async_scheduling
     return EngineLoop(
@@ -91,6 +95,14 @@ def load_core(
         is_ahead=resolved.device.type == "cuda" if is_ahead is None else is_ahead,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
     )
+
+
+@contextmanager
+def _timed(stage: str) -> Iterator[None]:
+    """Log how long a stage of the start takes."""
+    started_s = time.perf_counter()
+    yield
+    logger.info("%s: %.1f s", stage, time.perf_counter() - started_s)
 
 
 def _build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> Encoder | None:
@@ -111,26 +123,29 @@ def _build_runner(
     from seesay.llm.runner import ModelRunner
 
     backbone = model.backbone
-    runner = ModelRunner.load(
-        model.checkpoint,
-        backbone.text_config,
-        decoder_name=backbone.decoder_name,
-        tied_embeddings=backbone.tie_word_embeddings,
-        device=resolved.device,
-        dtype=resolved.dtype,
-        limits=RunnerLimits(
-            max_batch_size=resolved.max_batch_size,
-            max_step_tokens=config.max_prefill_token_num,
-            session_len=resolved.session_len,
-            block_size=config.block_size,
-        ),
-    )
+    with _timed("loading the decoder"):
+        runner = ModelRunner.load(
+            model.checkpoint,
+            backbone.text_config,
+            decoder_name=backbone.decoder_name,
+            tied_embeddings=backbone.tie_word_embeddings,
+            device=resolved.device,
+            dtype=resolved.dtype,
+            limits=RunnerLimits(
+                max_batch_size=resolved.max_batch_size,
+                max_step_tokens=config.max_prefill_token_num,
+                session_len=resolved.session_len,
+                block_size=config.block_size,
+            ),
+        )
     is_gpu = resolved.device.type == "cuda"
     records_graphs = is_gpu and not config.eager_mode
-    reserved = runner.profile(records_graphs=records_graphs)
+    with _timed("measuring the largest prefill"):
+        reserved = runner.profile(records_graphs=records_graphs)
     largest = model.family.largest_input() if encoder is not None and resolved.device.type != "cpu" else None
     if encoder is not None and largest is not None:
-        reserved += measure_peak(resolved.device, lambda: encoder.encode([largest]))
+        with _timed("measuring the largest encode"):
+            reserved += measure_peak(resolved.device, lambda: encoder.encode([largest]))
     num_blocks = runner.allocate_cache(
         num_blocks=config.num_gpu_blocks,
         share=config.cache_max_entry_count,
@@ -149,9 +164,11 @@ def _build_runner(
         resolved = replace(resolved, session_len=runner.limits.session_len)
         logger.warning("the KV cache holds %d tokens: session_len is lowered to that", resolved.session_len)
     if is_gpu:
-        runner.warm_up()
+        with _timed("compiling and loading kernels"):
+            runner.warm_up()
     if records_graphs:
-        runner.record_graphs()
+        with _timed("recording graphs"):
+            runner.record_graphs()
     scheduler_config = SchedulerConfig(
         max_batch_size=resolved.max_batch_size,
         max_prefill_token_num=config.max_prefill_token_num,
@@ -167,5 +184,6 @@ def _build_policy(runner: ModelRunner, config: EngineConfig) -> StepPolicy | Non
     """Return the policy for the length of steps that is asked for; None for the scheduler's own."""
     if config.max_step_ms is None:
         return None
-    times = StepTimes(runner.measure_step_costs())
+    with _timed("measuring step times"):
+        times = StepTimes(runner.measure_step_costs())
     return TimedSteps(times=times, max_step_s=config.max_step_ms / 1e3)

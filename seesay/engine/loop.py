@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING
 from seesay.config import VisionConfig
 from seesay.device.activity import Activity
 from seesay.device.backends import has_kernels
-from seesay.device.interpreter import quick_switches
 from seesay.device.query import release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
 from seesay.encoders.store import Lookup
@@ -157,10 +155,6 @@ class EngineLoop:
         """Answer `CoreListener.on_features_wanted`."""
         self._inbox.put(lambda: self._take_features(request_id, item_index, features))
 
-    def yield_to_launches(self) -> None:
-        """Wait while work is launched for a GPU, but not long: for threads that are going to run much Python."""
-        self._pacer.launching.yield_to_launches()
-
     def stop(self) -> None:
         """End all requests with an error, then the threads, and free the weights and caches. Waits for nothing."""
         self._inbox.put(self._stop)
@@ -210,8 +204,7 @@ class EngineLoop:
 
     def _run(self) -> None:
         """Answer, then free what the loop owns."""
-        with quick_switches if self._runner.stream is not None else nullcontext():
-            self._answer_until_closed()
+        self._answer_until_closed()
         if self._watchdog is not None:
             self._watchdog.stop()
         self.embeddings.close()

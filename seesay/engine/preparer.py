@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import MediaLimits, VisionConfig
-from seesay.device.interpreter import quick_switches
 from seesay.engine.failures import explain
 from seesay.engine.live_answer import LiveAnswer, OutputSink
 from seesay.engine.messages import TokenRequest
@@ -260,8 +259,7 @@ class RequestPreparer:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
             )
-        with quick_switches:
-            tokens, media = self._tokenize_prompt(request, max_tokens)
+        tokens, media = self._tokenize_prompt(request, max_tokens)
         return tokens, self._media.open(media)
 
     def _tokenize_prompt(

@@ -4,38 +4,63 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seesay.config import EngineConfig, VisionConfig
 from seesay.config.plain import as_plain
+from seesay.device.query import has_gpu
 from seesay.engine.core import EngineCore
 from seesay.engine.loading import load_core
 from seesay.engine.opened_model import OpenedModel
 from seesay.errors import ConfigError
 
+if TYPE_CHECKING:
+    from seesay.engine.process.core import ProcessCore
+
 
 def uses_process(config: EngineConfig) -> bool:
-    """Whether the engine gets a process of its own. None means no, also on a GPU, until that is measured there."""
-    return bool(config.engine_process)
+    """Whether the engine gets a process of its own. None means yes on a GPU."""
+    if config.engine_process is not None:
+        return config.engine_process
+    return has_gpu() if config.device_type == "auto" else config.device_type.startswith("cuda")
 
 
-def start_core(
-    model: OpenedModel, folder: Path, config: EngineConfig, vision_config: VisionConfig, *, address: str | None = None
-) -> EngineCore:
-    """Load the weights of `model`, which is in `folder`, or use the engine process behind the door at `address`, which
-    has loaded it with the same configuration. Raises `CheckpointError` or `ConfigError`."""
-    if not uses_process(config) and address is None:
-        return load_core(model, config, vision_config)
-    try:
-        from seesay.engine.process.core import ProcessCore
-    except ImportError as error:
-        raise ConfigError(f"engine_process=True: needs the packages msgspec and pyzmq ({error})") from error
-    if address is not None:
-        return ProcessCore.join(address, step_timeout_s=config.step_timeout_s)
-    # The folder is what these lead to.
-    local = replace(config, download_dir=None, revision=None)
-    return ProcessCore.load(
-        folder,
-        as_plain("backend_config", local),
-        as_plain("vision_config", vision_config),
-        step_timeout_s=config.step_timeout_s,
-    )
+class CoreStart:
+    """A core that is being started. A process loads the model while the caller opens it for itself; then `finish`."""
+
+    def __init__(
+        self, folder: Path, config: EngineConfig, vision_config: VisionConfig, *, address: str | None = None
+    ) -> None:
+        """Start the core of the model in `folder`, or use the engine process behind the door at `address`, which has
+        loaded it with the same configuration. Raises `ConfigError` without the packages for a process."""
+        self._config = config
+        self._vision_config = vision_config
+        self._process: ProcessCore | None = None
+        if not uses_process(config) and address is None:
+            return
+        try:
+            from seesay.engine.process.core import ProcessCore
+        except ImportError as error:
+            raise ConfigError(f"engine_process=True: needs the packages msgspec and pyzmq ({error})") from error
+        if address is not None:
+            self._process = ProcessCore.join(address, step_timeout_s=config.step_timeout_s)
+            return
+        # The folder is what these lead to.
+        local = replace(config, download_dir=None, revision=None)
+        self._process = ProcessCore.load(
+            folder,
+            as_plain("backend_config", local),
+            as_plain("vision_config", vision_config),
+            step_timeout_s=config.step_timeout_s,
+        )
+
+    def finish(self, model: OpenedModel) -> EngineCore:
+        """Return the core, with the weights of `model` loaded. Raises `CheckpointError` or `ConfigError`."""
+        if self._process is not None:
+            return self._process.wait_until_loaded()
+        return load_core(model, self._config, self._vision_config)
+
+    def cancel(self) -> None:
+        """End what was started, if it was not finished."""
+        if self._process is not None:
+            self._process.close()

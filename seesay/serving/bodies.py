@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from seesay.device.interpreter import quick_switches
 from seesay.serving.body_shape import MAX_VALUES, BodyShape
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.unknown_fields import drop_unknown
@@ -46,10 +45,9 @@ class BodyRequest(Request):
         """Return the raw body. Raises `ApiError` when it exceeds a limit of `BodyShape`."""
         if self._content is None:
             content = bytearray()
-            with quick_switches:
-                async for piece in self.stream():
-                    self._shape.add(piece)
-                    content += piece
+            async for piece in self.stream():
+                self._shape.add(piece)
+                content += piece
             self._content = content
             self.scope["state"]["num_body_bytes"] = len(content)
         return self._content  # type: ignore[return-value]
@@ -92,12 +90,7 @@ async def off_loop(http: Request, work: Callable[P, T], *args: P.args, **kwargs:
     """Return the result of `work`, whose duration grows with the body of `http`. Runs in a thread for a large body."""
     if http.scope["state"]["num_body_bytes"] <= _INLINE_BYTES:
         return work(*args, **kwargs)
-
-    def work_beside_others() -> T:
-        with quick_switches:
-            return work(*args, **kwargs)
-
-    return await asyncio.wrap_future(_thread.submit(work_beside_others))
+    return await asyncio.wrap_future(_thread.submit(work, *args, **kwargs))
 
 
 def _parse(content: bytearray, model: type[BaseModel], ignored: list[str] | None) -> BaseModel:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from seesay.device import interpreter
 from seesay.device import tower_pacer as module
 from seesay.device.tower_pacer import TowerPacer
 
@@ -91,25 +90,3 @@ def test_nothing_waits_where_nobody_reads_and_where_there_are_no_streams(monkeyp
     with pacer.step(None, is_paced=True), pacer.call(None):
         pass
     assert not log.entries
-
-
-def test_others_give_way_while_work_is_launched_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "MAX_WAIT_S", 60.0)
-    Log(monkeypatch)
-    pacer, done = TowerPacer(), threading.Event()
-    stream: Any = "step"
-
-    def prepare() -> None:
-        pacer.launching.yield_to_launches()
-        done.set()
-
-    for launch in (pacer.step(stream, is_paced=True), pacer.call(stream)):
-        done.clear()
-        thread = threading.Thread(target=prepare)
-        with launch:
-            thread.start()
-            assert not done.wait(0.05)
-        assert done.wait(10)
-        thread.join()
-    with pacer.step(None, is_paced=True):
-        pacer.launching.yield_to_launches()

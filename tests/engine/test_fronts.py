@@ -47,7 +47,7 @@ def supervisor(path: Path) -> Iterator[tuple[ProcessCore, str]]:
     with door:
         core = ProcessCore.load(
             path, as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig()), door=door
-        )
+        ).wait_until_loaded()
         yield core, address
         core.close()
 

@@ -190,23 +190,49 @@ async def test_slots_go_round(held: HeldEngine, make: MakeAnswering) -> None:
     await asyncio.gather(*last)
 
 
-async def test_deltas_from_many_threads_wake_the_loop_seldom(held: HeldEngine, make: MakeAnswering) -> None:
-    answering = make()
-
-    async def count() -> int:
+async def read_texts(answering: Answering) -> list[str]:
+    texts: list[str] = []
+    try:
         async with aclosing(answering.deltas([REQUEST])) as deltas:
-            return len([delta async for delta in deltas])
+            async for _, delta in deltas:
+                texts.append(delta.text)
+    except ApiError as error:
+        texts.append(error.message)
+    return texts
 
-    task = asyncio.create_task(count())
+
+async def test_deltas_that_wait_for_the_loop_are_joined(held: HeldEngine, make: MakeAnswering) -> None:
+    task = asyncio.create_task(read_texts(make()))
+    await started(held, task)
+    request_id, _, sink = held.submitted.get()
+    for i in range(1000):  # the loop has no turn meanwhile
+        sink(OutputDelta(request_id=request_id, text=str(i % 10), finish_reason="stop" if i == 999 else None))
+    assert await task == ["0123456789" * 100]
+
+
+async def test_text_before_an_error_is_handed_out(held: HeldEngine, make: MakeAnswering) -> None:
+    task = asyncio.create_task(read_texts(make()))
+    await started(held, task)
+    request_id, _, sink = held.submitted.get()
+    for text in "ab":
+        sink(OutputDelta(request_id=request_id, text=text))
+    error = RequestError(ErrorCode.INTERNAL, "it broke")
+    sink(OutputDelta(request_id=request_id, finish_reason="error", error=error))
+    [text, message] = await task
+    assert text == "ab" and "it broke" in message
+
+
+async def test_deltas_from_another_thread_arrive_whole(held: HeldEngine, make: MakeAnswering) -> None:
+    task = asyncio.create_task(read_texts(make()))
     await started(held, task)
     request_id, _, sink = held.submitted.get()
 
     def send() -> None:
         for i in range(1000):
-            sink(OutputDelta(request_id=request_id, text="a", finish_reason="stop" if i == 999 else None))
+            sink(OutputDelta(request_id=request_id, text=str(i % 10), finish_reason="stop" if i == 999 else None))
 
     await asyncio.to_thread(send)
-    assert await task == 1000
+    assert "".join(await task) == "0123456789" * 100
 
 
 def test_event_loops_share_the_slots(held: HeldEngine, make: MakeAnswering) -> None:

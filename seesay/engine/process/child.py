@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
 ToFront = Link[kinds.ToFront, kinds.ToCore]
 
+_SWITCH_INTERVAL_S = 1e-4
+"""A step is launched in hundreds of calls that release the GIL: it must not wait 5 ms to get it back from the tower's
+thread, or from the one that hears the front."""
+
 
 def main() -> int:
     """Compute until told to stop. Returns the exit status."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     parent = Parent(receives=kinds.ToCore)
     link: ToFront = parent.link
     link.send(kinds.Hello())

@@ -56,7 +56,7 @@ class ProcessCore:
         door: socket.socket | None = None,
         address: str | None = None,
     ) -> None:
-        """Use `load` or `join`."""
+        """Use `load` or `join`, then `wait_until_loaded`."""
         self.fault: Fault | None = Fault(ENGINE, "the engine process is being started")
         self._step_timeout_s = step_timeout_s
         self._beat_s = _choose_beat_s(step_timeout_s)
@@ -83,11 +83,6 @@ class ProcessCore:
         self._waker.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="seesay-engine-process", daemon=True)
         self._thread.start()
-        try:
-            self._wait_until_loaded()
-        except BaseException:  # also Ctrl-C
-            self.close()
-            raise
 
     @classmethod
     def load(
@@ -99,7 +94,7 @@ class ProcessCore:
         step_timeout_s: float | None = None,
         door: socket.socket | None = None,
     ) -> ProcessCore:
-        """Start a process and wait until its model is loaded. Raises what the process raised.
+        """Start a process, which loads the model.
 
         `engine` and `vision` are the fields of the configurations, as plain data. `door` of `open_door`: other fronts
         may `join`.
@@ -114,11 +109,17 @@ class ProcessCore:
         """Use the process behind the door at `address`, which somebody else starts, ends and starts again."""
         return cls(kinds.Join(), step_timeout_s=step_timeout_s, address=address)
 
-    def _wait_until_loaded(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._facts is not None or self._failure is not None)
-        if self._failure is not None:
-            raise self._failure
+    def wait_until_loaded(self) -> ProcessCore:
+        """Return this core once its model is loaded. Raises what the process raised; the core is closed then."""
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._facts is not None or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:  # also Ctrl-C
+            self.close()
+            raise
+        return self
 
     # --- called from other threads ------------------------------------------------------------------------------------
 
@@ -191,9 +192,6 @@ class ProcessCore:
             self._tell(kinds.GiveFeatures(request_id, item_index, dict(features), None))
         except Exception as error:  # such as no memory to send them
             self._tell(kinds.GiveFeatures(request_id, item_index, {}, kinds.Failure.of(explain(error))))
-
-    def yield_to_launches(self) -> None:
-        """Nothing is launched in this process."""
 
     def reset_caches(self) -> None:
         """Forget all embeddings and the content of all KV blocks. A process that is being started has none."""

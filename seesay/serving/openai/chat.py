@@ -129,27 +129,35 @@ class ChatReply:
     # --- streamed --------------------------------------------------------------------------------------------------
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Yield the events: per choice the role, pieces of text, a finish reason; then usage if requested, `[DONE]`."""
+        """Yield the events, those of one delta together: per choice the role, pieces of text, a finish reason; then
+        usage if requested, `[DONE]`."""
         tally = Tally(num_per_prompt=self._num_choices)
         begun: set[int] = set()
         num_left = len(self.requests)
         async with aclosing(self._state.answering.deltas(self.requests, caller=self._caller)) as deltas:
             async for index, delta in deltas:
+                events: list[bytes] = []
                 if index not in begun:
                     begun.add(index)
-                    yield self._make_chunk(index, {"role": "assistant", "content": ""})
+                    events.append(self._make_chunk(index, {"role": "assistant", "content": ""}))
                 if self._says_something(delta):
-                    yield self._make_content(index, delta)
+                    events.append(self._make_content(index, delta))
                 if delta.finish_reason is not None:
                     num_left -= 1
                     tally.add(index, delta)
                     is_last = not num_left and not self._includes_usage
                     details = make_details(tally) if is_last and self._wants_timings else None
-                    yield self._make_chunk(index, {}, finish_reason=delta.finish_reason, details=details)
-        if self._includes_usage:
-            details = {"seesay": make_details(tally)} if self._wants_timings else {}
-            yield self._encode({**self._head, "choices": [], "usage": make_usage(tally), **details})
-        yield DONE
+                    events.append(self._make_chunk(index, {}, finish_reason=delta.finish_reason, details=details))
+                    if not num_left:
+                        events += self._make_end(tally)
+                if events:
+                    yield b"".join(events)
+
+    def _make_end(self, tally: Tally) -> list[bytes]:
+        if not self._includes_usage:
+            return [DONE]
+        details = {"seesay": make_details(tally)} if self._wants_timings else {}
+        return [self._encode({**self._head, "choices": [], "usage": make_usage(tally), **details}), DONE]
 
     def _says_something(self, delta: OutputDelta) -> bool:
         return bool(delta.text or (delta.token_ids and (self._returns_ids or self._wants_logprobs)))
