@@ -122,7 +122,9 @@ _ENGINE = (
         _ON_OR_OFF,
     ),
     _Option("--eager-mode", "eager_mode", "never capture CUDA graphs", _ON),
-    _Option("--engine-process", "engine_process", "run the engine in a process of its own (default: on a GPU)", _ON_OR_OFF),
+    _Option(
+        "--engine-process", "engine_process", "run the engine in a process of its own (default: on a GPU)", _ON_OR_OFF
+    ),
     _Option(
         "--step-timeout",
         "step_timeout_s",
