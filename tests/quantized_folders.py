@@ -62,6 +62,67 @@ def per_block(rows: int, columns: int, name: str) -> Callable[[torch.Tensor], tu
     return quantize
 
 
+def _pack(numbers: torch.Tensor, bits: int, order: tuple[int, ...]) -> torch.Tensor:
+    """Pack each run of 32 / bits numbers along the last axis into a word; field i is number order[i] of the run."""
+    runs = numbers.to(torch.int64).unflatten(-1, (-1, 32 // bits))
+    words = sum(runs[..., number] << (bits * field) for field, number in enumerate(order))
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def _to_groups(
+    weight: torch.Tensor, groups: torch.Tensor, bits: int, *, is_symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return numbers [in, out], zero points [groups, out], scales [groups, out] and the weight multiplied out. `groups`
+    [in] is the group of each input."""
+    most, zeros, scales = (1 << bits) - 1, [], []
+    for group in range(int(groups.max()) + 1):
+        chosen = weight[:, groups == group]
+        low, high = chosen.amin(1).clamp(max=0), chosen.amax(1).clamp(min=0)
+        if is_symmetric:
+            high = torch.maximum(high, -low)
+            low = -high
+        scale = ((high - low) / most).half().float()
+        scales.append(scale)
+        zeros.append(torch.full_like(scale, (most + 1) // 2) if is_symmetric else (-low / scale).round().clamp(1, most))
+    zero, scale = torch.stack(zeros), torch.stack(scales)
+    numbers = (weight.t() / scale[groups] + zero[groups]).round().clamp(0, most)
+    return numbers, zero, scale, ((numbers - zero[groups]) * scale[groups]).t()
+
+
+def awq(group_size: int) -> Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]:
+    def quantize(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        num_inputs = weight.shape[1]
+        groups = torch.arange(num_inputs) // (num_inputs if group_size == -1 else group_size)
+        numbers, zeros, scales, exact = _to_groups(weight, groups, 4, is_symmetric=False)
+        words = {name: _pack(t, 4, AWQ_ORDER) for name, t in (("qweight", numbers), ("qzeros", zeros))}
+        return words | {"scales": scales.half()}, exact
+
+    return quantize
+
+
+def gptq(
+    group_size: int, *, bits: int = 4, is_symmetric: bool = True, has_order: bool = False, zero_offset: int = 1
+) -> Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]:
+    def quantize(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        num_inputs, order = weight.shape[1], tuple(range(32 // bits))
+        groups = torch.arange(num_inputs) // (num_inputs if group_size == -1 else group_size)
+        if has_order:
+            groups = groups[torch.randperm(num_inputs, generator=torch.Generator().manual_seed(weight.shape[0]))]
+        numbers, zeros, scales, exact = _to_groups(weight, groups, bits, is_symmetric=is_symmetric)
+        tensors = {
+            "qweight": _pack(numbers.t(), bits, order).t(),
+            "qzeros": _pack(zeros - zero_offset, bits, order),
+            "scales": scales.half(),
+            "g_idx": groups.to(torch.int32),
+        }
+        return tensors, exact
+
+    return quantize
+
+
 def compressed_tensors(weights: Mapping[str, Any], inputs: Mapping[str, Any], ignore: list[str]) -> dict[str, Any]:
     common = {"num_bits": 8, "type": "float", "symmetric": True}
     group = {
@@ -116,6 +177,32 @@ FORMS = {
         per_block(32, 16, "weight_scale_inv"),
     ),
 }
+
+
+def _awq_config(group_size: int) -> dict[str, Any]:
+    common = {"quant_method": "awq", "bits": 4, "version": "gemm", "zero_point": True}
+    return {**common, "group_size": group_size, "modules_to_not_convert": ["visual"]}
+
+
+def _gptq_config(group_size: int, **changes: Any) -> dict[str, Any]:
+    return {"quant_method": "gptq", "bits": 4, "group_size": group_size, "sym": True, "desc_act": False, **changes}
+
+
+PACKED_FORMS = {
+    "awq, groups of 32": Form(_awq_config(32), awq(32)),
+    "awq, one group": Form(_awq_config(-1), awq(-1)),
+    "awq, groups larger than layers": Form(_awq_config(128), awq(128)),
+    "gptq, symmetric": Form(_gptq_config(32), gptq(32)),
+    "gptq, one group": Form(_gptq_config(-1), gptq(-1)),
+    "gptq, in order of activations": Form(
+        _gptq_config(32, sym=False, desc_act=True), gptq(32, is_symmetric=False, has_order=True)
+    ),
+    "gptq, version 2": Form(
+        _gptq_config(32, sym=False, checkpoint_format="gptq_v2"), gptq(32, is_symmetric=False, zero_offset=0)
+    ),
+    "gptq, 8 bits": Form(_gptq_config(32, bits=8), gptq(32, bits=8)),
+}
+"""Sizes of layers must be multiples of 32."""
 
 
 def is_quantized(name: str) -> bool:

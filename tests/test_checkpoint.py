@@ -83,10 +83,10 @@ def test_reads_regions(folder) -> None:
 
 
 def test_quantized_weights_are_refused(folder) -> None:
-    quantized = {"quantization_config": {"quant_method": "awq"}}
+    quantized = {"quantization_config": {"quant_method": "bnb"}}
     for config in (quantized, {"text_config": quantized}):
         write_config(folder, {**CONFIG, **config})
-        with pytest.raises(CheckpointError, match=r"config\.json: quantization_config \(awq\)"):
+        with pytest.raises(CheckpointError, match=r"config\.json: quantization_config \(bnb\)"):
             Checkpoint.load(folder)
     write_config(folder, {**CONFIG, **quantized})
     Checkpoint.load(folder, {"quantization_config": None})

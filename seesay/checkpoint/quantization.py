@@ -15,8 +15,9 @@ import regex
 
 from seesay.errors import CheckpointError, ConfigError
 
-Strategy = Literal["tensor", "channel", "block"]
-SUPPORTED = "compressed-tensors of format float-quantized, and fp8"
+Format = Literal["fp8", "awq", "gptq"]
+Strategy = Literal["tensor", "channel", "block", "group"]
+SUPPORTED = "awq (gemm), gptq, fp8, and compressed-tensors of format float-quantized"
 _MAX_NAMES, _MAX_NAME_LENGTH = 20_000, 1_000
 _PATTERN_SECONDS = 0.1
 _FRONTS = ("model.", "language_model.")
@@ -24,19 +25,26 @@ _FRONTS = ("model.", "language_model.")
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """FP8 weights (e4m3) and the tensors beside them.
+    """The tensors that quantized linear layers have, and which layers these are.
 
-    strategy: what a scale is for: a whole stored tensor, an output channel, or a block of `block_size` (outputs,
-        inputs). scale_name: the name of the tensor of scales behind the module's; a weight is its number times its
-        scale. has_input_scale: whether there is an `input_scale` for activations, too.
+    format: FP8 weights (e4m3), or integers packed as AWQ or GPTQ pack them.
+    strategy: what a scale is for: a whole stored tensor, an output channel, a block of `block_size` (outputs, inputs),
+        or `group_size` inputs of one output, None for all of its inputs.
+    scale_name: FP8: the name of the tensor of scales behind the module's. has_input_scale: FP8: whether there is an
+        `input_scale` for activations, too. bits: of a packed integer. zero_offset: GPTQ: stored zero points are less
+        by this.
     excluded: modules that are not quantized: names of modules or of what contains them, or 're:' and a regular
         expression that a name begins with.
     is_stored: False where the checkpoint has plain weights, which are quantized while they are loaded.
     """
 
+    format: Format = "fp8"
     strategy: Strategy
     scale_name: str = "weight_scale"
     block_size: tuple[int, int] = (128, 128)
+    group_size: int | None = None
+    bits: int = 8
+    zero_offset: int = 0
     has_input_scale: bool = False
     excluded: tuple[str, ...] = ("lm_head",)
     is_stored: bool = True
@@ -129,6 +137,10 @@ class _Reader:
             return self._read_compressed_tensors()
         if self._method == "fp8":
             return self._read_fp8()
+        if self._method == "awq":
+            return self._read_awq()
+        if self._method == "gptq":
+            return self._read_gptq()
         raise self._refused("this format is not supported")
 
     def _read_fp8(self) -> Quantization:
@@ -148,6 +160,44 @@ class _Reader:
             block_size=self._block("weight_block_size", block),
             excluded=excluded,
         )
+
+    def _read_awq(self) -> Quantization:
+        """As AutoAWQ writes it: `qweight`, `qzeros`, `scales`."""
+        self._expect("bits", self._settings.get("bits"), 4)
+        self._expect("version", str(self._settings.get("version", "gemm")).lower(), "gemm")
+        self._expect("zero_point", self._settings.get("zero_point", True), True)
+        skipped = self._settings.get("modules_to_not_convert") or ()
+        return Quantization(
+            format="awq",
+            strategy="group",
+            bits=4,
+            group_size=self._group_size(),
+            excluded=(*self._names("modules_to_not_convert", skipped), "lm_head"),
+        )
+
+    def _read_gptq(self) -> Quantization:
+        """As AutoGPTQ and GPTQModel write it: `qweight`, `qzeros`, `scales`, `g_idx`."""
+        bits = self._settings.get("bits")
+        self._expect("bits", bits, 4, 8)
+        self._expect("dynamic", self._settings.get("dynamic") or None, None)
+        kind = self._settings.get("checkpoint_format") or "gptq"
+        self._expect("checkpoint_format", kind, "gptq", "gptq_v2")
+        skipped = self._settings.get("modules_to_not_convert") or ()
+        return Quantization(
+            format="gptq",
+            strategy="group",
+            bits=cast(int, bits),
+            group_size=self._group_size(),
+            zero_offset=1 if kind == "gptq" else 0,
+            excluded=(*self._names("modules_to_not_convert", skipped), "lm_head"),
+        )
+
+    def _group_size(self) -> int | None:
+        """Return the number of inputs that share a scale; None for all."""
+        size = self._settings.get("group_size", 128)
+        if type(size) is not int or not (size == -1 or 8 <= size <= 1 << 20):
+            raise self._refused(f"group_size must be -1 or at least 8, got {str(size)[:80]!r}")
+        return None if size == -1 else size
 
     def _read_compressed_tensors(self) -> Quantization:
         self._expect("format", self._settings.get("format"), "float-quantized")

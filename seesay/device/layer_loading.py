@@ -9,9 +9,11 @@ import torch
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
 from seesay.checkpoint.parts import Weight
+from seesay.checkpoint.quantization import Quantization
 from seesay.device.fp8 import Fp8, Fp8InFlight
 from seesay.device.linear import UNQUANTIZED, Linear
 from seesay.device.linear_method import LinearMethod
+from seesay.device.packed_integers import Awq, Gptq
 from seesay.errors import CheckpointError
 
 
@@ -58,7 +60,7 @@ class _MethodChoice:
         self._method: LinearMethod = UNQUANTIZED
         self._stored_modules: dict[str, str] = {}
         if quantization is not None:
-            self._method = Fp8(quantization, dtype) if quantization.is_stored else Fp8InFlight()
+            self._method = _make_method(quantization, dtype)
             names = find_names(checkpoint, name_of)
             self._stored_modules = {_module(own): _module(stored) for own, stored in names.items()}
 
@@ -79,8 +81,16 @@ class _MethodChoice:
         stored = self._stored_modules.get(module)
         if stored is None or self._quantization is None or not self._quantization.covers(stored):
             return False
+        if self._quantization.format != "fp8":  # their tensors have names of their own
+            return f"{stored}.qweight" in self._checkpoint.stored
         weight = self._checkpoint.stored.get(f"{stored}.weight")
         return weight is None or len(weight.shape) == 2  # formats quantize linear layers, not convolutions
+
+
+def _make_method(quantization: Quantization, dtype: torch.dtype) -> LinearMethod:
+    if quantization.format == "fp8":
+        return Fp8(quantization, dtype) if quantization.is_stored else Fp8InFlight()
+    return Awq(quantization, dtype) if quantization.format == "awq" else Gptq(quantization, dtype)
 
 
 def _module(tensor: str) -> str:

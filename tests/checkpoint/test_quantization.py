@@ -75,10 +75,17 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
     ("settings", "message"),
     [
         (
-            {"quant_method": "awq"},
-            r"quantization_config \(awq\): this format is not supported. Supported are compressed",
+            {"quant_method": "bitsandbytes"},
+            r"quantization_config \(bitsandbytes\): this format is not supported. Supported are awq",
         ),
-        ({"quant_method": "gptq", "bits": 4}, r"\(gptq\): this format is not supported"),
+        ({"quant_method": "awq", "bits": 3}, r"\(awq\): bits must be 4, got '3'"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version must be 'gemm', got 'gemv'"),
+        ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point must be True, got 'False'"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 0}, "group_size must be -1 or at least 8, got '0'"),
+        ({"quant_method": "gptq", "bits": 3}, r"\(gptq\): bits must be 4 or 8, got '3'"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": "x"}, "group_size must be -1 or at least 8, got 'x'"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format must be 'gptq' or"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:x": {}}}, "dynamic must be None"),
         ({"bits": 4}, r"\(None\): this format is not supported"),
         ("int8", r"\(int8\): it must be an object"),
         (["fp8"], "it must be an object"),
@@ -123,9 +130,9 @@ def test_a_pattern_that_takes_for_ever_is_refused() -> None:
 
 
 def test_a_folder_is_refused_when_it_is_opened(tmp_path: Path) -> None:
-    config = {"model_type": "llama", "quantization_config": {"quant_method": "awq"}}
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "bnb"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"config\.json: quantization_config \(awq\)"):
+    with pytest.raises(CheckpointError, match=r"config\.json: quantization_config \(bnb\)"):
         Checkpoint.load(tmp_path)
     assert Checkpoint.load(tmp_path, {"quantization_config": None}).quantization is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 from asking import ask, make_picture, parse
 from family_contract import VISION_FAMILIES, draw_image, load_family, preprocess
-from quantized_folders import FORMS, set_config, write_quantized
+from quantized_folders import FORMS, PACKED_FORMS, set_config, write_quantized
 
 from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
@@ -33,6 +33,14 @@ def answer(path: Path, **options: Any) -> list[list[int]]:
 def test_the_text_part_of_every_family(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     quantized, plain = write_quantized(tiny_checkpoint(name), tmp_path, FORM)
     set_config(quantized, quantization_config={**FORM.config, "ignore": TOWERS})
+    assert answer(quantized) == answer(plain)
+
+
+@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, in order of activations"])
+def test_packed_integers_beside_a_plain_tower(
+    form: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    quantized, plain = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path, PACKED_FORMS[form])
     assert answer(quantized) == answer(plain)
 
 

@@ -105,10 +105,10 @@ class Backbone:
         return new
 
 
-def make_backbone(name: str, folder: Path) -> Backbone:
+def make_backbone(name: str, folder: Path, **sizes: Any) -> Backbone:
     """Save a model whose weights are large and whose norms are uneven, so that a wrong one gives other logits."""
     kind, changes = BACKBONES[name]
-    sizes = SIZES | changes
+    sizes = SIZES | changes | sizes
     if kind in ("Qwen2_5_VL", "Qwen2VL"):
         tied = sizes["tie_word_embeddings"]
         vision = {"depth": 1, "num_heads": 2, "intermediate_size": 8, "mlp_ratio": 1}
