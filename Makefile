@@ -36,8 +36,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.base
 demo: $(VENV)/.base
 	@$(BIN)/seesay demo
 
+# Two workers, and all tests of a file in one of them. They start some eighty processes, which compile our sources again
+# unless they may write bytecode.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """How decoding and hashing of pictures scales with front processes, and with threads of one process.
 
-    python benchmarks/preprocess_scaling.py [--workers 1 2 4 8] [--kind processes threads] [--seconds 5]
+    python benchmarks/preprocess_scaling.py [--workers 1 2 4 8] [--kind processes threads] [--seconds 5] [--pages 4]
 
 The pictures are pages of text of 1275 x 1650 pixels (letter paper at 150 dpi) as PNG files, opened, decoded and hashed
 as a request's are. Each worker has pages of its own and works on one at a time. Prints a JSON line for each kind and
@@ -35,8 +35,6 @@ from seesay.values import Modality
 
 WIDTH, HEIGHT = 1275, 1650
 _MARGIN, _LINE_PX, _CHARS_PER_LINE = 100, 24, 90
-_NUM_PAGES = 4
-"""Different pages of a worker."""
 
 
 def make_page(seed: int, *, width: int = WIDTH, height: int = HEIGHT) -> bytes:
@@ -61,9 +59,9 @@ class Work:
     cpu_ms: float
 
 
-def work(seed: int, seconds: float, wait: Callable[[], object]) -> Work:
+def work(seed: int, seconds: float, num_pages: int, wait: Callable[[], object]) -> Work:
     """Decode and hash pages for `seconds`, once all workers are ready."""
-    pages = [make_page(100 * seed + number) for number in range(_NUM_PAGES)]
+    pages = [make_page(1000 * seed + number) for number in range(num_pages)]
     limits = MediaLimits()
 
     def decode(page: bytes) -> None:
@@ -80,20 +78,21 @@ def work(seed: int, seconds: float, wait: Callable[[], object]) -> Work:
     return Work(count / (time.perf_counter() - started), (time.thread_time() - cpu_started) / count * 1e3)
 
 
-def _work_in_process(seed: int, seconds: float, barrier: Barrier, results: Any) -> None:
-    results.put((work(seed, seconds, barrier.wait), _peak_mb()))
+def _work_in_process(seed: int, seconds: float, num_pages: int, barrier: Barrier, results: Any) -> None:
+    results.put((work(seed, seconds, num_pages, barrier.wait), _peak_mb()))
 
 
 def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def run_processes(num_workers: int, seconds: float) -> tuple[Sequence[Work], float]:
+def run_processes(num_workers: int, seconds: float, num_pages: int) -> tuple[Sequence[Work], float]:
     """(what each process did, megabytes of the largest one)."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(num_workers), context.SimpleQueue()
     workers = [
-        context.Process(target=_work_in_process, args=(seed, seconds, barrier, results)) for seed in range(num_workers)
+        context.Process(target=_work_in_process, args=(seed, seconds, num_pages, barrier, results))
+        for seed in range(num_workers)
     ]
     for worker in workers:
         worker.start()
@@ -105,11 +104,11 @@ def run_processes(num_workers: int, seconds: float) -> tuple[Sequence[Work], flo
     return done, max(peaks)
 
 
-def run_threads(num_workers: int, seconds: float) -> tuple[Sequence[Work], float]:
+def run_threads(num_workers: int, seconds: float, num_pages: int) -> tuple[Sequence[Work], float]:
     """(what each thread did, megabytes of this process for each thread)."""
     barrier = threading.Barrier(num_workers)
     with ThreadPoolExecutor(num_workers) as threads:
-        done = list(threads.map(lambda seed: work(seed, seconds, barrier.wait), range(num_workers)))
+        done = list(threads.map(lambda seed: work(seed, seconds, num_pages, barrier.wait), range(num_workers)))
     return done, _peak_mb() / num_workers
 
 
@@ -121,11 +120,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N")
     parser.add_argument("--kind", choices=RUNS, nargs="+", default=list(RUNS))
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each number of workers runs")
+    parser.add_argument("--pages", type=int, default=4, help="different pages of each worker")
     options = parser.parse_args()
     for kind in options.kind:
         first: float | None = None
         for num_workers in options.workers:
-            done, mb_per_worker = RUNS[kind](num_workers, options.seconds)
+            done, mb_per_worker = RUNS[kind](num_workers, options.seconds, options.pages)
             pages_per_s = sum(work.pages_per_s for work in done)
             first = first or pages_per_s / num_workers
             print(

@@ -18,7 +18,7 @@ def test_pages_are_those_of_a_scanner() -> None:
 def test_each_kind_prints_a_line_per_number_of_workers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["preprocess_scaling", "--workers", "1", "2", "--seconds", "0.2"])
+    monkeypatch.setattr(sys, "argv", ["preprocess_scaling", "--workers", "1", "2", "--seconds", "0.2", "--pages", "1"])
     preprocess_scaling.main()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["kind"], line["workers"]) for line in lines] == [

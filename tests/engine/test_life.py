@@ -24,7 +24,7 @@ from seesay.offline.pipeline import Pipeline
 CPU = EngineConfig(device_type="cpu", block_size=16)
 
 SCRIPT = """
-import sys, threading, _thread, time
+import os, signal, sys, threading, time
 from seesay import EngineConfig, GenerationConfig, pipeline
 pipe = pipeline({path!r}, EngineConfig(device_type="cpu"))
 config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
@@ -53,7 +53,7 @@ def test_ctrl_c_ends_a_script_cleanly(tiny_checkpoint: Callable[[str], Path]) ->
     done = run_script(
         tiny_checkpoint("llama"),
         """
-        threading.Timer(0.3, _thread.interrupt_main).start()
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         pipe(["a"] * 64, gen_config=config)
         """,
     )

@@ -107,7 +107,7 @@ def test_many_messages_with_memory_keep_their_order_and_leave_no_files(child: Ch
     assert len(list(Path("/proc/self/fd").iterdir())) == ours
 
 
-@pytest.mark.parametrize("value", [np.array([object()]), np.array(["a"]), object(), os.open], ids=repr)
+@pytest.mark.parametrize("value", [np.array([object()]), np.array(["a"]), object(), os.open])
 def test_what_is_no_plain_data_is_not_sent(child: ChildProcess[Any, Any], value: Any) -> None:
     with pytest.raises(TypeError, match="cannot cross"):
         child.link.send(Echo(1, {"a": value}))
@@ -130,7 +130,6 @@ def test_what_is_no_plain_data_is_not_sent(child: ChildProcess[Any, Any], value:
         ["Echo", 1, {"a": msgspec.msgpack.Ext(1, msgspec.msgpack.encode(("<f4", (9,), b"1234")))}],
         ["Echo", 1, {"a": msgspec.msgpack.Ext(2, msgspec.msgpack.encode(("<f4", (1,), 0)))}],
     ],
-    ids=repr,
 )
 def test_what_is_no_message_raises(child: ChildProcess[Any, Any], payload: Any) -> None:
     """Decoding is strict: no kind, field or array is taken that is not expected."""

@@ -192,7 +192,7 @@ def test_decord_alone(monkeypatch, video_bytes, video_frames):
 def test_neither_backend(monkeypatch, video_bytes):
     monkeypatch.setitem(sys.modules, "decord", None)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(MissingExtraError, match=r"seesay\[video\]"):
+    with pytest.raises(MissingExtraError, match=r"\[video\]"):
         load_video(video_bytes)
 
 
