@@ -174,7 +174,11 @@ def assert_same(answer: Response, other: Response) -> None:
         assert (mine is None) == (theirs is None), name
         if mine is not None:
             torch.testing.assert_close(
-                mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+                mine,
+                theirs,
+                rtol=1e-4,
+                atol=1e-5,
+                msg=lambda text, name=name: f"{name}: {text}",  # type: ignore[misc]
             )
     assert (answer.logprobs is None) == (other.logprobs is None)
     for ours, others in zip(answer.logprobs or (), other.logprobs or (), strict=True):

@@ -61,7 +61,7 @@ class Faults:
         if self._rng.random() >= rate * (0.02 if is_alone else 1.0):
             return
         if is_alone:
-            self.blamed.add(plan.rows[0].seq_id)
+            self.blamed.add(plan.rows[0].seq_id)  # type: ignore[union-attr]
         self.counts[name] = self.counts.get(name, 0) + 1
         raise Injected(name)
 

@@ -33,5 +33,5 @@ def fail_once(worker: EncoderWorker, *arguments: Any) -> None:
 
 
 if __name__ == "__main__":
-    EncoderWorker._check_kind = fail_once  # type: ignore[method-assign]
+    EncoderWorker._check_kind = fail_once  # type: ignore[assignment, method-assign]
     child.run()

@@ -64,7 +64,7 @@ def per_block(rows: int, columns: int, name: str) -> Callable[[torch.Tensor], tu
 
 def _pack(numbers: torch.Tensor, bits: int, order: tuple[int, ...]) -> torch.Tensor:
     """Pack each run of 32 / bits numbers along the last axis into a word; field i is number order[i] of the run."""
-    runs = numbers.to(torch.int64).unflatten(-1, (-1, 32 // bits))
+    runs = numbers.to(torch.int64).unflatten(-1, (-1, 32 // bits))  # type: ignore[no-untyped-call]
     words = sum(runs[..., number] << (bits * field) for field, number in enumerate(order))
     return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
 

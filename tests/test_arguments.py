@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,20 +22,20 @@ SHORT = GenerationConfig(max_new_tokens=4)
 
 
 @pytest.fixture(scope="module")
-def shared():
+def shared() -> Iterator[Any]:
     with pipeline(backend_config=EngineConfig(device_type="cpu")) as pipe:
         yield pipe
 
 
 @pytest.fixture
-def pipe(shared):
+def pipe(shared: Any) -> Iterator[Any]:
     """The pipeline, with its parts put back afterwards."""
     tokenizer, template = shared.tokenizer, shared.chat_template
     yield shared
     shared.tokenizer, shared.chat_template = tokenizer, template
 
 
-def test_a_tokenizer_of_transformers_is_wrapped(pipe) -> None:
+def test_a_tokenizer_of_transformers_is_wrapped(pipe: Any) -> None:
     expected = pipe("hello", SHORT).text
     pipe.tokenizer = AutoTokenizer.from_pretrained(str(CHECKPOINT))
     assert isinstance(pipe.tokenizer, Tokenizer)
@@ -44,13 +46,13 @@ def test_a_tokenizer_of_transformers_is_wrapped(pipe) -> None:
     assert pipe("hello", SHORT).text == expected
 
 
-def test_a_template_by_name_or_configuration(pipe) -> None:
+def test_a_template_by_name_or_configuration(pipe: Any) -> None:
     pipe.chat_template = "vicuna"
     assert pipe.chat_template.name == "vicuna" and "vicuna" in repr(pipe.chat_template)
     pipe.chat_template = ChatTemplateConfig("chatml", meta_instruction="Be brief.")
     assert "Be brief." in repr(pipe.chat_template)
     assert pipe("hello", SHORT).finish_reason in ("stop", "length")
-    for wrong in (None, 5, {}):
+    for wrong in (None, 5, dict[str, Any]()):
         with pytest.raises(TypeError, match="chat_template must be"):
             pipe.chat_template = wrong
     with pytest.raises(ConfigError, match="nonesuch"):
@@ -58,7 +60,7 @@ def test_a_template_by_name_or_configuration(pipe) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "chatml"])
-def test_pieces_of_a_template_are_texts(pipe, name) -> None:
+def test_pieces_of_a_template_are_texts(pipe: Any, name: str | None) -> None:
     if name is not None:
         pipe.chat_template = name
         with pytest.raises(ConfigError, match="user must be a string, got None"):
@@ -70,7 +72,7 @@ def test_pieces_of_a_template_are_texts(pipe, name) -> None:
     assert pipe("hello", SHORT).finish_reason in ("stop", "length")
 
 
-def test_names_of_things(pipe) -> None:
+def test_names_of_things(pipe: Any) -> None:
     assert repr(pipe).startswith("Pipeline(AsyncEngine('seesay-demo', family=")
     assert "device='cpu', dtype='float32', session_len=" in repr(pipe.engine)
 
@@ -90,13 +92,13 @@ def test_names_of_things(pipe) -> None:
         ({"log_level": 10}, ConfigError, "log_level must be one of .*, got 10"),
     ],
 )
-def test_wrong_arguments_say_what_is_expected(arguments, error, message) -> None:
+def test_wrong_arguments_say_what_is_expected(arguments: dict[str, Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         pipeline(**arguments)
 
 
-def test_wrong_arguments_of_calls(pipe) -> None:
-    for wrong in ({}, EngineConfig(), 5, "greedy"):
+def test_wrong_arguments_of_calls(pipe: Any) -> None:
+    for wrong in (dict[str, Any](), EngineConfig(), 5, "greedy"):
         with pytest.raises(TypeError, match=f"gen_config must be a GenerationConfig .*not {type(wrong).__name__}"):
             pipe("hello", gen_config=wrong)
     with pytest.raises(TypeError, match="session must be Session, got int"):
@@ -105,7 +107,7 @@ def test_wrong_arguments_of_calls(pipe) -> None:
         pipe.stream_infer("hello", sessions=5)
 
 
-def test_halves_of_surrogate_pairs_end_their_request(pipe) -> None:
+def test_halves_of_surrogate_pairs_end_their_request(pipe: Any) -> None:
     tool = {"role": "assistant", "content": "x", "reasoning_content": "a \udcff b"}
     message = {"role": "user", "content": [{"type": "text", "text": "\udfff"}]}
     answers = pipe(["bad \ud800 text", [message], "hello", [{"role": "user", "content": "hi"}, tool]], SHORT)
@@ -118,32 +120,32 @@ def test_halves_of_surrogate_pairs_end_their_request(pipe) -> None:
 
 
 @pytest.mark.parametrize("option", ["stop_token_ids", "bad_token_ids"])
-def test_token_ids_outside_the_vocabulary_are_named(pipe, option) -> None:
-    answer = pipe("hello", GenerationConfig(max_new_tokens=2, **{option: [3, 10_000_000]}))
+def test_token_ids_outside_the_vocabulary_are_named(pipe: Any, option: str) -> None:
+    answer = pipe("hello", GenerationConfig(max_new_tokens=2, **{option: [3, 10_000_000]}))  # type: ignore[arg-type]
     assert answer.error.param == option
     assert f"{option}: token id 10000000 is not in the vocabulary (0 to " in answer.text
 
 
-def test_numbers_of_numpy_reach_the_engine(pipe) -> None:
+def test_numbers_of_numpy_reach_the_engine(pipe: Any) -> None:
     plain = {"max_new_tokens": 3, "top_k": 5, "random_seed": 7, "logprobs": 2, "bad_token_ids": [3]}
-    given = {name: [np.int64(3)] if name == "bad_token_ids" else np.int64(value) for name, value in plain.items()}
+    given = {name: [np.int64(3)] if name == "bad_token_ids" else np.int64(value) for name, value in plain.items()}  # type: ignore[arg-type]
     answers = [pipe("hello", GenerationConfig(do_sample=True, **options)) for options in (plain, given)]
     assert answers[0].error is None and answers[0].token_ids == answers[1].token_ids
 
 
-def test_unknown_options_of_a_clip_list_all_that_are_known(pipe) -> None:
+def test_unknown_options_of_a_clip_list_all_that_are_known(pipe: Any) -> None:
     part = {"type": "video", "video": [np.zeros((32, 32, 3), np.uint8)] * 4, "speed": 2}
     answer = pipe([{"role": "user", "content": [part, {"type": "text", "text": "what?"}]}], SHORT)
     assert "'speed' is unknown" in answer.text and "fps, max_frames, min_frames, num_frames" in answer.text
 
 
-def test_pieces_of_a_stream_tell_the_length_of_the_prompt(pipe) -> None:
+def test_pieces_of_a_stream_tell_the_length_of_the_prompt(pipe: Any) -> None:
     pieces = list(pipe.stream_infer("hello", gen_config=SHORT))
     assert len(pieces) > 1
     assert {piece.input_token_len for piece in pieces} == {pieces[-1].usage.prompt_tokens} != {0}
 
 
-def test_perplexity_of_arrays_and_tensors(pipe) -> None:
+def test_perplexity_of_arrays_and_tensors(pipe: Any) -> None:
     ids = pipe.tokenizer.encode("a red circle")
     expected = pipe.get_ppl(ids)
     assert pipe.get_ppl(np.array(ids)) == pipe.get_ppl(torch.tensor(ids)) == expected

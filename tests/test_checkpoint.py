@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def write_index(folder: Path, weight_map: object) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path):
+def folder(tmp_path: Path) -> Any:
     write_config(tmp_path)
     save_file(
         {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4, dtype=torch.int64)}, tmp_path / "model.safetensors"
@@ -35,7 +36,7 @@ def folder(tmp_path: Path):
 
 
 @pytest.fixture
-def sharded(tmp_path: Path):
+def sharded(tmp_path: Path) -> Any:
     write_config(tmp_path)
     save_file({"a": torch.zeros(2)}, tmp_path / "one.safetensors")
     save_file({"b": torch.ones(3)}, tmp_path / "two.safetensors")
@@ -43,7 +44,7 @@ def sharded(tmp_path: Path):
     return tmp_path
 
 
-def rewrite_header(file: Path, change) -> None:
+def rewrite_header(file: Path, change: Any) -> None:
     data = file.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -52,7 +53,7 @@ def rewrite_header(file: Path, change) -> None:
     file.write_bytes(len(raw).to_bytes(8, "little") + raw + data[8 + length :])
 
 
-def test_reads_what_is_there(folder) -> None:
+def test_reads_what_is_there(folder: Any) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": 7}')
     checkpoint = Checkpoint.load(folder)
     assert checkpoint.architecture == "LlamaForCausalLM"
@@ -65,7 +66,7 @@ def test_reads_what_is_there(folder) -> None:
     assert read == {"a": [[0, 1, 2], [3, 4, 5]]}
 
 
-def test_reads_regions(folder) -> None:
+def test_reads_regions(folder: Any) -> None:
     save_file({"a": torch.arange(24).view(4, 3, 2), "s": torch.tensor([7.0])}, folder / "model.safetensors")
     whole = torch.arange(24).view(4, 3, 2)
     found = {}
@@ -82,7 +83,7 @@ def test_reads_regions(folder) -> None:
     assert found.keys() == {"a", "s"}
 
 
-def test_quantized_weights_are_refused(folder) -> None:
+def test_quantized_weights_are_refused(folder: Any) -> None:
     quantized = {"quantization_config": {"quant_method": "bnb"}}
     for config in (quantized, {"text_config": quantized}):
         write_config(folder, {**CONFIG, **config})
@@ -101,18 +102,18 @@ def test_missing_names_are_spelled_as_their_neighbours() -> None:
 def test_a_model_path_is_a_path() -> None:
     for wrong in (None, 5):
         with pytest.raises(TypeError, match="model_path must be the path of a folder or a hub id, got"):
-            resolve_checkpoint(wrong)
+            resolve_checkpoint(wrong)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match="model path must not be empty"):
         resolve_checkpoint("")
 
 
-def test_reads_shards(sharded) -> None:
+def test_reads_shards(sharded: Any) -> None:
     checkpoint = Checkpoint.load(sharded)
     sums = {name: t.read((range(n),)).sum().item() for n, (name, t) in zip((2, 3), checkpoint.slices("ab", "cpu"))}
     assert sums == {"a": 0, "b": 3}
 
 
-def test_overrides_are_merged_by_key(folder) -> None:
+def test_overrides_are_merged_by_key(folder: Any) -> None:
     write_config(folder, CONFIG | {"rope_parameters": {"rope_type": "default", "rope_theta": 1.0}})
     checkpoint = Checkpoint.load(folder, {"rope_parameters": {"rope_theta": 5.0}, "num_hidden_layers": 3})
     assert checkpoint.config["rope_parameters"] == {"rope_type": "default", "rope_theta": 5.0}
@@ -122,7 +123,7 @@ def test_overrides_are_merged_by_key(folder) -> None:
         Checkpoint.load(folder, {"rope_parameters": 3})
 
 
-def test_digest_follows_config_names_and_data(folder) -> None:
+def test_digest_follows_config_names_and_data(folder: Any) -> None:
     first = Checkpoint.load(folder).revision_digest
     assert len(first) == 32 and first == Checkpoint.load(folder).revision_digest
     assert first != Checkpoint.load(folder, {"hidden_size": 16}).revision_digest
@@ -130,7 +131,7 @@ def test_digest_follows_config_names_and_data(folder) -> None:
     assert first != Checkpoint.load(folder).revision_digest
 
 
-def truncate(folder) -> None:
+def truncate(folder: Any) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-9])
 
@@ -170,14 +171,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_folders_are_refused_by_name(folder, case) -> None:
+def test_broken_folders_are_refused_by_name(folder: Any, case: str) -> None:
     damage, message = BROKEN[case]
-    damage(folder)
+    damage(folder)  # type: ignore[no-untyped-call]
     with pytest.raises(CheckpointError, match=message):
         Checkpoint.load(folder)
 
 
-def test_pickles_are_refused(folder) -> None:
+def test_pickles_are_refused(folder: Any) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(CheckpointError, match=r"pickles \(pytorch_model.bin\)"):
@@ -185,7 +186,7 @@ def test_pickles_are_refused(folder) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/../../b", "..\\x", ""])
-def test_an_index_may_not_leave_the_folder(sharded, name) -> None:
+def test_an_index_may_not_leave_the_folder(sharded: Any, name: str) -> None:
     write_index(sharded, {"a": name})
     with pytest.raises(CheckpointError, match="points out of the folder"):
         Checkpoint.load(sharded)
@@ -194,7 +195,7 @@ def test_an_index_may_not_leave_the_folder(sharded, name) -> None:
         Checkpoint.load(sharded).read_json(name)
 
 
-def test_an_index_that_does_not_fit_is_refused(sharded) -> None:
+def test_an_index_that_does_not_fit_is_refused(sharded: Any) -> None:
     write_index(sharded, {"a": "one.safetensors", "b": "three.safetensors"})
     with pytest.raises(CheckpointError, match=r"three.safetensors: the shard is missing"):
         Checkpoint.load(sharded)
@@ -210,12 +211,12 @@ def test_an_index_that_does_not_fit_is_refused(sharded) -> None:
         Checkpoint.load(sharded)
 
 
-def test_missing_tensors_are_named(folder) -> None:
+def test_missing_tensors_are_named(folder: Any) -> None:
     with pytest.raises(CheckpointError, match="tensor 'c' is missing"):
         list(Checkpoint.load(folder).slices(["a", "c"], "cpu"))
 
 
-def test_kinds_that_are_unknown_are_named(folder) -> None:
+def test_kinds_that_are_unknown_are_named(folder: Any) -> None:
     write_config(folder, {"model_type": "nonesuch", "auto_map": {"AutoConfig": "evil.Config"}})
     checkpoint = Checkpoint.load(folder)
     with pytest.raises(CheckpointError, match="model_type 'nonesuch' is unknown"):
@@ -232,7 +233,7 @@ def test_kinds_that_are_unknown_are_named(folder) -> None:
 
 
 @pytest.mark.parametrize("architectures", ({}, {"architectures": None}, {"architectures": []}))
-def test_without_architectures_the_model_type_tells_the_base_model(folder, architectures) -> None:
+def test_without_architectures_the_model_type_tells_the_base_model(folder: Any, architectures: dict[str, Any]) -> None:
     for model_type, expected in (("qwen2", "Qwen2Model"), ("qwen2_5_vl", "Qwen2_5_VLModel"), ("llava", "LlavaModel")):
         write_config(folder, {"model_type": model_type, **architectures})
         assert Checkpoint.load(folder).architecture == expected
@@ -240,7 +241,7 @@ def test_without_architectures_the_model_type_tells_the_base_model(folder, archi
 
 @pytest.mark.parametrize("field", ("rope_scaling", "rope_parameters"))
 @pytest.mark.parametrize("key", ("type", "rope_type"))
-def test_su_is_longrope(folder, field, key) -> None:
+def test_su_is_longrope(folder: Any, field: str, key: str) -> None:
     factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "original_max_position_embeddings": 40}
     config = {"model_type": "phi3", "max_position_embeddings": 400, **sizes, field: {key: "su", **factors}}
@@ -256,12 +257,12 @@ def test_resolves_folders_and_the_built_in_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./nowhere", "a/b/c", "word"])
-def test_a_folder_that_is_not_there_is_named(name) -> None:
+def test_a_folder_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(CheckpointError, match=f"'{name}': no such folder"):
         resolve_checkpoint(name)
 
 
-def test_a_file_is_no_folder(folder) -> None:
+def test_a_file_is_no_folder(folder: Any) -> None:
     with pytest.raises(CheckpointError, match="is a file"):
         resolve_checkpoint(folder / "config.json")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from typing import Never
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Never
 
 import pytest
 from PIL import Image
@@ -54,9 +56,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_errors_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error, status, message
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Any, status: int, message: str
 ) -> None:
-    def fail(*args, **kwargs) -> Never:
+    def fail(*args: Any, **kwargs: Any) -> Never:
         raise error
 
     monkeypatch.setattr(tour, "run_tour", fail)
@@ -65,8 +67,10 @@ def test_errors_are_one_line(
 
 
 @pytest.mark.parametrize("argv", [["--debug", "demo"], ["demo", "--debug"]])
-def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv) -> None:
-    def fail(*args, **kwargs) -> Never:
+def test_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Never:
         raise RuntimeError("oops")
 
     monkeypatch.setattr(tour, "run_tour", fail)
@@ -77,20 +81,20 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 class FakePipe:
     """Answers everything with two pieces, except clips, which fail when asked to."""
 
-    def __init__(self, *, fails_at_clips=False):
-        self.prompts = []
+    def __init__(self, *, fails_at_clips: Any = False) -> None:
+        self.prompts: list[Any] = []
         self.fails_at_clips = fails_at_clips
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         pass
 
-    def session(self):
+    def session(self) -> Any:
         return seesay.Session()
 
-    def chat(self, prompt, *, session, gen_config, stream_response):
+    def chat(self, prompt: Any, *, session: Any, gen_config: Any, stream_response: Any) -> Iterator[Any]:
         assert stream_response
         self.prompts.append(prompt)
         if self.fails_at_clips and isinstance(prompt, list):
@@ -107,7 +111,7 @@ class FakePipe:
         yield last
 
 
-def run(monkeypatch, tmp_path, pipe, **kwargs):
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pipe: Any, **kwargs: Any) -> Any:
     monkeypatch.setattr("seesay.offline.pipeline.pipeline", lambda *args, **kwargs: pipe)
     monkeypatch.chdir(tmp_path)
     stream = io.StringIO()
@@ -115,7 +119,7 @@ def run(monkeypatch, tmp_path, pipe, **kwargs):
     return status, stream.getvalue()
 
 
-def test_tour(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pipe = FakePipe()
     status, shown = run(monkeypatch, tmp_path, pipe, seed=3)
     assert status == 0
@@ -138,7 +142,7 @@ def test_tour(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     ]
 
 
-def test_tour_of_a_model_without_video(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_tour_of_a_model_without_video(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status, shown = run(monkeypatch, tmp_path, FakePipe(fails_at_clips=True), out=tmp_path / "new" / "scene")
     assert status == 1
     assert "this model takes no video" in shown
@@ -146,16 +150,16 @@ def test_tour_of_a_model_without_video(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "clip               failed" in shown
 
 
-def test_tour_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(tour.Path, "cwd", lambda: tmp_path / "missing")
+def test_tour_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tour.Path, "cwd", lambda: tmp_path / "missing")  # type: ignore[attr-defined]
     status, shown = run(monkeypatch, tmp_path, FakePipe())
     assert status == 0
-    path = tour.Path(shown.split("picture: ", 1)[1].splitlines()[0])
+    path = tour.Path(shown.split("picture: ", 1)[1].splitlines()[0])  # type: ignore[attr-defined]
     assert path.is_file() and tmp_path not in path.parents
 
 
 def test_demo_takes_the_model_like_the_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(tour, "run_tour", lambda model, **kwargs: seen.append(model) or 0)
+    monkeypatch.setattr(tour, "run_tour", lambda model, **kwargs: seen.append(model) or 0)  # type: ignore[func-returns-value]
     assert cli.main(["demo", "./mine"]) == cli.main(["demo"]) == 0
     assert seen == ["./mine", "seesay-demo"]

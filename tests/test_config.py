@@ -7,6 +7,7 @@ import math
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ from seesay.serving.settings import ServerSettings
         (ServerSettings, "api_keys", ["key", [b"key"]]),
     ],
 )
-def test_wrong_types_and_values_name_the_option(config, option, values) -> None:
+def test_wrong_types_and_values_name_the_option(config: Any, option: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=option):
             config(**{option: value})
@@ -69,11 +70,11 @@ def test_wrong_types_and_values_name_the_option(config, option, values) -> None:
 def test_what_is_wrong_with_a_template() -> None:
     for wrong in ({"user": 5}, {"stop_words": "abc"}, {"stop_words": [1]}, {"capability": "xx"}, {"model_name": None}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            ChatTemplateConfig(**{"model_name": "chatml", **wrong})
+            ChatTemplateConfig(**{"model_name": "chatml", **wrong})  # type: ignore[arg-type]
 
 
 def test_numbers_of_numpy_and_paths_are_fine(tmp_path: Path) -> None:
-    config = GenerationConfig(max_new_tokens=np.int64(4), temperature=np.float32(0.5), stop_token_ids=[np.int32(3)])
+    config = GenerationConfig(max_new_tokens=np.int64(4), temperature=np.float32(0.5), stop_token_ids=[np.int32(3)])  # type: ignore[arg-type, list-item]
     assert config.max_new_tokens == 4
     assert EngineConfig(download_dir=tmp_path).download_dir == tmp_path
     template = ChatTemplateConfig("x", model_path=Path("a.jinja"))
@@ -84,12 +85,12 @@ def test_numbers_of_numpy_and_paths_are_fine(tmp_path: Path) -> None:
 
 
 def test_defaults_of_lmdeploy_are_taken() -> None:
-    assert EngineConfig(dp=1, ep=1, attn_tp_size=None, enable_metrics=True, block_size=32) == EngineConfig(
+    assert EngineConfig(dp=1, ep=1, attn_tp_size=None, enable_metrics=True, block_size=32) == EngineConfig(  # type: ignore[call-arg]
         block_size=32
     )
-    assert TurbomindEngineConfig(**{"async": 1}, devices=None) == TurbomindEngineConfig()
-    assert GenerationConfig(with_cache=False, repetition_ngram_size=0) == GenerationConfig()
-    assert VisionConfig(thread_safe=False) == VisionConfig()
+    assert TurbomindEngineConfig(**{"async": 1}, devices=None) == TurbomindEngineConfig()  # type: ignore[arg-type, call-arg]
+    assert GenerationConfig(with_cache=False, repetition_ngram_size=0) == GenerationConfig()  # type: ignore[call-arg]
+    assert VisionConfig(thread_safe=False) == VisionConfig()  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_defaults_of_lmdeploy_are_taken() -> None:
         (GenerationConfig, "repetition_ngram_threshold", np.zeros(2)),
     ],
 )
-def test_anything_else_is_refused_by_name(config, option, value) -> None:
+def test_anything_else_is_refused_by_name(config: Any, option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{config.__name__}.{option}=.* is not supported"):
         config(**{option: value})
 
@@ -118,18 +119,18 @@ def test_configurations_still_are_frozen_dataclasses() -> None:
     assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
     assert "temperature" in inspect.signature(GenerationConfig).parameters
     with pytest.raises(AttributeError):
-        config.top_k = 2
+        config.top_k = 2  # type: ignore[misc]
     with pytest.raises(TypeError, match="GenerationConfig takes keyword arguments only"):
-        GenerationConfig(1, 512)
+        GenerationConfig(1, 512)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'nonsense'"):
-        GenerationConfig(nonsense=1)
+        GenerationConfig(nonsense=1)  # type: ignore[call-arg]
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["cpu:0", "cpu:1", "tpu", "meta"])
-def test_devices_are_named(name) -> None:
+def test_devices_are_named(name: str) -> None:
     with pytest.raises(ConfigError, match=f"device_type must be .*, got '{name}'"):
         pick_device(name)
 
@@ -137,4 +138,4 @@ def test_devices_are_named(name) -> None:
 def test_log_levels_are_names() -> None:
     for level, length in ((10, None), ("LOUD", None), ("INFO", "5"), ("INFO", -1)):
         with pytest.raises(ConfigError, match=r"log_level|max_log_len"):
-            set_up_logging(level, length)
+            set_up_logging(level, length)  # type: ignore[arg-type]

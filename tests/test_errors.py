@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=repr)
-def test_pickled_and_back(error) -> None:
+def test_pickled_and_back(error: Any) -> None:
     back = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert type(back) is type(error) and str(back) == str(error) and vars(back) == vars(error)
 

@@ -22,7 +22,7 @@ def test_views_hash_as_their_bytes() -> None:
 
 
 @pytest.mark.parametrize("has_blake3", [True, False])
-def test_each_byte_of_a_large_part_counts(monkeypatch: pytest.MonkeyPatch, has_blake3) -> None:
+def test_each_byte_of_a_large_part_counts(monkeypatch: pytest.MonkeyPatch, has_blake3: bool) -> None:
     """With hashlib in place of blake3, too; several threads hash it, and the order of their pieces counts."""
     if not has_blake3:
         monkeypatch.setitem(sys.modules, "blake3", None)

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ Successfully installed mpmath-1.3.0 torch-2.15.0
 
 
 @pytest.fixture(scope="module")
-def tool():
+def tool() -> Any:
     spec = importlib.util.spec_from_file_location("install_tool", FILE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -35,7 +36,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_tells_packages_and_sizes(tool) -> None:
+def test_progress_tells_packages_and_sizes(tool: Any) -> None:
     progress = tool.Progress()
     told = []
     for line in LINES.splitlines(keepends=True):
@@ -49,26 +50,26 @@ def test_progress_tells_packages_and_sizes(tool) -> None:
     assert told[5] == (True, "unpacking 3 packages (2.0 GB downloaded)")
 
 
-def run(tool, tmp_path: Path, code: str) -> tuple[int, list[str], str]:
+def run(tool: Any, tmp_path: Path, code: str) -> tuple[int, list[str], str]:
     shown: list[str] = []
     log = tmp_path / "install.log"
     status = tool.install([sys.executable, "-c", code], log, lambda progress, *_: shown.append(progress.text))
     return status, shown, log.read_text()
 
 
-def test_pips_words_go_to_the_log_and_its_status_comes_back(tool, tmp_path: Path) -> None:
+def test_pips_words_go_to_the_log_and_its_status_comes_back(tool: Any, tmp_path: Path) -> None:
     status, shown, log = run(tool, tmp_path, f"print({LINES!r}, end='', flush=True)")
     assert status == 0 and log == LINES
     assert shown[-1] == "unpacking 3 packages (2.0 GB downloaded)"
     assert run(tool, tmp_path, "raise SystemExit('no such package')")[::2] == (1, "no such package\n")
 
 
-def test_something_is_shown_while_pip_is_silent(tool, tmp_path: Path) -> None:
+def test_something_is_shown_while_pip_is_silent(tool: Any, tmp_path: Path) -> None:
     _, shown, _ = run(tool, tmp_path, "import time; time.sleep(2.5)")
     assert len(shown) >= 2
 
 
-def test_a_terminal_has_one_line_and_a_file_one_per_step(tool) -> None:
+def test_a_terminal_has_one_line_and_a_file_one_per_step(tool: Any) -> None:
     progress = tool.Progress()
     terminal, file = Terminal(), io.StringIO()
     for stream in (terminal, file):
@@ -81,7 +82,7 @@ def test_a_terminal_has_one_line_and_a_file_one_per_step(tool) -> None:
 
 
 def test_a_failure_shows_the_end_of_the_log(
-    tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert tool.main([str(tmp_path / "nothing-here")]) != 0

@@ -7,6 +7,8 @@ import io
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -25,16 +27,16 @@ def test_custom_chat_template(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def __init__(
             self,
-            system="<|im_start|>system\n",
-            meta_instruction="You are a robot developed by LMDeploy.",
-            user="<|im_start|>user\n",
-            assistant="<|im_start|>assistant\n",
-            eosys="<|im_end|>\n",
-            eoh="<|im_end|>\n",
-            eoa="<|im_end|>",
-            separator="\n",
-            stop_words=["<|im_end|>", "<|action_end|>"],  # noqa: B006 - as the documentation has it
-        ):
+            system: Any = "<|im_start|>system\n",
+            meta_instruction: Any = "You are a robot developed by LMDeploy.",
+            user: Any = "<|im_start|>user\n",
+            assistant: Any = "<|im_start|>assistant\n",
+            eosys: Any = "<|im_end|>\n",
+            eoh: Any = "<|im_end|>\n",
+            eoa: Any = "<|im_end|>",
+            separator: Any = "\n",
+            stop_words: Any = ["<|im_end|>", "<|action_end|>"],  # noqa: B006 - as the documentation has it
+        ) -> None:
             super().__init__(
                 system=system,
                 meta_instruction=meta_instruction,
@@ -61,7 +63,7 @@ def test_templates_that_are_more_than_pieces_are_refused(monkeypatch: pytest.Mon
     from seesay.model import MODELS, BaseChatTemplate
 
     class Own(BaseChatTemplate):
-        def messages2prompt(self, messages):
+        def messages2prompt(self, messages: Any) -> Any:
             return str(messages)
 
     with pytest.raises(ConfigError, match=r"Own\.messages2prompt is not supported"):
@@ -72,7 +74,7 @@ def test_templates_that_are_more_than_pieces_are_refused(monkeypatch: pytest.Mon
     assert builtin.find("own") is None
 
 
-def test_messages_and_pictures_as_base64(tmp_path) -> None:
+def test_messages_and_pictures_as_base64(tmp_path: Path) -> None:
     from seesay import pipeline
     from seesay.messages import GenerationConfig, PytorchEngineConfig
     from seesay.vl.utils import encode_image_base64
@@ -82,7 +84,7 @@ def test_messages_and_pictures_as_base64(tmp_path) -> None:
     encoded = encode_image_base64(picture)
     assert Image.open(io.BytesIO(base64.b64decode(encoded))).size == (64, 48)
     assert base64.b64decode(encode_image_base64(tmp_path / "red.png")) == (tmp_path / "red.png").read_bytes()
-    config = PytorchEngineConfig(dp=1, session_len=1024, enable_metrics=True)
+    config = PytorchEngineConfig(dp=1, session_len=1024, enable_metrics=True)  # type: ignore[call-arg]
     with pipeline("seesay-demo", backend_config=config) as pipe:
         content = [
             {"type": "text", "text": "describe this image"},
@@ -122,7 +124,7 @@ IMPORTS = [
 
 
 @pytest.mark.parametrize("statement", IMPORTS)
-def test_imports(statement) -> None:
+def test_imports(statement: str) -> None:
     names: dict[str, object] = {}
     exec(statement, names)
     assert all(value is not None for value in names.values())
@@ -150,7 +152,7 @@ def test_modules_hold_what_their_names_say() -> None:
         "from seesay import serve; from seesay.serve.openai.api_client import APIClient",
     ],
 )
-def test_serve_is_a_function_whatever_was_imported(first) -> None:
+def test_serve_is_a_function_whatever_was_imported(first: str) -> None:
     """In LMDeploy `serve` is a function and a package, too."""
     code = (
         f"{first}\nimport inspect, seesay\nfrom seesay import serve\nfrom seesay.serving import launch\n"
@@ -173,7 +175,7 @@ def test_serve_is_a_function_whatever_was_imported(first) -> None:
         ("seesay", "Tokenizer", "use the `tokenizer` of a pipeline"),
     ],
 )
-def test_names_without_a_counterpart_say_what_to_use(module, name, advice) -> None:
+def test_names_without_a_counterpart_say_what_to_use(module: str, name: str, advice: str) -> None:
     with pytest.raises(ImportError, match=re.escape(f"{module}.{name} is LMDeploy's and not part of seesay: {advice}")):
         exec(f"from {module} import {name}")
     with pytest.raises(ImportError, match="cannot import name 'other'"):

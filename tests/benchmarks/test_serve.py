@@ -119,7 +119,7 @@ async def test_events_are_read_however_they_are_cut(size: int) -> None:
     async with answering(pieces, pieces) as (client, connections):
         for _ in range(2):
             events = list[bytes]()
-            await client.post(b"{}", lambda data, now, events=events: events.append(data), timeout_s=20)
+            await client.post(b"{}", lambda data, now, events=events: events.append(data), timeout_s=20)  # type: ignore[misc]
             assert events == [b"a", b"b", "ä".encode()]
         assert len(connections) == 1, "kept open"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from benchmarks.made_up_times import TRUE, make_recording
@@ -34,7 +35,7 @@ def decode_ms(context: int) -> float:
     return TRUE.step_ms(StepShape(1, context))
 
 
-def approx(ms: Sequence[float]) -> object:
+def approx(ms: float | Sequence[float]) -> Any:
     return pytest.approx(ms, rel=1e-3)
 
 

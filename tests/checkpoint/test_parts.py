@@ -161,7 +161,7 @@ def test_a_group_is_finished_when_all_of_it_is_there(tmp_path: Path) -> None:
         WeightGroup(
             weights=(weights[0], weights[2]), finish=lambda: done.append([hasattr(w, "data") for w in weights])
         ),
-        WeightGroup(weights=(weights[1],), finish=lambda: done.append("second")),
+        WeightGroup(weights=(weights[1],), finish=lambda: done.append("second")),  # type: ignore[arg-type]
     ]
     load_weights(groups, checkpoint, name_of=lambda name: name, device=CPU, dtype=torch.float32)
     assert done == [[True, False, True], "second"]

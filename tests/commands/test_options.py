@@ -205,7 +205,8 @@ def test_keys_in_the_environment_that_are_none(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_chat_templates(tmp_path: Path) -> None:
-    assert engine_options.make_chat_template_config(parse("chat", "--chat-template", "qwen")).model_name == "qwen"
+    config = engine_options.make_chat_template_config(parse("chat", "--chat-template", "qwen"))
+    assert config is not None and config.model_name == "qwen"
     (tmp_path / "t.json").write_text('{"model_name": "mine", "user": "U:"}')
     config = engine_options.make_chat_template_config(parse("chat", "--chat-template", str(tmp_path / "t.json")))
     assert config is not None and config.user == "U:"

@@ -175,7 +175,7 @@ def test_the_command_refuses_seeds_of_training(capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [(["--scenes", "0"], "--scenes must be at least 1, got 0"), (["--seed", "7"], "--seed must be at least 1000000")],
 )
-def test_the_option_at_fault_is_named(capsys: pytest.CaptureFixture[str], arguments, message) -> None:
+def test_the_option_at_fault_is_named(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     with pytest.raises(SystemExit):
         main(arguments)
     shown = capsys.readouterr().err

@@ -7,6 +7,7 @@ import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -27,15 +28,15 @@ class Outline(HTMLParser):
         self.sources: list[str] = []
         self.open: list[str] = []
 
-    def handle_starttag(self, tag, attrs) -> None:
+    def handle_starttag(self, tag: Any, attrs: Any) -> None:
         self.sources += [value for name, value in attrs if name in ("src", "href")]
         if tag not in ("meta", "img"):
             self.open.append(tag)
 
-    def handle_endtag(self, tag) -> None:
+    def handle_endtag(self, tag: Any) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data) -> None:
+    def handle_data(self, data: Any) -> None:
         if data.strip() and self.open:
             self.texts.setdefault(self.open[-1], []).append(data)
 
@@ -61,13 +62,13 @@ def test_a_run_of_the_demo_becomes_a_page(tmp_path: Path) -> None:
     assert len(parsed.sources) == 4, "three pictures and a clip"
     assert all(source.startswith("data:image/") for source in parsed.sources), "the page needs no other file"
     clip = Image.open(io.BytesIO(base64.b64decode(parsed.sources[3].partition(",")[2])))
-    assert clip.n_frames > 1
+    assert clip.n_frames > 1  # type: ignore[attr-defined]
     assert html.count('class="seesay-timeline"') == 5
     assert html.count('class="seesay-bar seesay-bar-encode"') == 3, "the follow-up's picture was not encoded again"
     assert len(html) < 200_000
 
 
-def make_answered(**changes) -> Answered:
+def make_answered(**changes: Any) -> Answered:
     response = Response(
         text="<b>yes</b>",
         usage=Usage(prompt_tokens=9, completion_tokens=3),

@@ -76,7 +76,7 @@ def test_padded_layers_are_padded_after_they_are_quantized() -> None:
     for parameter in layer.parameters():
         parameter.copy_(torch.randn(parameter.shape))
     numbers, scale = quantize_rows(layer.weight)
-    x, expected_bias = torch.randn(3, 10), layer.bias.clone()
+    x, expected_bias = torch.randn(3, 10), layer.bias.clone()  # type: ignore[union-attr]
     layer.method = fp8.Fp8InFlight()
     layer.finish()
     with torch.inference_mode():
@@ -95,7 +95,9 @@ def test_padded_layers_are_padded_after_they_are_quantized() -> None:
     ],
 )
 @pytest.mark.gpu
-def test_what_a_gpu_cannot_multiply_is_said(shape, dtype, sizes, reason, caplog) -> None:
+def test_what_a_gpu_cannot_multiply_is_said(
+    shape: tuple[int, int], dtype: torch.dtype, sizes: Sizes, reason: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     if torch.cuda.get_device_capability() < (8, 9):
         reason = "need compute capability 8.9"
     fp8._warn_once.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from seesay.device.linear import Linear
 from seesay.device.linear_method import Product
 
 
-def make(*args: int, seed: int = 0, **options) -> Linear:
+def make(*args: int, seed: int = 0, **options: Any) -> Linear:
     layer = Linear(*args, **options)
     generator = torch.Generator().manual_seed(seed)
     for parameter in layer.parameters():
@@ -40,7 +41,7 @@ def test_computes_its_formula_before_and_after_it_is_finished(bias: bool) -> Non
 def test_padding_is_behind_each_source_and_the_inputs() -> None:
     sources = [Source(module="gate", num_outputs=3), Source(module="up", num_outputs=3)]
     layer = make(5, sources=sources, input_multiple=4, output_multiple=4)
-    weight, bias, x = layer.weight.clone(), layer.bias.clone(), torch.randn(2, 5)
+    weight, bias, x = layer.weight.clone(), layer.bias.clone(), torch.randn(2, 5)  # type: ignore[union-attr]
     layer.finish()
     with torch.inference_mode():
         y = layer(F.pad(x, (0, 3)))
@@ -52,7 +53,7 @@ def test_padding_is_behind_each_source_and_the_inputs() -> None:
 
 def test_the_plain_weight_is_given_up_when_a_packed_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr(module, "make_product", lambda weight, bias: made.append(weakref.ref(weight)) or Product(
+    monkeypatch.setattr(module, "make_product", lambda weight, bias: made.append(weakref.ref(weight)) or Product(  # type: ignore[func-returns-value]
         run=lambda x: x, add=lambda target, x: None
     ))  # fmt: skip
     layer = make(6, 4)
@@ -78,8 +79,8 @@ def test_what_is_put_around_it_is_called_in_order() -> None:
     layer, x = make(6, 4), torch.randn(3, 6)
     plain, product = F.linear(x, layer.weight, layer.bias), x @ layer.weight.t()
     layer.finish()
-    seen = []
-    layer.extend(observe=seen.append, adapt=lambda x, y: y.add_(x[:, :4]), reduce=lambda y: 2 * y)
+    seen: list[Any] = []
+    layer.extend(observe=seen.append, adapt=lambda x, y: y.add_(x[:, :4]), reduce=lambda y: 2 * y)  # type: ignore[arg-type]
     with torch.inference_mode():
         torch.testing.assert_close(layer(x), 2 * (plain + x[:, :4]))
         target = torch.ones(3, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ SHAPES = [(1, 7, 3), (5, 64, 40), (130, 33, 257)]
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_is_the_plain_formula(
-    monkeypatch: pytest.MonkeyPatch, rows, in_features, out_features, has_bias, is_packed
+    monkeypatch: pytest.MonkeyPatch, rows: int, in_features: int, out_features: int, has_bias: bool, is_packed: bool
 ) -> None:
     if not is_packed:
         monkeypatch.setattr(matmul, "_try_packed", lambda weight, bias: None)
@@ -38,7 +40,7 @@ def test_is_the_plain_formula(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_works_with_or_without_a_packed_kernel(dtype) -> None:
+def test_half_precision_works_with_or_without_a_packed_kernel(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     weight, x = torch.randn(24, 32).to(dtype), torch.randn(6, 32).to(dtype)
     with torch.inference_mode():
@@ -49,7 +51,7 @@ def test_half_precision_works_with_or_without_a_packed_kernel(dtype) -> None:
 
 def test_a_processor_without_the_kernel_takes_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Missing:
-        def __getattr__(self, name):
+        def __getattr__(self, name: Any) -> None:
             raise AttributeError(name)
 
     monkeypatch.setattr(torch.ops, "mkldnn", Missing())

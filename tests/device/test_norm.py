@@ -8,7 +8,7 @@ from seesay.device.norm import rms_norm
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("size", [1.0, 1e-6, 1e4])
-def test_rms_norm_is_its_formula(dtype, tolerance, size) -> None:
+def test_rms_norm_is_its_formula(dtype: torch.dtype, tolerance: float, size: float) -> None:
     torch.manual_seed(0)
     wide = (torch.randn(4, 5, 48) * size).to(dtype)
     weight = torch.randn(33).to(dtype)

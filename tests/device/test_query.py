@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,12 +19,18 @@ def test_on_the_cpu_a_copy_is_there_at_once() -> None:
     assert HostCopy().wait() == ()
 
 
-ARRAYS = [np.arange(3, dtype=np.int32), np.ones((2, 3)), np.empty(0, dtype=np.int64), np.array([True]), np.array([7])]
+ARRAYS: list[Any] = [
+    np.arange(3, dtype=np.int32),
+    np.ones((2, 3)),
+    np.empty(0, dtype=np.int64),
+    np.array([True]),
+    np.array([7]),
+]
 ARRAYS += [np.array(2.5), np.arange(12.0).reshape(3, 4).T]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_what_is_uploaded_has_its_type_and_shape(device) -> None:
+def test_what_is_uploaded_has_its_type_and_shape(device: str) -> None:
     for array, tensor in zip(ARRAYS, upload(ARRAYS, torch.device(device)), strict=True):
         assert tensor.device.type == device
         there = tensor.cpu().numpy()
@@ -33,20 +41,20 @@ def test_what_is_uploaded_has_its_type_and_shape(device) -> None:
 def test_a_copy_to_the_host_is_waited_for() -> None:
     values = torch.zeros(1000, device="cuda", dtype=torch.int64)
     torch.cuda.synchronize()
-    torch.cuda._sleep(200_000_000)
+    torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
     values += 5
     copy = HostCopy(values, values.float())
     values += 1
     assert not copy.is_done
     whole, real = copy.wait()
-    assert copy.is_done and whole.is_pinned()
-    assert whole.tolist() == [5] * 1000 and real.tolist() == [5.0] * 1000
+    assert copy.is_done and whole.is_pinned()  # type: ignore[unreachable]
+    assert whole.tolist() == [5] * 1000 and real.tolist() == [5.0] * 1000  # type: ignore[unreachable]
 
 
 @pytest.mark.gpu
 def test_read_only_arrays_are_uploaded_well_aligned() -> None:
     """Triton compiles a kernel anew for pointers that are not multiples of 16 bytes."""
-    arrays = [np.frombuffer(b"abcde", dtype=np.uint8), *ARRAYS]
+    arrays: list[Any] = [np.frombuffer(b"abcde", dtype=np.uint8), *ARRAYS]
     uploaded = upload(arrays, torch.device("cuda"))
     assert bytes(uploaded[0].tolist()) == b"abcde"
     assert all(tensor.data_ptr() % 16 == 0 for tensor in uploaded if tensor.numel())

@@ -29,14 +29,14 @@ def fill(module: nn.Module) -> nn.Module:
 def test_a_gated_mlp_with_padded_weights(inner_size: int, activation: str) -> None:
     mlp = fill(GatedMlp(32, inner_size, activation))
     x = torch.randn(7, 32, device=DEVICE)
-    gate, up = F.linear(x, mlp.gate_up_proj.weight, mlp.gate_up_proj.bias).chunk(2, dim=-1)
-    expected = F.linear(getattr(F, activation)(gate) * up, mlp.down_proj.weight, mlp.down_proj.bias)
+    gate, up = F.linear(x, mlp.gate_up_proj.weight, mlp.gate_up_proj.bias).chunk(2, dim=-1)  # type: ignore[arg-type, union-attr]
+    expected = F.linear(getattr(F, activation)(gate) * up, mlp.down_proj.weight, mlp.down_proj.bias)  # type: ignore[arg-type, union-attr]
     torch.testing.assert_close(mlp(x), expected, rtol=0, atol=1e-4)
     finish_layers(mlp)
     with torch.inference_mode():
-        assert mlp.inner(x).shape == (7, 64)
+        assert mlp.inner(x).shape == (7, 64)  # type: ignore[operator]
         torch.testing.assert_close(mlp(x), expected, rtol=0, atol=1e-4)
-    assert not mlp.gate_up_proj.weight.numel() and not mlp.down_proj.weight.numel(), "weights are kept twice"
+    assert not mlp.gate_up_proj.weight.numel() and not mlp.down_proj.weight.numel(), "weights are kept twice"  # type: ignore[operator, union-attr]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -50,7 +50,7 @@ def test_attention_with_joined_weights(bias: bool, make_norm: Callable[[], nn.Mo
     biases = (None,) * 3 if joined.bias is None else joined.bias.chunk(3)
     q, k, v = (F.linear(x, w, b) for w, b in zip(joined.weight.chunk(3), biases, strict=True))
     heads = [t.view(2, 9, 4, 8).transpose(1, 2) for t in (attention.q_norm(q), attention.k_norm(k), v)]
-    expected = F.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(2, 9, 32)
+    expected = F.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(2, 9, 32)  # type: ignore[arg-type]
     finish_layers(attention)
     with torch.inference_mode():
         torch.testing.assert_close(attention.attend(x), expected, rtol=0, atol=1e-5)

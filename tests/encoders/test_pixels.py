@@ -25,7 +25,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-STATISTICS = {"mean": (0.481, 0.458, 0.408), "std": (0.269, 0.261, 0.276), "rescale_factor": 1 / 255}
+STATISTICS: dict[str, Any] = {"mean": (0.481, 0.458, 0.408), "std": (0.269, 0.261, 0.276), "rescale_factor": 1 / 255}
 
 pytestmark = [pytest.mark.gpu] if ON_GPU else []
 runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")

@@ -245,7 +245,7 @@ def test_the_front_decodes_again_what_was_evicted(
         front = engine._preparer._media
         monkeypatch.setattr(front, "_is_encoded", lambda _key: True)
         wanted, want = [], engine._delivery.on_features_wanted
-        monkeypatch.setattr(engine._delivery, "on_features_wanted", lambda *which: (wanted.append(which), want(*which)))
+        monkeypatch.setattr(engine._delivery, "on_features_wanted", lambda *which: (wanted.append(which), want(*which)))  # type: ignore[func-returns-value]
         monkeypatch.setattr(loop_of(engine).embeddings, "_on_features_wanted", engine._delivery.on_features_wanted)
         answers = ask(engine, requests)
         assert [answer.token_ids for answer in answers] == expected and len(wanted) == 3

@@ -104,6 +104,7 @@ def test_failing_tower_ends_the_requests_that_need_it(
 ) -> None:
     worker = loop_of(vision_engine).embeddings.worker
     assert worker is not None
+    assert worker._encoder is not None
     encode = worker._encoder.encode
 
     def fail_on_some(features: Sequence[Any]) -> Any:
@@ -149,7 +150,7 @@ def test_the_time_of_a_batch_counts_once_for_its_pictures(vision_engine: AsyncEn
 
 
 def test_stop_words_cross_tokens(text_engine: AsyncEngine) -> None:
-    config = {"max_new_tokens": 60, "ignore_eos": True}
+    config: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True}
     free = ask(text_engine, parse(["tell me"], **config))[0]
     text = free.text
     start = next(i for i in range(5, len(text) - 3) if text.find(text[i : i + 3]) == i and "�" not in text[i : i + 3])
@@ -164,7 +165,7 @@ def test_stop_words_cross_tokens(text_engine: AsyncEngine) -> None:
 
 
 def test_stop_and_bad_token_ids_and_lengths(text_engine: AsyncEngine) -> None:
-    config = {"max_new_tokens": 30, "ignore_eos": True}
+    config: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
     ids = ask(text_engine, parse(["go"], **config))[0].token_ids
     index = next(i for i in range(4, 30) if ids.index(ids[i]) == i)
     output = ask(text_engine, parse(["go"], stop_token_ids=[ids[index]], **config))[0]
@@ -212,7 +213,7 @@ def test_ignore_eos_goes_past_the_ends_of_a_template(tiny_checkpoint: Callable[[
     """The special tokens that end a template's turns are ends of the model's kind; what a user asks for is not."""
     path = str(tiny_checkpoint("llama"))
     pieces = {"user": "[", "eoh": "]", "assistant": "(", "eoa": ")"}
-    with AsyncEngine(path, backend_config=CPU, chat_template_config=ChatTemplateConfig("mine", **pieces)) as engine:
+    with AsyncEngine(path, backend_config=CPU, chat_template_config=ChatTemplateConfig("mine", **pieces)) as engine:  # type: ignore[arg-type]
         end = engine.tokenizer.token_id("<|im_start|>")
         config: dict[str, Any] = {"max_new_tokens": 8, "logit_bias": {end: 100.0}}
         engine.chat_template.stop_words = ["<|im_start|>"]
@@ -339,7 +340,7 @@ def test_failing_logits_processor_ends_its_request_only(text_engine: AsyncEngine
 
 
 def test_penalties_and_biases_reach_the_sampler(text_engine: AsyncEngine) -> None:
-    config = {"max_new_tokens": 24, "ignore_eos": True}
+    config: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
     free, never, always, varied, odd = ask(
         text_engine,
         parse(
@@ -537,9 +538,9 @@ def test_failing_steps_lose_nothing_between_device_and_host(
     """Steps of several rows fail half-way and are computed again row by row: their copies have been made, once."""
     path, options = str(tiny_checkpoint("llama")), {"device_type": "cpu", "block_size": 4}
     requests = parse([f"{word} " * 6 for word in ("game", "frame", "the", "in")], max_new_tokens=12, ignore_eos=True)
-    with AsyncEngine(path, backend_config=EngineConfig(**options)) as engine:
+    with AsyncEngine(path, backend_config=EngineConfig(**options)) as engine:  # type: ignore[arg-type]
         expected = [output.token_ids for output in ask(engine, requests)]
-    config = EngineConfig(**options, num_gpu_blocks=24, num_cpu_blocks=100, async_scheduling=is_ahead)
+    config = EngineConfig(**options, num_gpu_blocks=24, num_cpu_blocks=100, async_scheduling=is_ahead)  # type: ignore[arg-type]
     with AsyncEngine(path, backend_config=config) as engine:
         runner = loop_of(engine)._runner
         launch, forward, plans, failed = runner.launch, runner.decoder.forward, [], []

@@ -62,7 +62,7 @@ def test_float32_answers_equal_transformers(name: str, tiny_checkpoint: Callable
     path = tiny_checkpoint(name)
     expected = [e.answer for e in run_transformers(path, name, new_tokens=NEW_TOKENS, device="cuda")]
     for options in ({}, {"max_prefill_token_num": 7}):
-        config = EngineConfig(device_type="cuda", dtype="float32", block_size=16, num_gpu_blocks=200, **options)
+        config = EngineConfig(device_type="cuda", dtype="float32", block_size=16, num_gpu_blocks=200, **options)  # type: ignore[arg-type]
         with AsyncEngine(str(path), backend_config=config) as engine:
             for _ in range(2):  # the second time from the cache
                 outputs = ask(engine, make_requests(name))
@@ -125,7 +125,7 @@ def test_graphs_change_no_token(
         requests.append(replace(request, gen_config=config))
     answers = []
     for eager_mode in (False, True):
-        config = EngineConfig(
+        config = EngineConfig(  # type: ignore[assignment]
             device_type="cuda",
             dtype="float32",
             block_size=16,
@@ -135,7 +135,7 @@ def test_graphs_change_no_token(
             async_scheduling=is_ahead,
             eager_mode=eager_mode,
         )
-        with AsyncEngine(str(tiny_checkpoint(name)), backend_config=config) as engine:
+        with AsyncEngine(str(tiny_checkpoint(name)), backend_config=config) as engine:  # type: ignore[arg-type]
             outputs = ask_in_order(engine, requests)
             assert engine.stats().total_preemptions > 0
         answers.append([list(output.token_ids) for output in outputs])

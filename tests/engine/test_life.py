@@ -11,14 +11,15 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asking import ask, collect, loop_of, make_picture, parse
 from PIL import Image
 
-from seesay.config import ConfigError, EngineConfig, GenerationConfig
+from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.engine import AsyncEngine
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.offline.pipeline import Pipeline
 
 CPU = EngineConfig(device_type="cpu", block_size=16)
@@ -100,7 +101,9 @@ def test_a_batch_that_breaks_off_leaves_nothing_behind(
     tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=CPU) as engine:
-        submit, outputs, num_submitted = engine._media_threads.submit, [], 0
+        submit: Any = engine._media_threads.submit
+        outputs: list[Any] = []
+        num_submitted = 0
 
         def submit_two(*arguments: object) -> object:
             nonlocal num_submitted

@@ -61,7 +61,7 @@ def count_shared_bytes(pid: int | str = "self") -> int:
 
 def test_arrays_of_all_sizes_come_back_equal(child: ChildProcess[Any, Any]) -> None:
     draw = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, Any] = {
         "empty": np.zeros((0, 3), np.int64),
         "scalar": np.array(2.5, np.float32),
         "small": draw.integers(0, 9, (3, 5)),

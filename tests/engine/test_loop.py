@@ -172,7 +172,8 @@ def test_a_transient_nan_ends_one_request_and_is_kept_nowhere(
     alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), long, *others)]
     world = make_world(is_ahead=is_ahead, chunk=8, num_blocks=40, num_host_slots=host)
     layers: Any = world.runner.decoder._layers
-    layer, calls = layers[-1], []
+    calls: list[Any] = []
+    layer = layers[-1]
     qkv = layer._qkv
 
     class Spoiled:

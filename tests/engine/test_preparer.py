@@ -37,7 +37,7 @@ def test_a_prompt_begins_with_the_tokenizers_prefix_once(
         for prompt in prompts:
             ids = tokenize(engine, prompt)
             assert ids[: len(prefix)] == prefix, prompt
-            assert ids.count(bos) == len(prefix), "what a user types is text"
+            assert ids.count(bos) == len(prefix), "what a user types is text"  # type: ignore[arg-type]
 
 
 def test_pieces_that_spell_the_prefix(tiny_checkpoint: Callable[[str], Path]) -> None:

@@ -84,8 +84,8 @@ def name_kernel(function: Any) -> str:
     return f"{function.fn.__module__}:{function.fn.__name__}"
 
 
-@triton.jit
-def _add_one_kernel(x_ptr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_one_kernel(x_ptr: Any) -> None:
     tl.store(x_ptr, tl.load(x_ptr) + 1)
 
 

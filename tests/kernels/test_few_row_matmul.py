@@ -53,7 +53,16 @@ def assert_close(ours: torch.Tensor, exact: torch.Tensor) -> None:
         (False, False, None, True),
     ],
 )
-def test_product_with_what_rides_along(num_rows, num_outputs, size, dtype, has_bias, has_norm, activation, adds):
+def test_product_with_what_rides_along(
+    num_rows: int,
+    num_outputs: int,
+    size: int,
+    dtype: torch.dtype,
+    has_bias: bool,
+    has_norm: bool,
+    activation: str | None,
+    adds: bool,
+) -> None:
     from seesay.kernels.few_row_matmul import multiply
 
     if num_rows > 1 and (dtype == torch.float32 or (IS_INTERPRETED and dtype == torch.bfloat16)):
@@ -68,7 +77,7 @@ def test_product_with_what_rides_along(num_rows, num_outputs, size, dtype, has_b
     exact = F.linear(exact, weight.double(), None if bias is None else bias.double())
     if activation is not None:
         gate, up = exact.chunk(2, -1)
-        exact = ACTIVATIONS[activation](gate) * up
+        exact = ACTIVATIONS[activation](gate) * up  # type: ignore[operator]
     wide = random(num_rows, num_outputs + 3, dtype=dtype, seed=4)
     before, target = wide.clone(), wide[:, :num_outputs]
     found = multiply(x, weight, bias, norm=norm, activation=activation, add_to=target if adds else None)
@@ -85,7 +94,9 @@ def test_product_with_what_rides_along(num_rows, num_outputs, size, dtype, has_b
 @pytest.mark.parametrize("num_rows", [1, 3, 32])
 @pytest.mark.parametrize(("num_outputs", "size"), [(7, 3584), (33, 8)])
 @pytest.mark.parametrize(("has_bias", "activation", "adds"), [(True, "silu", False), (False, None, True)])
-def test_weights_in_fp8_with_a_scale_per_output(num_rows, num_outputs, size, has_bias, activation, adds):
+def test_weights_in_fp8_with_a_scale_per_output(
+    num_rows: int, num_outputs: int, size: int, has_bias: bool, activation: str | None, adds: bool
+) -> None:
     from seesay.kernels.few_row_matmul import multiply
 
     dtype = torch.float16 if IS_INTERPRETED else torch.bfloat16
@@ -97,7 +108,7 @@ def test_weights_in_fp8_with_a_scale_per_output(num_rows, num_outputs, size, has
     exact = F.linear(x.double(), weight.double() * scale.double()[:, None], None if bias is None else bias.double())
     if activation is not None:
         gate, up = exact.chunk(2, -1)
-        exact = ACTIVATIONS[activation](gate) * up
+        exact = ACTIVATIONS[activation](gate) * up  # type: ignore[operator]
     target = random(num_rows, num_outputs, dtype=dtype, seed=4)
     if adds:
         exact = exact + target.double()
@@ -108,7 +119,7 @@ def test_weights_in_fp8_with_a_scale_per_output(num_rows, num_outputs, size, has
 @pytest.mark.gpu
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("num_rows", [1, 3])
-def test_products_that_depend_on_each_other_in_a_graph(num_rows):
+def test_products_that_depend_on_each_other_in_a_graph(num_rows: int) -> None:
     """What a kernel reads before the one in front of it has ended must be nothing that that one writes."""
     from seesay.kernels.few_row_matmul import multiply
 

@@ -76,7 +76,7 @@ def make_patches(frames: npt.NDArray[np.uint8], size: tuple[int, int], kind: str
 def expect_patches(
     frames: npt.NDArray[np.uint8], size: tuple[int, int], kind: str, table: torch.Tensor
 ) -> torch.Tensor:
-    resized = torch.from_numpy(resize(frames, size, resample=kind)).permute(0, 3, 1, 2)
+    resized = torch.from_numpy(resize(frames, size, resample=kind)).permute(0, 3, 1, 2)  # type: ignore[arg-type]
     patches, _ = qwen_patchify(resized, patch_size=4, temporal_patch_size=2, merge_size=2)
     values = patches.view(len(patches), 3, -1).long().to(DEVICE)
     return torch.stack([table[channel][values[:, channel]] for channel in range(3)], dim=1).flatten(1)
@@ -112,7 +112,7 @@ def test_weights_give_what_the_cpu_gives(kind: str) -> None:
         taps = make_taps(size, new_size, kind)
         sources = np.minimum(taps.starts + np.arange(len(taps.weights))[:, None], size - 1)
         total = taps.half + (taps.weights[..., None].astype(np.int64) * line[0, 0][sources]).sum(axis=0)
-        expected = resize(line, (1, new_size), resample=kind)[0, 0]
+        expected = resize(line, (1, new_size), resample=kind)[0, 0]  # type: ignore[arg-type]
         assert np.array_equal(np.clip(total >> taps.precision, 0, 255), expected), (size, new_size)
 
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.gpu] if ON_GPU else []
 runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
 
 
-OPTIONS = [
+OPTIONS: list[dict[str, Any]] = [
     {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     for temperature, top_k, top_p, min_p in itertools.product((0.3, 2.0), (0, 5, 100), (1.0, 0.8), (0.0, 0.1))
 ]

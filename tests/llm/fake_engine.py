@@ -208,7 +208,7 @@ class FakeEngine:
             assert not (seq.waits_for_tokens and row.start >= member.num_known), "planned ahead of its token"
             if row.samples:
                 sampled[row.seq_id] = (sample(value),)
-        return sampled
+        return sampled  # type: ignore[return-value]
 
     def pending(self, row: RowState, index: int) -> int | None:
         """The token that the step in flight sampled, if `index` is its place."""

@@ -3,6 +3,8 @@ histories: rows come, leave, are preempted and come back, blocks are used again,
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,7 @@ class World:
         self.random = np.random.default_rng(0)
         self.caches = [torch.randn(NUM_BLOCKS, BLOCK, 2, KV_HEADS, DIM) for _ in range(LAYERS)]
         self.free = list(range(NUM_BLOCKS))
-        self.rows: list[dict] = []
+        self.rows: list[dict[str, Any]] = []
         self.ops = TorchOps()
         self.num_followed = 0
 
@@ -63,7 +65,7 @@ class World:
         if not self.rows:
             return
         layout, plain = self.make_layout(), TorchOps()
-        options = {"windows": frozenset(WINDOWS), "device": torch.device("cpu"), "dtype": torch.float32}
+        options: dict[str, Any] = {"windows": frozenset(WINDOWS), "device": torch.device("cpu"), "dtype": torch.float32}
         plan = self.ops.plan_attention(layout, **options)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(decode_kv_copy, "MAX_KEPT_TOKENS", 0)
@@ -76,7 +78,7 @@ class World:
             pairs = torch.randn(len(last), 2, KV_HEADS, DIM)
             self.ops.write_kv(cache, torch.from_numpy(slots), pairs)
             query = torch.randn(len(last), HEADS, DIM)
-            how = {"scale": 0.4, "window": window, "soft_cap": soft_cap}
+            how: dict[str, Any] = {"scale": 0.4, "window": window, "soft_cap": soft_cap}
             expected = plain.attend(query, cache, plain_plan, **how)
             torch.testing.assert_close(self.ops.attend(query, cache, plan, **how), expected, atol=1e-5, rtol=1e-5)
 
@@ -98,7 +100,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(actions=ACTIONS, soft_cap=st.sampled_from([None, 3.0]))
-def test_copies_never_differ_from_the_cache(actions, soft_cap):
+def test_copies_never_differ_from_the_cache(actions: Any, soft_cap: Any) -> None:
     torch.manual_seed(0)
     world = World()
     world.join(6)
@@ -125,7 +127,7 @@ def test_copies_never_differ_from_the_cache(actions, soft_cap):
         world.step(soft_cap=soft_cap)
 
 
-def test_copies_are_used_while_nothing_changes():
+def test_copies_are_used_while_nothing_changes() -> None:
     world = World()
     world.join(6)
     world.join(3)
@@ -134,7 +136,7 @@ def test_copies_are_used_while_nothing_changes():
     assert world.num_followed >= 9
 
 
-def test_prefills_and_large_batches_drop_the_copies(monkeypatch):
+def test_prefills_and_large_batches_drop_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.join(6)
     world.step()

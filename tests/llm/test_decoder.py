@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made = {}
 
     def get(name: str) -> backbones.Backbone:
@@ -38,7 +39,7 @@ def saved(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", backbones.BACKBONES)
-def test_logits_and_greedy_tokens_equal_transformers(saved, name):
+def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> None:
     backbone = saved(name)
     prompt = backbones.make_prompt(backbone, 41, seed=3)
     driver = backbones.Driver(backbones.load_runner(backbone))
@@ -56,7 +57,7 @@ def test_logits_and_greedy_tokens_equal_transformers(saved, name):
 
 @pytest.mark.parametrize("name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "mistral-window", "qwen2.5-vl"])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
-def test_chunked_and_batched_equal_whole_and_alone(saved, name, block_size):
+def test_chunked_and_batched_equal_whole_and_alone(saved: Any, name: str, block_size: int) -> None:
     backbone = saved(name)
     prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (29, 8, 1, 50)]
     params = [SamplingParams(output_logits="all", max_new_tokens=count) for count in (9, 20, 12, 3)]
@@ -72,7 +73,7 @@ def test_chunked_and_batched_equal_whole_and_alone(saved, name, block_size):
             torch.testing.assert_close(own_logits, expected_logits[0], atol=TOLERANCE, rtol=0)
 
 
-def test_longrope_takes_the_long_factors_for_long_texts(saved):
+def test_longrope_takes_the_long_factors_for_long_texts(saved: Any) -> None:
     backbone = saved("phi3-longrope")
     prompt = backbones.make_prompt(backbone, 90, seed=5)
     _, [logits] = backbones.Driver(backbones.load_runner(backbone), chunk=7).generate([prompt], [ALL_LOGITS])
@@ -82,7 +83,7 @@ def test_longrope_takes_the_long_factors_for_long_texts(saved):
     assert (short - expected[:40]).abs().max() > 0.1
 
 
-def test_long_and_short_texts_share_a_batch(saved):
+def test_long_and_short_texts_share_a_batch(saved: Any) -> None:
     backbone = saved("phi3-longrope")
     prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (90, 20)]
     _, logits = backbones.Driver(backbones.load_runner(backbone)).generate(prompts, [ALL_LOGITS] * 2)
@@ -90,7 +91,7 @@ def test_long_and_short_texts_share_a_batch(saved):
         torch.testing.assert_close(own, backbone.logits(prompt.token_ids, prompt.positions), atol=TOLERANCE, rtol=0)
 
 
-def test_dynamic_rope_is_stretched_for_long_sessions(saved):
+def test_dynamic_rope_is_stretched_for_long_sessions(saved: Any) -> None:
     config = saved("llama-dynamic-rope").text_config
     assert DecoderConfig.from_hf(config, session_len=256).rotary.long_inv_freq is None
     rotary = DecoderConfig.from_hf(config, session_len=512).rotary
@@ -113,14 +114,14 @@ def test_dynamic_rope_is_stretched_for_long_sessions(saved):
         ({"layer_types": ["sliding_attention"] * 3}, "sliding_window"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(saved, changes, word):
+def test_what_is_not_supported_is_refused_by_name(saved: Any, changes: dict[str, Any], word: str) -> None:
     config = copy.deepcopy(saved("llama").text_config)
     config.__dict__.update(changes)
     with pytest.raises(CheckpointError, match=word):
         DecoderConfig.from_hf(config)
 
 
-def change_tensors(backbone: backbones.Backbone, folder: Path, change) -> backbones.Backbone:
+def change_tensors(backbone: backbones.Backbone, folder: Path, change: Any) -> backbones.Backbone:
     tensors = load_file(backbone.path / "model.safetensors")
     change(tensors)
     save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "model.safetensors")
@@ -138,13 +139,13 @@ def change_tensors(backbone: backbones.Backbone, folder: Path, change) -> backbo
         (lambda t: t.update({"norm.weight": torch.ones(60)}), "are both 'norm.weight'"),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(saved, tmp_path, change, word):
+def test_tensors_that_do_not_fit_are_named(saved: Any, tmp_path: Path, change: Any, word: str) -> None:
     with pytest.raises(CheckpointError, match=word):
         backbones.load_runner(change_tensors(saved("llama"), tmp_path, change))
 
 
-def test_what_old_checkpoints_carry_along_is_no_error(saved, tmp_path):
-    def change(tensors):
+def test_what_old_checkpoints_carry_along_is_no_error(saved: Any, tmp_path: Path) -> None:
+    def change(tensors: Any) -> None:
         tensors["lm_head.weight"] = torch.zeros(160, 60)
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(5)
 
@@ -155,10 +156,10 @@ def test_what_old_checkpoints_carry_along_is_no_error(saved, tmp_path):
     torch.testing.assert_close(logits, tied.logits(prompt.token_ids, prompt.positions), atol=TOLERANCE, rtol=0)
 
 
-def test_both_layouts_of_a_multimodal_checkpoint_load(saved, tmp_path):
+def test_both_layouts_of_a_multimodal_checkpoint_load(saved: Any, tmp_path: Path) -> None:
     backbone = saved("qwen2.5-vl")
 
-    def to_hub_names(tensors):
+    def to_hub_names(tensors: Any) -> None:
         for name in list(tensors):
             tensors[name.replace("model.language_model.", "model.")] = tensors.pop(name)
 
@@ -169,7 +170,7 @@ def test_both_layouts_of_a_multimodal_checkpoint_load(saved, tmp_path):
     torch.testing.assert_close(logits, backbone.logits(prompt.token_ids, prompt.positions), atol=TOLERANCE, rtol=0)
 
 
-def test_overrides_reach_the_decoder(saved):
+def test_overrides_reach_the_decoder(saved: Any) -> None:
     backbone = saved("llama")
     checkpoint = Checkpoint.load(backbone.path, {"rope_parameters": {"rope_theta": 500.0}})
     assert json.loads((backbone.path / "config.json").read_text())["rope_parameters"]["rope_theta"] == 10000.0
@@ -179,7 +180,7 @@ def test_overrides_reach_the_decoder(saved):
 
 @pytest.mark.parametrize("name", ["qwen2-some-windows", "phi3-longrope", "qwen2.5-vl"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_steps_filled_up_give_the_same(saved, name, device):
+def test_steps_filled_up_give_the_same(saved: Any, name: str, device: str) -> None:
     backbone = saved(name)
     prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (41, 9, 70, 1)]
     for params in (SamplingParams(max_new_tokens=9), SamplingParams(output_logits="all", max_new_tokens=9)):
@@ -194,7 +195,9 @@ def test_steps_filled_up_give_the_same(saved, name, device):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2-some-windows"])
-def test_warming_up_tries_all_sizes_of_products_that_steps_have(saved, name, monkeypatch):
+def test_warming_up_tries_all_sizes_of_products_that_steps_have(
+    saved: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backbone, seen = saved(name), set()
     multiply = Linear.__call__
 
@@ -216,7 +219,9 @@ def test_warming_up_tries_all_sizes_of_products_that_steps_have(saved, name, mon
 @pytest.mark.parametrize("name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "phi3"])
 @pytest.mark.parametrize("wanted", [[8], [8, 12], [3, 0, 12], []])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_wanted_tokens_alone_are_as_among_all(saved, name, wanted, device):
+def test_wanted_tokens_alone_are_as_among_all(
+    saved: Any, name: str, wanted: list[int] | list[Any], device: str
+) -> None:
     decoder = backbones.load_runner(saved(name), device=device).decoder
     lens = np.array([9, 4])
     numbers = torch.arange(lens.sum(), device=device)
@@ -251,7 +256,7 @@ def test_wanted_tokens_alone_are_as_among_all(saved, name, wanted, device):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize("name", backbones.BACKBONES)
-def test_logits_on_a_gpu_equal_those_on_the_cpu(saved, name):
+def test_logits_on_a_gpu_equal_those_on_the_cpu(saved: Any, name: Any) -> None:
     backbone = saved(name)
     prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (41, 9)]
     params = [SamplingParams(output_logits="all", max_new_tokens=6)] * 2

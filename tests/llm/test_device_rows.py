@@ -29,7 +29,7 @@ class Device:
         self.rows = DeviceRows(num_slots=NUM_SLOTS, max_blocks=8, scratch_block=SCRATCH, device=CPU)
         self.sent: list[tuple[int, int]] = []  # words and blocks
         self.fails = False
-        upload = device_rows.upload
+        upload = device_rows.upload  # type: ignore[attr-defined]
 
         def watch(arrays: Any, device: torch.device) -> list[torch.Tensor]:
             if self.fails:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,16 +46,16 @@ def test_layers_without_a_kernel_compute_the_same(
 ) -> None:
     from seesay.kernels.few_row_matmul import multiply
 
-    make, used = linear_module.make_product, set()
+    make, used = linear_module.make_product, set()  # type: ignore[attr-defined]
 
-    def make_with_kernel(weight: torch.Tensor, bias: torch.Tensor | None):
+    def make_with_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         shape = tuple(weight.shape)
 
-        def fused(x: torch.Tensor, **options):
+        def fused(x: torch.Tensor, **options: Any) -> Any:
             used.add(shape)
             return multiply(x, weight, bias, **options)
 
-        limit = max_rows.get(shape, 0)
+        limit = max_rows.get(shape, 0)  # type: ignore[arg-type]
         return replace(make(weight, bias), fused=partial(fused) if limit else None, max_fused_rows=limit)
 
     backbone = backbones.make_backbone("llama", tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,22 +22,22 @@ HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 8, 4
 
 
 @pytest.fixture(params=DEVICES)
-def device(request):
+def device(request: pytest.FixtureRequest) -> Any:
     torch.manual_seed(0)
     return torch.device(request.param)
 
 
-def test_each_decoder_has_operations_of_its_own(device):
+def test_each_decoder_has_operations_of_its_own(device: Any) -> None:
     assert pick_ops(device) is not pick_ops(device)
 
 
-def test_rms_norm_and_its_sum(device):
+def test_rms_norm_and_its_sum(device: Any) -> None:
     ops = pick_ops(device)
     x, residual = torch.randn(5, 12, device=device), torch.randn(5, 12, device=device)
     weight = torch.randn(12, device=device)
     expected_sum = x + residual
 
-    def norm(v):
+    def norm(v: Any) -> Any:
         return v / (v.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
 
     torch.testing.assert_close(ops.rms_norm(x, weight, 1e-5), norm(x))
@@ -46,7 +47,7 @@ def test_rms_norm_and_its_sum(device):
 
 @pytest.mark.parametrize("rotated", [DIM, 4])
 @pytest.mark.parametrize("is_normed", [False, True])
-def test_rotate_turns_pairs_and_writes_keys_and_values(device, rotated, is_normed):
+def test_rotate_turns_pairs_and_writes_keys_and_values(device: Any, rotated: Any, is_normed: bool) -> None:
     qkv = torch.randn(5, 3 + 2 * KV_HEADS, DIM, device=device)
     cache = torch.zeros(3, BLOCK, 2, KV_HEADS, DIM, device=device)
     slots = torch.tensor([9, 2, 11, 0, 4], device=device)
@@ -71,7 +72,7 @@ def test_rotate_turns_pairs_and_writes_keys_and_values(device, rotated, is_norme
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_tokens_whose_keys_or_values_are_not_finite_are_marked(device, value):
+def test_tokens_whose_keys_or_values_are_not_finite_are_marked(device: Any, value: Any) -> None:
     qkv = torch.randn(6, 3 + 2 * KV_HEADS, DIM, device=device)
     qkv[0, 0, 0] = value  # a query is nobody's fault
     qkv[1, 3, DIM - 1] = value
@@ -92,19 +93,19 @@ def test_tokens_whose_keys_or_values_are_not_finite_are_marked(device, value):
         ("gelu_tanh", lambda x: 0.5 * x * (1 + math.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))),
     ],
 )
-def test_activation_times_the_other_half(device, activation, formula):
+def test_activation_times_the_other_half(device: Any, activation: str, formula: Any) -> None:
     x = torch.randn(3, 10, device=device) * 3
     expected = [[formula(gate) * up for gate, up in zip(row[:5], row[5:], strict=True)] for row in x.tolist()]
-    torch.testing.assert_close(pick_ops(device).act_and_mul(x, activation), torch.tensor(expected, device=device))
+    torch.testing.assert_close(pick_ops(device).act_and_mul(x, activation), torch.tensor(expected, device=device))  # type: ignore[arg-type]
 
 
-def test_splice_writes_rows(device):
+def test_splice_writes_rows(device: Any) -> None:
     hidden, rows = torch.zeros(6, 3, device=device), torch.tensor([4, 1], device=device)
     pick_ops(device).splice(hidden, rows, torch.arange(6.0, device=device).view(2, 3))
     assert hidden[4].tolist() == [0, 1, 2] and hidden[1].tolist() == [3, 4, 5] and hidden.count_nonzero() == 5
 
 
-def attend_plainly(query, keys, values, *, scale, window, soft_cap):
+def attend_plainly(query: Any, keys: Any, values: Any, *, scale: Any, window: Any, soft_cap: Any) -> Any:
     """One row: query [n, H, D] over keys and values [L, G, D]; its tokens are the last n of L."""
     n, length = len(query), len(keys)
     output = torch.empty_like(query)
@@ -120,7 +121,7 @@ def attend_plainly(query, keys, values, *, scale, window, soft_cap):
     return output
 
 
-def run_attention(device, rows, *, window, soft_cap, poison=False):
+def run_attention(device: Any, rows: Any, *, window: Any, soft_cap: Any, poison: Any = False) -> Any:
     """`rows` are (new tokens, all tokens). Returns ours and the plain one's."""
     ops = pick_ops(device)
     rows = sorted(rows, key=lambda row: row[0] > 1)
@@ -167,13 +168,15 @@ ROWS = {
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("window", [None, 1, 6, 100])
 @pytest.mark.parametrize("soft_cap", [None, 2.0])
-def test_attention_is_the_plain_formula(device, rows, window, soft_cap):
+def test_attention_is_the_plain_formula(device: Any, rows: Any, window: int | None, soft_cap: float | None) -> None:
     ours, expected = run_attention(device, rows, window=window, soft_cap=soft_cap)
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("window", [None, 6])
-def test_attention_in_small_groups_and_pieces_is_the_same(device, monkeypatch, window):
+def test_attention_in_small_groups_and_pieces_is_the_same(
+    device: Any, monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
     monkeypatch.setattr(torch_ops, "MAX_GATHER_TOKENS", 20)
     monkeypatch.setattr(torch_ops, "MAX_MASK_ELEMENTS", 50)
     monkeypatch.setattr(torch_ops, "MAX_KEPT_MASK_ELEMENTS", 0)
@@ -181,7 +184,7 @@ def test_attention_in_small_groups_and_pieces_is_the_same(device, monkeypatch, w
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_what_others_left_in_the_cache_is_never_read(device):
+def test_what_others_left_in_the_cache_is_never_read(device: Any) -> None:
     ours, expected = run_attention(device, ROWS["mixed"], window=None, soft_cap=None, poison=True)
     assert math.isfinite(ours.sum().item())
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)

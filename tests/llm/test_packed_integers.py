@@ -39,7 +39,9 @@ def load(path: Path) -> Any:
 
 @pytest.mark.parametrize("form", PACKED_FORMS)
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3"])
-def test_logits_are_those_of_the_weights_multiplied_out(saved, tmp_path: Path, name: str, form: str) -> None:
+def test_logits_are_those_of_the_weights_multiplied_out(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, form: str
+) -> None:
     source = saved(name)
     quantized, plain = write_quantized(source.path, tmp_path, PACKED_FORMS[form])
     reference = backbones.Backbone(model=type(source.model).from_pretrained(plain).eval(), path=plain)
@@ -91,14 +93,20 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Te
         ),
     ],
 )
-def test_tensors_that_make_no_sense_are_named(saved, tmp_path: Path, form: str, edit: Callable, message: str) -> None:
+def test_tensors_that_make_no_sense_are_named(
+    saved: Callable[[str], backbones.Backbone],
+    tmp_path: Path,
+    form: str,
+    edit: Callable,
+    message: str,  # type: ignore[type-arg]
+) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, PACKED_FORMS[form])
     edit_tensors(quantized, edit)
     with pytest.raises(CheckpointError, match=re.escape(message)):
         load(quantized)
 
 
-def test_group_sizes_and_bits_that_lie_are_found(saved, tmp_path: Path) -> None:
+def test_group_sizes_and_bits_that_lie_are_found(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, PACKED_FORMS["gptq, symmetric"])
     config = dict(PACKED_FORMS["gptq, symmetric"].config)
     for changes in ({"group_size": 16}, {"bits": 8}, {"group_size": -1}):
@@ -107,7 +115,7 @@ def test_group_sizes_and_bits_that_lie_are_found(saved, tmp_path: Path) -> None:
             load(quantized)
 
 
-def test_layers_that_are_stored_plain_are_taken_so(saved, tmp_path: Path) -> None:
+def test_layers_that_are_stored_plain_are_taken_so(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     """GPTQ has no list of what it left alone."""
     source = saved("llama")
     form = PACKED_FORMS["gptq, symmetric"]

@@ -46,7 +46,9 @@ def logits_of(backbone: backbones.Backbone, prompt: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "qwen2.5-vl"])
-def test_logits_are_those_of_the_weights_multiplied_out(saved, tmp_path: Path, name: str, form: str) -> None:
+def test_logits_are_those_of_the_weights_multiplied_out(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, form: str
+) -> None:
     source = saved(name)
     quantized, plain = write_quantized(source.path, tmp_path, FORMS[form])
     reference = backbones.Backbone(model=type(source.model).from_pretrained(plain).eval(), path=plain)
@@ -59,7 +61,9 @@ def test_logits_are_those_of_the_weights_multiplied_out(saved, tmp_path: Path, n
 
 
 @pytest.mark.parametrize("name", ["llama", "phi3", "qwen2.5-vl"])
-def test_quantizing_in_flight_takes_a_scale_per_output(saved, tmp_path: Path, name: str) -> None:
+def test_quantizing_in_flight_takes_a_scale_per_output(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str
+) -> None:
     source = saved(name)
     tensors = load_file(source.path / "model.safetensors")
     _, plain = write_quantized(source.path, tmp_path, FORMS[FORM])
@@ -82,7 +86,9 @@ def test_quantizing_in_flight_takes_a_scale_per_output(saved, tmp_path: Path, na
     assert set(methods.values()) == {"fp8 in flight"}
 
 
-def test_what_is_quantized_already_is_not_quantized_again(saved, tmp_path: Path) -> None:
+def test_what_is_quantized_already_is_not_quantized_again(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path
+) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
     with pytest.raises(ConfigError, match=r"quantization='fp8': .* is quantized already: leave it out"):
         Checkpoint.load(quantized, quantization="fp8")
@@ -122,30 +128,37 @@ WEIGHT, SCALE = f"{PROJECTION}.weight", f"{PROJECTION}.weight_scale"
         ),
     ],
 )
-def test_tensors_that_make_no_sense_are_named(saved, tmp_path: Path, edit: Callable, message: str) -> None:
+def test_tensors_that_make_no_sense_are_named(
+    saved: Callable[[str], backbones.Backbone],
+    tmp_path: Path,
+    edit: Callable,  # type: ignore[type-arg]
+    message: str,
+) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
     edit_tensors(quantized, edit)
     with pytest.raises(CheckpointError, match=re.escape(message)):
         backbones.load_runner(backbones.Backbone(model=None, path=quantized))
 
 
-def test_block_sizes_that_lie_are_found(saved, tmp_path: Path) -> None:
+def test_block_sizes_that_lie_are_found(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS["fp8, small blocks"])
     set_config(quantized, quantization_config=dict(FORMS["fp8, blocks of 128"].config))
     with pytest.raises(CheckpointError, match=r"_proj.weight_scale_inv' has shape .* the config says \[1, 1\]"):
         backbones.load_runner(backbones.Backbone(model=None, path=quantized))
 
 
-def test_a_fused_layer_is_quantized_whole_or_not_at_all(saved, tmp_path: Path) -> None:
+def test_a_fused_layer_is_quantized_whole_or_not_at_all(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path
+) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
-    config = FORMS[FORM].config | {"ignore": ["lm_head", "model.layers.0.self_attn.k_proj"]}
+    config = dict(FORMS[FORM].config) | {"ignore": ["lm_head", "model.layers.0.self_attn.k_proj"]}
     set_config(quantized, quantization_config=config)
     message = "'layers.0.self_attn.q_proj' is quantized and 'layers.0.self_attn.k_proj' is not, but they are computed"
     with pytest.raises(CheckpointError, match=message):
         backbones.load_runner(backbones.Backbone(model=None, path=quantized))
 
 
-def test_layers_of_one_model_have_their_own_methods(saved, tmp_path: Path) -> None:
+def test_layers_of_one_model_have_their_own_methods(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     source = saved("llama")
     quantized, plain = write_quantized(source.path, tmp_path, FORMS[FORM])
     exact = load_file(plain / "model.safetensors")
@@ -157,7 +170,7 @@ def test_layers_of_one_model_have_their_own_methods(saved, tmp_path: Path) -> No
                 tensors.pop(f"{name}_scale", None)
 
     edit_tensors(quantized, restore)
-    config = FORMS[FORM].config | {"ignore": ["lm_head", "model.layers.1", r"re:.*\.o_proj$"]}
+    config = dict(FORMS[FORM].config) | {"ignore": ["lm_head", "model.layers.1", r"re:.*\.o_proj$"]}
     set_config(quantized, quantization_config=config)
     checkpoint = Checkpoint.load(quantized)
     decoder = Decoder.load(

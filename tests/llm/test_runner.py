@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +23,12 @@ HIDDEN = 60
 
 
 @pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return backbones.make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
 
 
 @pytest.fixture
-def runner(backbone):
+def runner(backbone: Any) -> Any:
     return backbones.load_runner(backbone)
 
 
@@ -54,16 +55,16 @@ def make_embeddings(prompt: MultimodalInput) -> dict[bytes, torch.Tensor]:
     return {item.hash: torch.randn(len(item.slots), HIDDEN, generator=generator) for item in prompt.items}
 
 
-def spliced_logits(backbone, prompt, embeddings) -> torch.Tensor:
+def spliced_logits(backbone: Any, prompt: Any, embeddings: Any) -> torch.Tensor:
     with torch.inference_mode():
         hidden = backbone.model.get_input_embeddings()(torch.tensor(prompt.token_ids))
         for item in prompt.items:
             hidden[torch.tensor(item.slots)] = embeddings[item.hash]
-        return backbone.model(inputs_embeds=hidden[None], use_cache=False).logits[0]
+        return backbone.model(inputs_embeds=hidden[None], use_cache=False).logits[0]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
-def test_embeddings_are_spliced_by_offset(backbone, runner, chunk):
+def test_embeddings_are_spliced_by_offset(backbone: Any, runner: Any, chunk: int) -> None:
     prompts = [make_media_prompt(30, [(0, 5), (9, 10), (12, 29)]), make_media_prompt(12, [(3, 7)], seed=1)]
     embeddings = make_embeddings(prompts[0]) | make_embeddings(prompts[1])
     params = [SamplingParams(output_logits="all", max_new_tokens=1)] * 2
@@ -77,7 +78,7 @@ def whole_row(sequence: Sequence) -> Row:
     return Row(seq_id=sequence.seq_id, start=0, num_tokens=sequence.num_tokens, samples=True)
 
 
-def begin(runner, *sequences: Sequence) -> StepPlan:
+def begin(runner: Any, *sequences: Sequence) -> StepPlan:
     """Let the runner know sequences, each with blocks of its own. Returns the plan that computes them whole."""
     tables, first = {}, 0
     for sequence in sequences:
@@ -87,7 +88,7 @@ def begin(runner, *sequences: Sequence) -> StepPlan:
 
 
 @pytest.mark.parametrize("wrong", ["missing", "too few", "too many", "wrong width"])
-def test_an_embedding_that_does_not_fit_is_found_before_the_launch(backbone, runner, wrong):
+def test_an_embedding_that_does_not_fit_is_found_before_the_launch(backbone: Any, runner: Any, wrong: str) -> None:
     bad = Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams())
     good = Sequence(2, make_media_prompt(9, [(1, 4)], seed=2), SamplingParams(output_logits="all"))
     embeddings = make_embeddings(make_media_prompt(9, [(1, 4)], seed=2))
@@ -104,19 +105,19 @@ def test_an_embedding_that_does_not_fit_is_found_before_the_launch(backbone, run
     torch.testing.assert_close(row.logits.values, expected, atol=1e-4, rtol=0)
 
 
-def test_a_row_behind_its_pictures_needs_no_embedding(runner):
+def test_a_row_behind_its_pictures_needs_no_embedding(runner: Any) -> None:
     plan = begin(runner, Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams()))
     behind, across = (StepPlan(rows=(Row(1, start, 12 - start, True),)) for start in (7, 6))
     assert not runner.find_impossible(behind, {})
     assert set(runner.find_impossible(across, {})) == set(runner.find_impossible(plan, {})) == {1}
 
 
-def test_a_plan_without_rows_computes_nothing(runner):
+def test_a_plan_without_rows_computes_nothing(runner: Any) -> None:
     result = runner.run(StepPlan(), {})
     assert not (result.token_ids or result.rows or result.errors)
 
 
-def test_a_nan_stays_with_its_sequence_even_when_its_blocks_are_reused(backbone, runner):
+def test_a_nan_stays_with_its_sequence_even_when_its_blocks_are_reused(backbone: Any, runner: Any) -> None:
     prompt = make_media_prompt(10, [(3, 7)])
     poison = {prompt.items[0].hash: torch.full((3, HIDDEN), float("nan"))}
     healthy = backbones.make_prompt(backbone, 10, seed=1)
@@ -135,7 +136,7 @@ def test_a_nan_stays_with_its_sequence_even_when_its_blocks_are_reused(backbone,
     assert again.generated_ids.tolist() == alone
 
 
-def test_blocks_loaded_from_the_host_are_read_and_not_what_was_there(backbone):
+def test_blocks_loaded_from_the_host_are_read_and_not_what_was_there(backbone: Any) -> None:
     """A row has the blocks of the row before it and is one token longer, but a load has filled the first block anew."""
     kept = []
     for is_loaded in (False, True):
@@ -147,7 +148,7 @@ def test_blocks_loaded_from_the_host_are_read_and_not_what_was_there(backbone):
         tables = {first: (0,), second: (0, 1), elsewhere: (5,), inside: (0,), above: (0,)}
         backbones.begin(runner, tables)
 
-        def row(sequence, start, stop):
+        def row(sequence: Any, start: Any, stop: Any) -> Any:
             return Row(seq_id=sequence.seq_id, start=start, num_tokens=stop - start, samples=False)
 
         runner.run(StepPlan(rows=(row(first, 0, 4),)), {})
@@ -157,7 +158,7 @@ def test_blocks_loaded_from_the_host_are_read_and_not_what_was_there(backbone):
             runner.run(StepPlan(rows=(row(above, 3, 4),)), {})
         loads = (BlockCopy(0, 0),) if is_loaded else ()
         result = runner.run(StepPlan(rows=(row(second, 4, 5),), loads=loads), {})
-        kept.append(result.rows[0].logits.values)
+        kept.append(result.rows[0].logits.values)  # type: ignore[union-attr]
     torch.testing.assert_close(kept[0], kept[1], atol=1e-4, rtol=0)
 
 
@@ -168,7 +169,7 @@ def allow(*token_ids: int) -> np.ndarray:
     return mask.view(np.int32)
 
 
-def test_a_mask_that_is_made_after_the_launch_restricts_its_row(backbone, runner):
+def test_a_mask_that_is_made_after_the_launch_restricts_its_row(backbone: Any, runner: Any) -> None:
     """The masked row's token is what the next step begins with, on the device."""
     prompt = backbones.make_prompt(backbone, 9, seed=1)
     masked, free = Sequence(1, prompt, SamplingParams()), Sequence(2, prompt, SamplingParams())
@@ -190,7 +191,7 @@ def test_a_mask_that_is_made_after_the_launch_restricts_its_row(backbone, runner
     assert runner.rows[1].token_ids[-2] == second
 
 
-def test_steps_are_sampled_once_and_in_turn(backbone, runner):
+def test_steps_are_sampled_once_and_in_turn(backbone: Any, runner: Any) -> None:
     sequence = Sequence(1, backbones.make_prompt(backbone, 6, seed=1), SamplingParams())
     plan = begin(runner, sequence)
     launched = runner.launch(plan, {})
@@ -203,7 +204,7 @@ def test_steps_are_sampled_once_and_in_turn(backbone, runner):
     assert runner.rows[1].num_known == 7
 
 
-def test_a_step_that_was_not_sampled_is_lost_with_the_next_plan(runner):
+def test_a_step_that_was_not_sampled_is_lost_with_the_next_plan(runner: Any) -> None:
     """Its slots may have other sequences by then."""
     launched = runner.launch(begin(runner, Sequence(1, make_media_prompt(6, []), SamplingParams())), {})
     runner.apply(StepPlan(ended_ids=(1,)))
@@ -211,7 +212,7 @@ def test_a_step_that_was_not_sampled_is_lost_with_the_next_plan(runner):
         runner.sample(launched)
 
 
-def test_a_mask_of_another_vocabulary_is_refused(backbone, runner):
+def test_a_mask_of_another_vocabulary_is_refused(backbone: Any, runner: Any) -> None:
     launched = runner.launch(
         begin(runner, Sequence(1, backbones.make_prompt(backbone, 6, seed=1), SamplingParams())), {}
     )
@@ -219,7 +220,7 @@ def test_a_mask_of_another_vocabulary_is_refused(backbone, runner):
         runner.sample(launched, TokenMasks(seq_ids=(1,), bits=np.zeros((1, 4), np.int32)))
 
 
-def test_logits_and_hidden_states_come_for_the_positions_asked(backbone, runner):
+def test_logits_and_hidden_states_come_for_the_positions_asked(backbone: Any, runner: Any) -> None:
     prompt = backbones.make_prompt(backbone, 9, seed=1)
     everything = Sequence(1, prompt, SamplingParams(output_logits="all", output_last_hidden_state="generation"))
     answers = Sequence(2, prompt, SamplingParams(output_logits="generation", output_last_hidden_state="all"))
@@ -240,11 +241,11 @@ def test_logits_and_hidden_states_come_for_the_positions_asked(backbone, runner)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 5, 100])
-def test_prompt_logprobs_come_piece_by_piece(backbone, runner, chunk):
+def test_prompt_logprobs_come_piece_by_piece(backbone: Any, runner: Any, chunk: int) -> None:
     prompt = backbones.make_prompt(backbone, 14, seed=1)
     sequence = Sequence(1, prompt, SamplingParams(prompt_logprobs=True))
     backbones.begin(runner, {sequence: (5, 1, 7, 2)})
-    found = {}
+    found: dict[Any, Any] = {}
     for start in range(0, 14, chunk):
         count = min(chunk, 14 - start)
         row = Row(seq_id=1, start=start, num_tokens=count, samples=start + count == 14)
@@ -256,26 +257,26 @@ def test_prompt_logprobs_come_piece_by_piece(backbone, runner, chunk):
     assert found == {p: pytest.approx(expected[p - 1, prompt.token_ids[p]].item(), abs=1e-4) for p in range(1, 14)}
 
 
-def test_rows_that_do_not_sample_give_no_token(backbone, runner):
+def test_rows_that_do_not_sample_give_no_token(backbone: Any, runner: Any) -> None:
     sequence = Sequence(1, backbones.make_prompt(backbone, 9, seed=1), SamplingParams())
     [row] = begin(runner, sequence).rows
     result = runner.run(StepPlan(rows=(row._replace(num_tokens=6, samples=False),)), {})
     assert result.token_ids == {} and result.rows == () and result.errors == {}
 
 
-def test_cache_size_follows_memory_and_limits(backbone):
+def test_cache_size_follows_memory_and_limits(backbone: Any) -> None:
     config = DecoderConfig.from_hf(backbone.text_config)
     block_bytes = bytes_per_block(config, block_size=16, dtype=torch.float16)
     assert block_bytes == 3 * 16 * 2 * 2 * 10 * 2
     memory = Memory(free_bytes=1000, total_bytes=2000)
-    common = {"memory": memory, "share": 0.5, "block_bytes": 10}
+    common: dict[str, Any] = {"memory": memory, "share": 0.5, "block_bytes": 10}
     assert plan_num_blocks(**common, reserved_bytes=200, num_blocks_of_full_batch=3, is_cpu=False) == 40
     assert plan_num_blocks(**common, reserved_bytes=200, num_blocks_of_full_batch=99, is_cpu=True) == 10
     assert plan_num_blocks(**common, reserved_bytes=200, num_blocks_of_full_batch=3, is_cpu=True) == 3
     assert plan_num_blocks(**common, reserved_bytes=5000, num_blocks_of_full_batch=3, is_cpu=False) == 1
 
 
-def test_allocated_cache_is_as_asked(backbone):
+def test_allocated_cache_is_as_asked(backbone: Any) -> None:
     runner = backbones.load_runner(backbone, num_blocks=7)
     assert runner.num_blocks == 7
     assert runner.limits.session_len == 28, "lowered to what the cache holds"
@@ -287,7 +288,7 @@ def test_allocated_cache_is_as_asked(backbone):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_profile_measures_what_a_step_needs(backbone):
+def test_profile_measures_what_a_step_needs(backbone: Any) -> None:
     runner = backbones.load_runner(backbone, device="cuda")
     runner.limits = replace(runner.limits, max_step_tokens=4096, max_batch_size=8, session_len=8192)
     peak = runner.profile()

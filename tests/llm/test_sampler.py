@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,13 @@ VOCAB = 50
 
 
 def make_row(
-    token_ids=(1, 2, 3), num_generated: int = 1, *, seed: int = 0, mask=None, processors=(), **options
+    token_ids: Any = (1, 2, 3),
+    num_generated: int = 1,
+    *,
+    seed: int = 0,
+    mask: Any = None,
+    processors: Any = (),
+    **options: Any,
 ) -> SamplingRow:
     options.setdefault("greedy", False)
     params, known = SamplingParams(**options), np.array(token_ids, dtype=np.int64)
@@ -50,10 +58,10 @@ def expected_distribution(logits: torch.Tensor, params: SamplingParams) -> torch
         scores = hf.TopPLogitsWarper(params.top_p)(ids, scores)
     if params.min_p:
         scores = hf.MinPLogitsWarper(params.min_p)(ids, scores)
-    return scores[0].softmax(-1)
+    return scores[0].softmax(-1)  # type: ignore[no-any-return]
 
 
-FILTERS = [
+FILTERS: list[dict[str, Any]] = [
     {"temperature": 1.0},
     {"temperature": 0.7},
     {"temperature": 2.0, "min_p": 0.1},
@@ -67,7 +75,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_distribution_equals_transformers(filters):
+def test_distribution_equals_transformers(filters: dict[str, Any]) -> None:
     """Evenly spread points through the inverse of the cumulative distribution count out each probability."""
     params = SamplingParams(greedy=False, **filters)
     logits = make_logits(1, seed=len(str(filters)))
@@ -82,7 +90,7 @@ def test_distribution_equals_transformers(filters):
     assert set(ids.tolist()) <= set(expected.nonzero()[:, 0].tolist())
 
 
-def test_rows_of_which_nothing_is_asked_need_not_be_named():
+def test_rows_of_which_nothing_is_asked_need_not_be_named() -> None:
     logits = make_logits(5)
     rows = [make_row(greedy=True), make_row(seed=3), make_row(greedy=True), make_row(greedy=True, bad_token_ids=(4,))]
     named = {i: rows[i] for i in (1, 3)}
@@ -90,7 +98,7 @@ def test_rows_of_which_nothing_is_asked_need_not_be_named():
     assert choose_tokens(logits, {}).collect() == sample(logits, [make_row(greedy=True)] * 5)
 
 
-def test_rows_of_all_kinds_share_a_batch():
+def test_rows_of_all_kinds_share_a_batch() -> None:
     """Each row's draw is what it is alone: it depends on its seed, its step and its own options only."""
     rows = [make_row(seed=i * 7, token_ids=range(i + 1), **FILTERS[i]) for i in range(len(FILTERS))]
     rows.append(make_row(greedy=True))
@@ -102,14 +110,14 @@ def test_rows_of_all_kinds_share_a_batch():
             assert alone.token_id == together[index]
 
 
-def test_a_seed_repeats_and_steps_differ():
+def test_a_seed_repeats_and_steps_differ() -> None:
     logits = torch.zeros(1, VOCAB)
     draws = [[sample(logits, [make_row(range(n + 1), seed=5)])[0].token_id for n in range(40)] for _ in range(2)]
     assert draws[0] == draws[1]
     assert len(set(draws[0])) > 15
 
 
-def test_uniform_numbers_are_uniform():
+def test_uniform_numbers_are_uniform() -> None:
     same, each = np.full(50_000, 3, dtype=np.uint64), np.arange(50_000, dtype=np.uint64)
     numbers, other = make_uniform(same, each), make_uniform(each, same)
     for sample in (numbers, other):
@@ -119,13 +127,13 @@ def test_uniform_numbers_are_uniform():
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.02
 
 
-def test_greedy_is_the_first_of_the_best():
+def test_greedy_is_the_first_of_the_best() -> None:
     logits = make_logits(3)
     rows = [make_row(greedy=True) for i in range(3)]
     assert [s.token_id for s in sample(logits, rows)] == logits.argmax(-1).tolist()
 
 
-def test_repetition_penalty_equals_transformers():
+def test_repetition_penalty_equals_transformers() -> None:
     logits = make_logits(2)
     token_ids = [4, 4, 9, 30, 31]
     rows = [make_row(token_ids, greedy=True, repetition_penalty=3.0), make_row(greedy=True)]
@@ -157,12 +165,12 @@ SHIFTS = [
 ]
 
 
-def test_penalties_and_biases_equal_the_plain_formula():
+def test_penalties_and_biases_equal_the_plain_formula() -> None:
     """Rows of all kinds in one batch: the whole shifted distribution, seen through a processor, and the choice."""
     seen: dict[int, torch.Tensor] = {}
 
-    def watch(key):
-        def keep(token_ids, logits):
+    def watch(key: Any) -> Any:
+        def keep(token_ids: Any, logits: Any) -> Any:
             seen[key] = logits.clone()
             return logits
 
@@ -172,7 +180,7 @@ def test_penalties_and_biases_equal_the_plain_formula():
     for seed in range(10):
         logits = make_logits(len(SHIFTS), seed)
         rows = [
-            make_row(
+            make_row(  # type: ignore[arg-type]
                 rng.integers(0, 9, 12),
                 num_generated=int(rng.integers(0, 12)),
                 greedy=True,
@@ -190,16 +198,16 @@ def test_penalties_and_biases_equal_the_plain_formula():
         assert torch.equal(logits, before)
 
 
-def test_penalties_leave_the_prompt_alone():
+def test_penalties_leave_the_prompt_alone() -> None:
     logits = make_logits(1)
     best, second = logits[0].topk(2).indices.tolist()
-    penalties = {"presence_penalty": 2.0, "frequency_penalty": 2.0, "greedy": True}
+    penalties: dict[str, Any] = {"presence_penalty": 2.0, "frequency_penalty": 2.0, "greedy": True}
     logits[0, second] = logits[0, best] - 1
     assert sample(logits, [make_row(token_ids=[best, 1], num_generated=1, **penalties)])[0].token_id == best
     assert sample(logits, [make_row(token_ids=[1, best], num_generated=1, **penalties)])[0].token_id == second
 
 
-def test_plain_greedy_batches_copy_no_logits(monkeypatch):
+def test_plain_greedy_batches_copy_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "adjust_logits", lambda *_: pytest.fail("the logits were copied"))
     logits = make_logits(3)
     rows = [make_row(greedy=True, ignore_eos=True, eos_token_ids=(1,), min_new_tokens=9) for i in range(3)]
@@ -207,17 +215,22 @@ def test_plain_greedy_batches_copy_no_logits(monkeypatch):
     assert [choice.token_id for choice in choices] == logits.argmax(-1).tolist()
 
 
-def test_banned_ids_are_never_chosen():
+def test_banned_ids_are_never_chosen() -> None:
     logits = make_logits(1)
     best = logits[0].argsort(descending=True).tolist()
     [choice] = sample(logits, [make_row(greedy=True, bad_token_ids=(best[0], best[1], 10**9))])
     assert choice.token_id == best[2]
 
 
-def test_min_new_tokens_holds_back_the_ends():
+def test_min_new_tokens_holds_back_the_ends() -> None:
     logits = make_logits(1)
     best = logits[0].argsort(descending=True).tolist()
-    ends = {"eos_token_ids": (best[0],), "stop_token_ids": (best[1],), "min_new_tokens": 3, "greedy": True}
+    ends: dict[str, Any] = {
+        "eos_token_ids": (best[0],),
+        "stop_token_ids": (best[1],),
+        "min_new_tokens": 3,
+        "greedy": True,
+    }
     for num_generated, expected in ((0, best[2]), (2, best[2]), (3, best[0])):
         row = make_row(num_generated=num_generated, **ends)
         assert sample(logits, [row])[0].token_id == expected
@@ -225,14 +238,14 @@ def test_min_new_tokens_holds_back_the_ends():
     assert sample(logits, [ignoring])[0].token_id == best[0]
 
 
-def test_logits_processors_run_in_order_on_their_own_row():
+def test_logits_processors_run_in_order_on_their_own_row() -> None:
     seen = []
 
-    def only_seven(token_ids, logits):
+    def only_seven(token_ids: Any, logits: Any) -> Any:
         seen.append((token_ids.tolist(), tuple(logits.shape)))
         return torch.full_like(logits, float("-inf")).index_fill_(0, torch.tensor([7, 8]), 1.0)
 
-    def not_seven(token_ids, logits):
+    def not_seven(token_ids: Any, logits: Any) -> Any:
         logits[7] = float("-inf")
         return logits
 
@@ -244,14 +257,14 @@ def test_logits_processors_run_in_order_on_their_own_row():
 
 
 @pytest.mark.parametrize("processor", [lambda t, x: x[:3], lambda t, x: None, lambda t, x: 1 / 0])
-def test_a_bad_logits_processor_ends_its_own_request(processor):
+def test_a_bad_logits_processor_ends_its_own_request(processor: Any) -> None:
     rows = [make_row(processors=(processor,)), make_row(greedy=True)]
     bad, good = sample(make_logits(2), rows)
-    assert bad.token_id is None and bad.error.code is ErrorCode.INVALID_REQUEST
+    assert bad.token_id is None and bad.error is not None and bad.error.code is ErrorCode.INVALID_REQUEST
     assert bad.error.param == "logits_processors" and good.token_id is not None
 
 
-def test_logits_that_are_not_finite_end_their_own_request():
+def test_logits_that_are_not_finite_end_their_own_request() -> None:
     logits = make_logits(3)
     logits[0, 5] = float("nan")
     logits[1, 5] = float("inf")
@@ -268,17 +281,25 @@ def test_logits_that_are_not_finite_end_their_own_request():
         (torch.bfloat16, "damaged"),
     ],
 )
-def test_logits_that_are_not_finite_are_explained_by_their_dtype(dtype, advice):
+def test_logits_that_are_not_finite_are_explained_by_their_dtype(dtype: torch.dtype, advice: str) -> None:
     [result] = sample(torch.full((1, VOCAB), float("nan"), dtype=dtype), [make_row(greedy=True)])
-    assert advice in result.error.message and str(dtype).removeprefix("torch.") in result.error.message
+    assert (
+        result.error is not None
+        and advice in result.error.message
+        and str(dtype).removeprefix("torch.") in result.error.message
+    )
 
 
-def test_banning_every_token_says_so():
+def test_banning_every_token_says_so() -> None:
     [result] = sample(make_logits(1), [make_row(bad_token_ids=tuple(range(VOCAB)))])
-    assert result.error.code is ErrorCode.INVALID_REQUEST and "no token is left" in result.error.message
+    assert (
+        result.error is not None
+        and result.error.code is ErrorCode.INVALID_REQUEST
+        and "no token is left" in result.error.message
+    )
 
 
-def test_logprobs_are_the_models_own():
+def test_logprobs_are_the_models_own() -> None:
     logits = make_logits(3)
     rows = [
         make_row(greedy=True, logprobs=2, bad_token_ids=(int(logits[0].argmax()),)),
@@ -288,23 +309,23 @@ def test_logprobs_are_the_models_own():
     results = sample(logits, rows)
     expected = logits.log_softmax(-1)
     assert results[2].logprobs is None
-    assert list(results[1].logprobs) == [results[1].token_id]
+    assert list(results[1].logprobs or ()) == [results[1].token_id]
     best = logits[0].argsort(descending=True).tolist()
-    assert list(results[0].logprobs) == best[:2] and results[0].token_id == best[1]
+    assert list(results[0].logprobs or ()) == best[:2] and results[0].token_id == best[1]
     for row, result in enumerate(results[:2]):
-        for token_id, logprob in result.logprobs.items():
+        for token_id, logprob in (result.logprobs or {}).items():
             assert logprob == pytest.approx(expected[row, token_id].item(), abs=1e-5)
 
 
-def test_the_chosen_token_is_reported_even_when_it_is_not_among_the_best():
+def test_the_chosen_token_is_reported_even_when_it_is_not_among_the_best() -> None:
     logits = make_logits(1)
     best = logits[0].argsort(descending=True).tolist()
     [result] = sample(logits, [make_row(greedy=True, logprobs=1, bad_token_ids=(best[0],))])
-    assert list(result.logprobs) == best[:2]
+    assert list(result.logprobs or ()) == best[:2]
 
 
 PENALTIES = {"repetition_penalty": 1.7, "presence_penalty": 0.6, "frequency_penalty": 0.9}
-MIXED = [
+MIXED: list[dict[str, Any]] = [
     {"greedy": True},
     {"greedy": True, **PENALTIES},
     {"seed": 1, "temperature": 3.0, "top_k": 20, **PENALTIES},
@@ -316,7 +337,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("last", [7, 8, 1], ids=["new", "generated before", "in the prompt"])
-def test_a_token_that_only_the_device_knows_counts_as_if_the_host_knew_it(last):
+def test_a_token_that_only_the_device_knows_counts_as_if_the_host_knew_it(last: int) -> None:
     token_ids = [1, 2, 2, 8, 9, 8, last]
     previous = torch.tensor([3, last, 4])
     for seed in range(10):
@@ -332,7 +353,7 @@ def test_a_token_that_only_the_device_knows_counts_as_if_the_host_knew_it(last):
             assert choose_tokens(logits, dict(enumerate(late)), previous=previous).collect() == expected
 
 
-def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do():
+def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do() -> None:
     """Six tokens of each row: every draw but the first has a pending token, in another order of the rows each time;
     against draws that know everything, with counts that are made anew."""
     prompt, rng = [1, 2, 2, 30], np.random.default_rng(0)
@@ -341,9 +362,11 @@ def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do():
     for step, scores in enumerate(logits):
         rows = [make_row(in_turn[i], num_generated=step, **options) for i, options in enumerate(MIXED)]
         for i, choice in enumerate(sample(scores, rows)):
-            in_turn[i].append(choice.token_id)
+            in_turn[i].append(choice.token_id)  # type: ignore[arg-type]
 
-    known, places, previous = {i: list(prompt) for i in in_turn}, {}, None
+    known = {i: list(prompt) for i in in_turn}
+    places: dict[int, int] = {}
+    previous: Any = None
     begun = [make_row(prompt, num_generated=0, **options) for options in MIXED]
     for step, scores in enumerate(logits):
         order = rng.permutation(len(MIXED)).tolist()
@@ -361,7 +384,7 @@ def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do():
     assert known == in_turn
 
 
-def test_rows_with_penalties_share_a_batch():
+def test_rows_with_penalties_share_a_batch() -> None:
     """Each row's choice is what it is alone."""
     logits = make_logits(len(MIXED))
     rows = [make_row(range(i, 2 * i + 3), num_generated=i, **options) for i, options in enumerate(MIXED)]
@@ -378,7 +401,7 @@ def make_mask(allowed: list[int]) -> np.ndarray:
     return mask.view(np.int32)
 
 
-def test_a_mask_allows_some_tokens_of_its_row_alone():
+def test_a_mask_allows_some_tokens_of_its_row_alone() -> None:
     """Rows of all kinds choose the best, or draw, of what is allowed; their neighbours are as without masks."""
     rng = np.random.default_rng(0)
     for seed in range(20):
@@ -399,7 +422,7 @@ def test_a_mask_allows_some_tokens_of_its_row_alone():
 
 
 @pytest.mark.parametrize("num_rows", [1, 63, 64, 65, 200])
-def test_masks_of_many_rows(num_rows):
+def test_masks_of_many_rows(num_rows: int) -> None:
     rng = np.random.default_rng(num_rows)
     logits, allowed = make_logits(num_rows), rng.random((num_rows, VOCAB)) < 0.2
     allowed[:, 49] = True
@@ -408,22 +431,28 @@ def test_masks_of_many_rows(num_rows):
     assert [choice.token_id for choice in sample(logits, rows)] == expected.tolist()
 
 
-def test_a_mask_that_allows_nothing_ends_its_row_alone():
+def test_a_mask_that_allows_nothing_ends_its_row_alone() -> None:
     masked, free = sample(make_logits(2), [make_row(greedy=True, mask=make_mask([])), make_row(greedy=True)])
-    assert masked.error.code is ErrorCode.INVALID_REQUEST and "no token is left" in masked.error.message
+    assert (
+        masked.error is not None
+        and masked.error.code is ErrorCode.INVALID_REQUEST
+        and "no token is left" in masked.error.message
+    )
     assert free.error is None
 
 
-def test_a_processor_sees_what_a_mask_left():
+def test_a_processor_sees_what_a_mask_left() -> None:
     seen = []
     row = make_row(
-        greedy=True, mask=make_mask([4, 9]), processors=(lambda ids, scores: seen.append(scores) or -scores,)
+        greedy=True,
+        mask=make_mask([4, 9]),
+        processors=(lambda ids, scores: seen.append(scores) or -scores,),  # type: ignore[func-returns-value]
     )
     sample(make_logits(1), [row])
     assert seen[0].isfinite().nonzero()[:, 0].tolist() == [4, 9]
 
 
-def test_equally_likely_tokens_stay_together():
+def test_equally_likely_tokens_stay_together() -> None:
     """Top-k keeps both of the second best, as in Transformers; top-p, too, whatever order a sort would give them."""
     logits = torch.tensor([[1.0, 3.0, 2.0, 0.0, 2.0]])
     for options in ({"top_k": 2}, {"top_p": 0.7}):
@@ -432,13 +461,13 @@ def test_equally_likely_tokens_stay_together():
         assert chosen == {1, 2, 4}
 
 
-def test_top_k_of_one_takes_the_first_of_the_best():
+def test_top_k_of_one_takes_the_first_of_the_best() -> None:
     logits = torch.zeros(20, 9)
     rows = [make_row(seed=seed, top_k=1) for seed in range(20)]
     assert {choice.token_id for choice in sample(logits, rows)} == {0}
 
 
-def test_what_a_graph_made_is_used_and_not_kept():
+def test_what_a_graph_made_is_used_and_not_kept() -> None:
     """The next replay writes over the graph's outputs."""
     logits = make_logits(2)
     best, token_ids = logits.max(dim=-1)
@@ -451,7 +480,7 @@ def test_what_a_graph_made_is_used_and_not_kept():
 
 
 @pytest.mark.gpu
-def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would():
+def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would() -> None:
     mixed = [*MIXED, {"greedy": True, "bad_token_ids": tuple(range(40))}, {"greedy": True, "bad_token_ids": (1, 60)}]
     logits = make_logits(len(mixed)).bfloat16()
     rows = [make_row(range(9), num_generated=4, **options) for i, options in enumerate(mixed)]

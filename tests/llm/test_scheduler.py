@@ -285,7 +285,7 @@ def test_tokens_after_the_stop_are_thrown_away() -> None:
 
 def test_several_sampled_tokens_are_caught_up_with() -> None:
     scheduler = make_scheduler([make_sequence(1, 4, max_new_tokens=10)])
-    scheduler.commit_step(scheduler.plan_step(), {1: [5, 6, 7]})
+    scheduler.commit_step(scheduler.plan_step(), {1: (5, 6, 7)})
     scheduler.check_integrity()
     assert rows(scheduler.plan_step()) == [(1, 4, 3)]
 
@@ -509,7 +509,7 @@ def test_a_beginning_is_awaited_chunk_by_chunk_and_no_longer_than_somebody_compu
 def test_who_needs_all_outputs_computes_all(params: dict[str, object]) -> None:
     scheduler = make_scheduler([make_sequence(1, 10, text=5)])
     run_until_idle(scheduler)
-    scheduler.add(make_sequence(2, 10, text=5, **params))
+    scheduler.add(make_sequence(2, 10, text=5, **params))  # type: ignore[arg-type]
     assert rows(scheduler.plan_step()) == [(2, 0, 10)]
 
 
@@ -697,14 +697,14 @@ def test_planning_does_not_look_at_all_who_wait() -> None:
         step(scheduler)
         for n in range(num_waiting):
             scheduler.add(make_sequence(100 + n, 32, *pictures))
-        scheduler.commit_step(scheduler.plan_step(), {n: [7] for n in range(8)})
+        scheduler.commit_step(scheduler.plan_step(), dict.fromkeys(range(8), (7,)))
         best = 1.0
         for _ in range(20):
             started = time.thread_time()
             plan = scheduler.plan_step()
             best = min(best, time.thread_time() - started)
             assert len(plan.rows) == 8
-            scheduler.commit_step(plan, {n: [7] for n in range(8)})
+            scheduler.commit_step(plan, dict.fromkeys(range(8), (7,)))
         return best
 
     for pictures in ((), ((4, 20, 1),)):

@@ -95,7 +95,7 @@ def test_items_that_do_not_fit_the_prompt_are_our_bug(items: tuple[MediaItem, ..
     ],
 )
 def test_check_stop(generated: list[int], params: dict[str, object], stop: Stop | None) -> None:
-    seq = make_sequence(10, **params)
+    seq = make_sequence(10, **params)  # type: ignore[arg-type]
     for token in generated:
         seq.append(token)
     assert check_stop(seq, generated[-1], session_len=14) == stop

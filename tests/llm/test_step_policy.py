@@ -143,7 +143,7 @@ def test_a_prompt_whose_embedding_is_not_there_does_not_count() -> None:
     assert policy.prompts[-1] == [WaitingPrompt(0, 6, 0.0)] and not policy.loads[-1].is_encoding
     step(scheduler)
     assert policy.prompts[-1] == [] and policy.loads[-1].is_encoding
-    scheduler.mark_ready((1).to_bytes(32, "little"))
+    scheduler.mark_ready((1).to_bytes(32, "little"))  # type: ignore[unreachable]
     step(scheduler)
     assert policy.prompts[-1] == [WaitingPrompt(0, 20, 0.0)] and not policy.loads[-1].is_encoding
 

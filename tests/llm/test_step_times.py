@@ -96,7 +96,7 @@ def test_more_work_never_takes_less_time(
     times = StepTimes(costs)
     for each, seconds in observed:
         times.observe(each, seconds)
-    both = StepWork(*(a + b for a, b in zip(work, more)))
+    both = StepWork(*(a + b for a, b in zip(work, more)))  # type: ignore[arg-type]
     assert 0 < times.predict(StepWork(num_prompt_tokens=1)) <= times.predict(work) <= times.predict(both) < 1e12
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from seesay.llm.token_counts import TokenCounts
 
 
-def test_growing_counts_equal_counting_anew():
+def test_growing_counts_equal_counting_anew() -> None:
     rng = np.random.default_rng(0)
     prompt, generated = rng.integers(0, 300, 40), rng.integers(0, 300, 500)
     counted = TokenCounts(prompt)

@@ -63,7 +63,7 @@ def norm_exactly(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_tokens", "size"), [(0, 64), (1, 3584), (3, 100), (17, 1)])
-def test_norm_alone_and_with_the_sum(ops, dtype, num_tokens, size):
+def test_norm_alone_and_with_the_sum(ops: Ops, dtype: torch.dtype, num_tokens: int, size: int) -> None:
     x, residual = random(num_tokens, size, dtype=dtype), random(num_tokens, size, dtype=dtype, seed=1)
     weight = random(size, dtype=dtype, seed=2)
     assert_close(ops.rms_norm(x, weight, 1e-6), norm_exactly(x, weight))
@@ -75,7 +75,7 @@ def test_norm_alone_and_with_the_sum(ops, dtype, num_tokens, size):
 
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_norm_of_heads_inside_wider_tokens(ops, dtype):
+def test_norm_of_heads_inside_wider_tokens(ops: Ops, dtype: torch.dtype) -> None:
     wide, weight = random(7, 9, 80, dtype=dtype), random(80, dtype=dtype, seed=1)
     assert_close(ops.rms_norm(wide[:, 2:7], weight, 1e-6), norm_exactly(wide[:, 2:7], weight))
 
@@ -85,7 +85,7 @@ def test_norm_of_heads_inside_wider_tokens(ops, dtype):
 @pytest.mark.parametrize("sections", [(), (5, 4, 3)])
 @pytest.mark.parametrize("has_long", [False, True])
 @pytest.mark.parametrize("num_tokens", [0, 1, 7])
-def test_rotary_tables(dtype, sections, has_long, num_tokens):
+def test_rotary_tables(dtype: torch.dtype, sections: Any, has_long: bool, num_tokens: int) -> None:
     from seesay.kernels.token_kernels import make_rotary_tables
 
     short, long = (tuple(float(base**-i) for i in range(12)) for base in (1.4, 1.9))
@@ -95,7 +95,7 @@ def test_rotary_tables(dtype, sections, has_long, num_tokens):
     axes = torch.from_numpy(spec.section_of_component()).to(DEVICE) if sections else None
     is_long = torch.from_numpy(rng.integers(0, 2, num_tokens) > 0).to(DEVICE) if has_long else None
     frequencies = [torch.tensor(half * 2, dtype=torch.float32, device=DEVICE) for half in (short, long)]
-    cos, sin = make_rotary_tables(positions, axes, *frequencies, is_long, scale=1.3, dtype=dtype)
+    cos, sin = make_rotary_tables(positions, axes, *frequencies, is_long, scale=1.3, dtype=dtype)  # type: ignore[arg-type, misc]
     points = positions[:, None] if axes is None else positions[axes].t()
     inv_freq = frequencies[0] if is_long is None else torch.where(is_long[:, None], frequencies[1], frequencies[0])
     angles = (points.float() * inv_freq).double()  # float32 angles are the contract
@@ -111,7 +111,9 @@ def test_rotary_tables(dtype, sections, has_long, num_tokens):
     [(5, 1, 1, 8, 8), (4, 14, 2, 80, 32), (1, 28, 4, 128, 128), (2, 4, 4, 96, 96)],
 )
 @pytest.mark.parametrize("is_normed", [False, True])
-def test_rotate_and_write(ops, dtype, num_tokens, heads, kv_heads, dim, rotated, is_normed):
+def test_rotate_and_write(
+    ops: Ops, dtype: torch.dtype, num_tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, is_normed: bool
+) -> None:
     qkv = random(num_tokens, heads + 2 * kv_heads, dim, dtype=dtype)
     before, half, turned = qkv.double(), rotated // 2, heads + kv_heads
     angles = random(num_tokens, 1, half, dtype=torch.float32) * 3
@@ -138,7 +140,9 @@ def test_rotate_and_write(ops, dtype, num_tokens, heads, kv_heads, dim, rotated,
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rotated", [8, 12])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_tokens_whose_keys_or_values_are_not_finite_are_marked(ops, dtype, rotated, value):
+def test_tokens_whose_keys_or_values_are_not_finite_are_marked(
+    ops: Ops, dtype: torch.dtype, rotated: int, value: Any
+) -> None:
     heads, kv_heads, dim = 5, 2, 12
     qkv = random(6, heads + 2 * kv_heads, dim, dtype=dtype)
     qkv[0, 0, 0] = value  # a query is nobody's fault
@@ -157,19 +161,19 @@ def test_tokens_whose_keys_or_values_are_not_finite_are_marked(ops, dtype, rotat
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_tokens", "size"), [(0, 8), (1, 1), (3, 1500), (9, 64)])
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
-def test_act_and_mul(ops, dtype, num_tokens, size, activation):
+def test_act_and_mul(ops: Ops, dtype: torch.dtype, num_tokens: int, size: int, activation: str) -> None:
     x = random(num_tokens, 2 * size, dtype=dtype) * 2
     gate, up = x.double().chunk(2, -1)
     if activation == "silu":
         expected = gate * gate.sigmoid() * up
     else:
         expected = F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
-    assert_close(ops.act_and_mul(x, activation), expected)
+    assert_close(ops.act_and_mul(x, activation), expected)  # type: ignore[arg-type]
 
 
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_splice(ops, dtype):
+def test_splice(ops: Ops, dtype: torch.dtype) -> None:
     hidden, embeddings = torch.zeros(6, 40, dtype=dtype, device=DEVICE), random(2, 40, dtype=torch.float32)
     ops.splice(hidden, torch.tensor([4, 1], device=DEVICE), embeddings)
     assert_close(hidden[[4, 1]], embeddings.double())
@@ -253,7 +257,7 @@ def large_cases() -> list[Case]:
         rows = [(1, int(rng.integers(1, 3000))) for _ in range(rng.integers(0, 6))]
         for _ in range(rng.integers(0, 5)):
             num_new = int(rng.integers(2, 600))
-            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, rng.integers(2000)]))))
+            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, rng.integers(2000)]))))  # type: ignore[arg-type]
         kv_heads = int(rng.choice([1, 2, 4]))
         cases.append(
             Case(
@@ -270,7 +274,7 @@ def large_cases() -> list[Case]:
     return cases
 
 
-def attend_exactly(query, keys, values, case, scale):
+def attend_exactly(query: Any, keys: Any, values: Any, case: Any, scale: Any) -> Any:
     """One row in float64: query [n, H, D] over keys and values [L, G, D]; its tokens are the last n of L."""
     n, length, group = len(query), len(keys), case.heads[0] // case.heads[1]
     own = torch.arange(length - n, length, device=DEVICE)[:, None]
@@ -290,7 +294,7 @@ def attend_exactly(query, keys, values, case, scale):
     return output
 
 
-def build(case: Case):
+def build(case: Case) -> Any:
     """A cache whose unused slots are NaN for the kernels to stumble over, zero for torch's gathered masks."""
     num_blocks = [-(-length // case.block_size) for _, length in case.rows]
     ids = np.random.default_rng(0).permutation(sum(num_blocks) + 2)
@@ -321,7 +325,7 @@ def build(case: Case):
 
 @runs_here
 @pytest.mark.parametrize("case", CASES + (large_cases() if ON_GPU else []), ids=lambda case: case.name)
-def test_attention(ops, case):
+def test_attention(ops: Ops, case: Any) -> None:
     if isinstance(ops, TorchOps) and not (case.rows and all(length < 4096 for _, length in case.rows)):
         pytest.skip("too large for torch's masks, or empty")
     if IS_INTERPRETED and case.dtype == torch.bfloat16:
@@ -339,7 +343,7 @@ def test_attention(ops, case):
 
 
 @runs_here
-def test_many_rows_and_one_much_longer(monkeypatch):
+def test_many_rows_and_one_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     from seesay.llm.ops import triton_attention
     from seesay.llm.ops.triton_ops import TritonOps
 
@@ -351,7 +355,7 @@ def test_many_rows_and_one_much_longer(monkeypatch):
 @runs_here
 @pytest.mark.parametrize("window", [None, 100, 640])
 @pytest.mark.parametrize("num_rows", [1, 3, 40, 300])
-def test_contexts_are_divided_without_gaps(num_rows, window):
+def test_contexts_are_divided_without_gaps(num_rows: int, window: int | None) -> None:
     from seesay.llm.ops import triton_attention
 
     rng = np.random.default_rng(num_rows)
@@ -377,7 +381,7 @@ def test_contexts_are_divided_without_gaps(num_rows, window):
 
 
 @runs_here
-def test_rows_of_similar_lengths_stay_whole_where_there_are_many():
+def test_rows_of_similar_lengths_stay_whole_where_there_are_many() -> None:
     from seesay.llm.ops import triton_attention
 
     lens = torch.linspace(500, 900, 300).to(DEVICE, torch.int32)
@@ -392,7 +396,7 @@ def test_rows_of_similar_lengths_stay_whole_where_there_are_many():
 @runs_here
 @pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("window", [None, 100])
-def test_rows_that_only_the_device_knows(window, has_sinks):
+def test_rows_that_only_the_device_knows(window: int | None, has_sinks: bool) -> None:
     """What is computed, on a GPU as a graph, from other lengths and blocks than those it was made with."""
     from seesay.llm.ops.triton_ops import TritonOps
 
@@ -430,12 +434,12 @@ def test_rows_that_only_the_device_knows(window, has_sinks):
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 @pytest.mark.skipif(not ON_GPU, reason="needs a CUDA GPU")
-def test_a_gpu_gets_the_triton_operations():
+def test_a_gpu_gets_the_triton_operations() -> None:
     assert type(pick_ops(DEVICE)).__name__ == "TritonOps"
 
 
 @pytest.mark.skipif(not HAS_TRITON or ON_GPU or IS_INTERPRETED, reason="the tests above run here themselves")
-def test_in_the_interpreter():
+def test_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", str(Path(__file__))]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -9,8 +9,9 @@ import logging
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Never
+from typing import Any, Never, cast
 
 import pytest
 from PIL import Image
@@ -18,19 +19,21 @@ from PIL import Image
 import seesay
 from seesay import GenerationConfig, Pipeline
 from seesay.config import EngineConfig, TurbomindEngineConfig
+from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.log import set_up_logging
 from seesay.offline.deprecated import with_pipeline_arguments
-from seesay.values import MediaPart, OutputDelta, StageTimings, Usage
+from seesay.values import GenerationRequest, MediaPart, Message, OutputDelta, StageTimings, Usage
 
 PICTURE = Image.new("RGB", (4, 4))
 
 
-def spell(request):
+def spell(request: GenerationRequest) -> Any:
     if isinstance(request.prompt, str):
         return f"raw:{request.prompt}"
     turns = []
     for message in request.prompt:
+        assert isinstance(message, Message)
         parts = ["<img>" if isinstance(part, MediaPart) else part.text for part in message.parts]
         turns.append(f"{message.role}:{''.join(parts)}")
     return "|".join(turns)
@@ -39,18 +42,18 @@ def spell(request):
 class FakeEngine:
     """Answers with what it was asked, word by word. A prompt with 'forever' never ends, one with 'bad' fails."""
 
-    def __init__(self):
-        self.requests = []
-        self.batches = []
-        self.aborted = []
-        self.running = {}
+    def __init__(self) -> None:
+        self.requests: list[GenerationRequest] = []
+        self.batches: list[int] = []
+        self.aborted: list[int] = []
+        self.running: dict[int, Any] = {}
         self.is_closed = False
         self.tokenizer = "tokenizer"
         self.chat_template = "template"
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
 
-    def submit_batch(self, requests, on_output, prompts):
+    def submit_batch(self, requests: Any, on_output: Any, prompts: Any) -> Any:
         if self.is_closed:
             raise RequestError(ErrorCode.CLOSED, "the engine is closed")
         ids = [next(self._ids) for _ in requests]
@@ -61,7 +64,7 @@ class FakeEngine:
             threading.Thread(target=self._answer, args=(request_id, request, on_output), daemon=True).start()
         return ids
 
-    def _answer(self, request_id, request, on_output) -> None:
+    def _answer(self, request_id: Any, request: GenerationRequest, on_output: Any) -> None:
         final = {
             "usage": Usage(prompt_tokens=5, completion_tokens=2),
             "timings": StageTimings(prefill_s=0.5),
@@ -79,12 +82,12 @@ class FakeEngine:
         if "forever" not in text:
             self._end(request_id, on_output, text=text, token_ids=(8,), logprobs=({8: -0.25},), **final)
 
-    def _end(self, request_id, on_output, **fields) -> None:
+    def _end(self, request_id: Any, on_output: Any, **fields: Any) -> None:
         with self._lock:
             if self.running.pop(request_id, None):
                 on_output(OutputDelta(request_id=request_id, **fields))
 
-    def abort(self, request_id) -> None:
+    def abort(self, request_id: Any) -> None:
         self.aborted.append(request_id)
         on_output = self.running.get(request_id)
         if on_output:
@@ -95,17 +98,17 @@ class FakeEngine:
 
 
 @pytest.fixture
-def engine():
+def engine() -> Any:
     return FakeEngine()
 
 
 @pytest.fixture
-def pipe(engine):
-    with Pipeline.from_engine(engine) as pipe:
+def pipe(engine: FakeEngine) -> Iterator[Any]:
+    with Pipeline.from_engine(cast(AsyncEngine, engine)) as pipe:
         yield pipe
 
 
-def wait_until(condition) -> None:
+def wait_until(condition: Any) -> None:
     deadline = time.monotonic() + 5
     while not condition():
         assert time.monotonic() < deadline
@@ -115,7 +118,7 @@ def wait_until(condition) -> None:
 # --- infer -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_prompt_gives_one_response(pipe) -> None:
+def test_one_prompt_gives_one_response(pipe: Any) -> None:
     response = pipe("hi")
     assert response.text == "so user:hi"
     assert (response.generate_token_len, response.input_token_len, response.finish_reason) == (2, 5, "stop")
@@ -124,7 +127,7 @@ def test_one_prompt_gives_one_response(pipe) -> None:
     assert "text='so user:hi'" in repr(response) and "finish_reason='stop'" in str(response)
 
 
-def test_batches_are_submitted_together_and_keep_their_order(pipe, engine) -> None:
+def test_batches_are_submitted_together_and_keep_their_order(pipe: Any, engine: FakeEngine) -> None:
     responses = pipe(["a", ("b", PICTURE), [{"role": "user", "content": "c"}]])
     assert [r.text for r in responses] == ["so user:a", "so user:<img>b", "so user:c"]
     assert [r.index for r in responses] == [0, 1, 2]
@@ -135,7 +138,7 @@ def test_batches_are_submitted_together_and_keep_their_order(pipe, engine) -> No
     assert pipe.batch_infer(["a"])[0].text == "so user:a"
 
 
-def test_bad_items_do_not_disturb_their_siblings(pipe, engine) -> None:
+def test_bad_items_do_not_disturb_their_siblings(pipe: Any, engine: FakeEngine) -> None:
     responses = pipe(["a", 5, "bad", ("x", PICTURE, 3)])
     assert [r.finish_reason for r in responses] == ["stop", "error", "error", "error"]
     assert responses[0].text == "so user:a"
@@ -146,7 +149,7 @@ def test_bad_items_do_not_disturb_their_siblings(pipe, engine) -> None:
     assert pipe(7).finish_reason == "error"
 
 
-def test_gen_config_per_prompt(pipe, engine) -> None:
+def test_gen_config_per_prompt(pipe: Any, engine: FakeEngine) -> None:
     configs = [GenerationConfig(max_new_tokens=n) for n in (3, 4)]
     pipe(["a", "b"], gen_config=configs)
     assert [r.gen_config.max_new_tokens for r in engine.requests] == [3, 4]
@@ -154,11 +157,11 @@ def test_gen_config_per_prompt(pipe, engine) -> None:
         pipe("a", gen_config=configs)
 
 
-def test_raw_prompts(pipe) -> None:
+def test_raw_prompts(pipe: Any) -> None:
     assert pipe("<s>x", do_preprocess=False).text == "so raw:<s>x"
 
 
-def test_deprecated_arguments_warn_and_work(pipe, engine) -> None:
+def test_deprecated_arguments_warn_and_work(pipe: Any, engine: FakeEngine) -> None:
     with pytest.warns(DeprecationWarning, match="request_output_len, top_k") as caught:
         pipe("a", top_k=5, request_output_len=9)
     assert caught[0].filename == __file__
@@ -174,12 +177,12 @@ def test_deprecated_arguments_warn_and_work(pipe, engine) -> None:
         pipe("a", chat_template_config=None)
 
 
-def test_adapters_are_refused(pipe) -> None:
+def test_adapters_are_refused(pipe: Any) -> None:
     with pytest.raises(ConfigError, match="adapter_name='lora'"):
         pipe("a", adapter_name="lora")
 
 
-def test_progress_bar(pipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar(pipe: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pipe(["a", "b"], use_tqdm=True)
@@ -188,9 +191,11 @@ def test_progress_bar(pipe, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_interrupt_aborts_and_leaves_the_pipeline_usable(pipe, engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_aborts_and_leaves_the_pipeline_usable(
+    pipe: Any, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class InterruptedQueue:
-        def put(self, delta) -> None:
+        def put(self, delta: Any) -> None:
             pass
 
         def get(self) -> Never:
@@ -207,7 +212,7 @@ def test_interrupt_aborts_and_leaves_the_pipeline_usable(pipe, engine, monkeypat
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_stream_gives_pieces(pipe) -> None:
+def test_stream_gives_pieces(pipe: Any) -> None:
     pieces = list(pipe.stream_infer(["a", "bad", 3]))
     by_index = {i: [p for p in pieces if p.index == i] for i in range(3)}
     assert [p.text for p in by_index[0]] == ["so ", "user:a"]
@@ -217,13 +222,13 @@ def test_stream_gives_pieces(pipe) -> None:
     assert by_index[1][0].finish_reason == "error"
 
 
-def test_stream_of_complete_answers(pipe) -> None:
+def test_stream_of_complete_answers(pipe: Any) -> None:
     (response,) = pipe.stream_infer("a", stream_response=False)
     assert response.text == "so user:a" and response.finish_reason == "stop"
 
 
 @pytest.mark.parametrize("leave", ["break", "close", "forget"])
-def test_leaving_a_stream_aborts(pipe, engine, leave) -> None:
+def test_leaving_a_stream_aborts(pipe: Any, engine: FakeEngine, leave: str) -> None:
     stream = pipe.stream_infer(["forever", "forever"])
     next(stream)
     if leave == "close":
@@ -233,7 +238,7 @@ def test_leaving_a_stream_aborts(pipe, engine, leave) -> None:
     assert sorted(engine.aborted) == [1, 2]
 
 
-def test_wrong_arguments_of_a_stream_raise_at_once(pipe) -> None:
+def test_wrong_arguments_of_a_stream_raise_at_once(pipe: Any) -> None:
     with pytest.raises(ValueError, match="1 for 2 prompts"):
         pipe.stream_infer(["a", "b"], sessions=pipe.session())
     session = pipe.session()
@@ -244,7 +249,7 @@ def test_wrong_arguments_of_a_stream_raise_at_once(pipe) -> None:
 # --- sessions --------------------------------------------------------------------------------------------------------
 
 
-def test_chat_remembers(pipe) -> None:
+def test_chat_remembers(pipe: Any) -> None:
     session = pipe.chat(("look", PICTURE))
     assert session.response.text == "so user:<img>look"
     assert session.response.session_id == session.id
@@ -256,7 +261,7 @@ def test_chat_remembers(pipe) -> None:
     assert not session.is_answering
 
 
-def test_a_session_without_an_answer_says_so(pipe) -> None:
+def test_a_session_without_an_answer_says_so(pipe: Any) -> None:
     session = pipe.session()
     with pytest.raises(AttributeError, match=rf"session {session.id} has no response: ask with pipe.chat"):
         _ = session.response
@@ -267,7 +272,7 @@ def test_a_session_without_an_answer_says_so(pipe) -> None:
         _ = session.response
 
 
-def test_chat_streams(pipe) -> None:
+def test_chat_streams(pipe: Any) -> None:
     session = pipe.session()
     stream = pipe.chat("a", session=session, stream_response=True)
     assert session.generator is stream
@@ -276,7 +281,7 @@ def test_chat_streams(pipe) -> None:
     assert len(session.history) == 1
 
 
-def test_a_failed_turn_is_not_remembered(pipe) -> None:
+def test_a_failed_turn_is_not_remembered(pipe: Any) -> None:
     session = pipe.chat("bad")
     assert session.response.finish_reason == "error" and session.history == []
     pipe.chat(3, session=session)
@@ -285,7 +290,7 @@ def test_a_failed_turn_is_not_remembered(pipe) -> None:
     assert session.response.text == "so user:good"
 
 
-def test_an_abandoned_turn_is_not_remembered(pipe, engine) -> None:
+def test_an_abandoned_turn_is_not_remembered(pipe: Any, engine: FakeEngine) -> None:
     session = pipe.session()
     for _ in pipe.chat("forever", session=session, stream_response=True):
         break
@@ -293,7 +298,7 @@ def test_an_abandoned_turn_is_not_remembered(pipe, engine) -> None:
     assert pipe.chat("a", session=session).response.text == "so user:a"
 
 
-def test_stopping_keeps_what_was_said(pipe) -> None:
+def test_stopping_keeps_what_was_said(pipe: Any) -> None:
     session = pipe.session()
     stream = pipe.chat("forever", session=session, stream_response=True)
     next(stream)
@@ -304,7 +309,7 @@ def test_stopping_keeps_what_was_said(pipe) -> None:
     assert session.history == [("forever", "so ")]
 
 
-def test_closed_sessions(pipe, engine) -> None:
+def test_closed_sessions(pipe: Any, engine: FakeEngine) -> None:
     with pipe.session() as session:
         stream = pipe.chat("forever", session=session, stream_response=True)
         next(stream)
@@ -315,7 +320,7 @@ def test_closed_sessions(pipe, engine) -> None:
         pipe.chat("b", session=session)
 
 
-def test_stream_infer_continues_sessions(pipe) -> None:
+def test_stream_infer_continues_sessions(pipe: Any) -> None:
     sessions = [pipe.session(), pipe.session()]
     list(pipe.stream_infer(["a", "b"], sessions=sessions))
     list(pipe.stream_infer("c", sessions=sessions[1]))
@@ -328,7 +333,7 @@ def test_stream_infer_continues_sessions(pipe) -> None:
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
-def test_perplexity(pipe, engine) -> None:
+def test_perplexity(pipe: Any, engine: FakeEngine) -> None:
     assert pipe.get_ppl([1, 2, 3]) == [2.0]
     assert pipe.get_ppl([[1, 2, 3], [4, 5]]) == [2.0, 2.0]
     assert engine.requests[-1].prompt == (4, 5) and engine.requests[-1].prompt_logprobs
@@ -340,8 +345,8 @@ def test_perplexity(pipe, engine) -> None:
         pipe.get_ppl(["text"])
 
 
-def test_async(pipe, engine) -> None:
-    async def run():
+def test_async(pipe: Any, engine: FakeEngine) -> None:
+    async def run() -> Any:
         one, many = await asyncio.gather(pipe.async_batch_infer("a"), pipe.async_batch_infer(["b", 3]))
         task = asyncio.create_task(pipe.async_batch_infer("forever"))
         await asyncio.sleep(0.05)
@@ -356,15 +361,15 @@ def test_async(pipe, engine) -> None:
     assert len(engine.aborted) == 1
 
 
-def test_tokenizer_and_template_can_be_replaced(pipe, engine) -> None:
+def test_tokenizer_and_template_can_be_replaced(pipe: Any, engine: FakeEngine) -> None:
     assert (pipe.tokenizer, pipe.chat_template) == ("tokenizer", "template")
     pipe.tokenizer, pipe.chat_template = "t2", "c2"
     assert (engine.tokenizer, engine.chat_template) == ("t2", "c2")
     assert pipe.engine is engine
 
 
-def test_close(engine) -> None:
-    pipe = Pipeline.from_engine(engine)
+def test_close(engine: FakeEngine) -> None:
+    pipe = Pipeline.from_engine(cast(AsyncEngine, engine))
     pipe.close()
     pipe.close()
     with pytest.raises(RequestError, match="closed"):
@@ -377,7 +382,7 @@ def test_pipeline_arguments() -> None:
     with pytest.raises(TypeError, match="'frobnicate'"):
         seesay.pipeline(frobnicate=8)
     with pytest.raises(ConfigError, match="speculative_config"):
-        seesay.pipeline(speculative_config={})
+        seesay.pipeline(speculative_config={})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="log_level"):
         seesay.pipeline(log_level="LOUD")
     with pytest.warns(DeprecationWarning, match="backend, tp"), pytest.raises(ConfigError, match="tp"):
@@ -388,7 +393,7 @@ def test_deprecated_pipeline_arguments_work() -> None:
     arguments = {"backend": "turbomind", "model_name": "vicuna", "instance_num": 8}
     with pytest.warns(DeprecationWarning):
         backend, template = with_pipeline_arguments(None, None, arguments)
-    assert backend == EngineConfig(max_batch_size=8) and template.model_name == "vicuna"
+    assert backend == EngineConfig(max_batch_size=8) and template.model_name == "vicuna"  # type: ignore[union-attr]
     with pytest.warns(DeprecationWarning):
         backend, _ = with_pipeline_arguments(TurbomindEngineConfig(session_len=9), None, {"instance_num": 8})
     assert backend == replace(TurbomindEngineConfig(session_len=9), max_batch_size=8)
@@ -397,7 +402,7 @@ def test_deprecated_pipeline_arguments_work() -> None:
 
 
 @pytest.fixture
-def quiet_logger():
+def quiet_logger() -> Iterator[Any]:
     logger = logging.getLogger("seesay")
     before = logger.level, list(logger.handlers)
     yield
@@ -406,7 +411,7 @@ def quiet_logger():
     logger.level, logger.handlers = before
 
 
-def test_prompts_in_the_log_are_shortened(quiet_logger, caplog: pytest.LogCaptureFixture) -> None:
+def test_prompts_in_the_log_are_shortened(quiet_logger: Any, caplog: pytest.LogCaptureFixture) -> None:
     set_up_logging("info", 4)
     logging.getLogger("seesay.prompts").info("prompt: %s", "abcdefgh")
     assert caplog.messages == ["prompt: abcd… (8 characters)"]

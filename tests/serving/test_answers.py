@@ -241,7 +241,7 @@ def test_event_loops_share_the_slots(held: HeldEngine, make: MakeAnswering) -> N
     with ThreadPoolExecutor(3) as threads:
         answers = [threads.submit(asyncio.run, answering.collect([REQUEST], receive=never)) for _ in range(3)]
         for num_left in (2, 1, 0):
-            wait_until(lambda num_left=num_left: answering.num_waiting == num_left and not held.submitted.empty())
+            wait_until(lambda num_left=num_left: answering.num_waiting == num_left and not held.submitted.empty())  # type: ignore[misc]
             assert held.submitted.qsize() == 1
             held.answer({"text": "a", "finish_reason": "stop"})
         assert [answer.result()[0].text for answer in answers] == ["a"] * 3

@@ -50,7 +50,7 @@ def test_streamed_is_the_same(client: anthropic.Anthropic) -> None:
     with client.messages.stream(messages=HI, **GREEDY) as stream:
         texts = list(stream.text_stream)
         message = stream.get_final_message()
-    assert "".join(texts) == message.content[0].text == whole.content[0].text
+    assert "".join(texts) == message.content[0].text == whole.content[0].text  # type: ignore[union-attr]
     assert message.stop_reason == whole.stop_reason
     total = message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
     assert total == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
@@ -68,11 +68,11 @@ async def test_async(server: LiveServer) -> None:
 def test_picture_url_data_and_base64_are_the_same(client: anthropic.Anthropic) -> None:
     by_url = {"type": "image", "source": {"type": "url", "url": make_data_url(seed=3)}}
     answers = [
-        client.messages.create(messages=[{"role": "user", "content": [part, text("what?")]}], **GREEDY)
+        client.messages.create(messages=[{"role": "user", "content": [part, text("what?")]}], **GREEDY)  # type: ignore[list-item, misc]
         for part in (picture(3), by_url)
     ]
     assert answers[0].content == answers[1].content
-    assert answers[1].usage.cache_read_input_tokens > 0
+    assert answers[1].usage.cache_read_input_tokens > 0  # type: ignore[operator]
 
 
 def test_count_tokens(client: anthropic.Anthropic) -> None:
@@ -86,7 +86,7 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
 def test_system_as_text_and_blocks(client: anthropic.Anthropic) -> None:
     cached = [{**text("Be brief."), "cache_control": {"type": "ephemeral"}}]
     counts = [
-        client.messages.count_tokens(model=MODEL, messages=HI, system=system).input_tokens
+        client.messages.count_tokens(model=MODEL, messages=HI, system=system).input_tokens  # type: ignore[arg-type]
         for system in ("Be brief.", cached)
     ]
     assert counts[0] == counts[1]
@@ -95,7 +95,7 @@ def test_system_as_text_and_blocks(client: anthropic.Anthropic) -> None:
 def test_turns_of_one_role_are_one(client: anthropic.Anthropic) -> None:
     apart = [{"role": "user", "content": "one "}, {"role": "user", "content": "two"}]
     together = [{"role": "user", "content": [text("one "), text("two")]}]
-    counts = {client.messages.count_tokens(model=MODEL, messages=m).input_tokens for m in (apart, together)}
+    counts = {client.messages.count_tokens(model=MODEL, messages=m).input_tokens for m in (apart, together)}  # type: ignore[arg-type]
     assert len(counts) == 1
 
 
@@ -122,7 +122,7 @@ def test_stop_sequences(client: anthropic.Anthropic) -> None:
 def test_a_full_context_has_a_reason_of_its_own(client: anthropic.Anthropic) -> None:
     count = client.messages.count_tokens(model=MODEL, messages=HI).input_tokens
     filler = [{"role": "user", "content": "hi " * ((512 - count) // 4)}]
-    message = client.messages.create(**{**GREEDY, "max_tokens": 5000}, messages=filler)
+    message = client.messages.create(**{**GREEDY, "max_tokens": 5000}, messages=filler)  # type: ignore[arg-type]
     assert message.stop_reason in ("model_context_window_exceeded", "end_turn")
 
 

@@ -235,7 +235,7 @@ async def test_large_bodies_are_checked_in_a_thread(engine: AsyncEngine, monkeyp
     """The event loop goes on meanwhile, and small ones do not go there."""
     threads: list[str] = []
     held = threading.Event()
-    from_json = bodies.from_json
+    from_json = bodies.from_json  # type: ignore[attr-defined]
 
     def parse(content: Any) -> Any:
         threads.append(threading.current_thread().name)

@@ -32,7 +32,8 @@ def ask(server: LiveServer, messages: Any = "the game", **options: Any) -> dict[
     response = server.post(PATH, {"model": MODEL, "messages": messages, **GREEDY, **options})
     assert response.status_code == 200, response.text
     schemas.check(response.json(), schemas.CHAT_COMPLETION)
-    return response.json()
+    answer: dict[str, Any] = response.json()
+    return answer
 
 
 def stream(server: LiveServer, messages: Any = "the game", **options: Any) -> list[dict[str, Any]]:

@@ -60,12 +60,16 @@ def test_completions(client: APIClient) -> None:
 def test_interactive(client: APIClient) -> None:
     (first,) = client.chat("one", 501, request_output_len=4, temperature=0)
     assert first[1] == 4 and first[2] == "length"
-    (second,) = client.chat_interactive_v1("two", session_id=501, interactive_mode=True, request_output_len=4)
+    (second,) = client.chat_interactive_v1(
+        "two", session_id=501, interactive_mode=True, request_output_len=4, temperature=0
+    )
     assert second["history_tokens"] > 0
-    pieces = list(client.chat("three", 501, stream=True, request_output_len=4))
+    pieces = list(client.chat("three", 501, stream=True, request_output_len=4, temperature=0))
     assert pieces[-1][1:] == (4, "length")
     client.end_session(501)
-    (again,) = client.chat_interactive_v1("one", session_id=501, interactive_mode=True, request_output_len=4)
+    (again,) = client.chat_interactive_v1(
+        "one", session_id=501, interactive_mode=True, request_output_len=4, temperature=0
+    )
     assert again["history_tokens"] == 0
 
 

@@ -21,7 +21,8 @@ def complete(server: LiveServer, prompt: Any, **options: Any) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     schemas.check(response.json(), schemas.COMPLETION)
     schemas.check(response.json()["usage"], schemas.USAGE)
-    return response.json()
+    answer: dict[str, Any] = response.json()
+    return answer
 
 
 def texts(answer: dict[str, Any]) -> list[str]:

@@ -72,7 +72,7 @@ def test_what_is_refused_is_named(server: LiveServer) -> None:
 
 def test_what_is_refused(server: LiveServer) -> None:
     both = {"input": "a", "messages": [{"role": "user", "content": "a"}]}
-    for body in ({}, both, {"input": [""]}, {"input": ["a"] * 2049}, {"input": "game " * 2000}, {"messages": []}):
+    for body in ({}, both, {"input": [""]}, {"input": ["a"] * 2049}, {"input": "game " * 2000}, {"messages": []}):  # type: ignore[var-annotated]
         response = server.post(PATH, body)
         assert response.status_code == 400, response.text
         schemas.check(response.json(), schemas.ERROR)

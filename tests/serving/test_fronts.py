@@ -111,7 +111,7 @@ def running(model: str, port: int, folder: Path, *options: str) -> Iterator[Serv
         if process.poll() is None:
             process.kill()
         process.wait()
-        process.stderr.close()
+        process.stderr.close()  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")

@@ -88,19 +88,19 @@ def test_anthropic_sync_and_streaming(client: ServerProcess, scene: Example) -> 
     source = {"type": "base64", "media_type": "image/png", "data": encode(scene)}
     question, expected = scene.turns[0]
     messages = [{"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": question}]}]
-    message = claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)
-    assert message.content[0].text == expected and message.stop_reason == "end_turn"
+    message = claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)  # type: ignore[arg-type]
+    assert message.content[0].text == expected and message.stop_reason == "end_turn"  # type: ignore[union-attr]
     (follow_up, second) = scene.turns[1]
     messages += [{"role": "assistant", "content": message.content}, {"role": "user", "content": follow_up}]
-    with claude.messages.stream(model="seesay-demo", max_tokens=100, messages=messages) as stream:
+    with claude.messages.stream(model="seesay-demo", max_tokens=100, messages=messages) as stream:  # type: ignore[arg-type]
         assert stream.get_final_text() == second
 
 
 async def test_anthropic_async(client: ServerProcess) -> None:
     async with anthropic.AsyncAnthropic(base_url=client.api_server_url, api_key="key", max_retries=0) as claude:
         messages = [{"role": "user", "content": "Calculate 2 + 6."}]
-        message = await claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)
-    assert "8" in message.content[0].text
+        message = await claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)  # type: ignore[arg-type]
+    assert "8" in message.content[0].text  # type: ignore[union-attr]
 
 
 def test_keys_are_in_no_list_of_processes(client: ServerProcess) -> None:

@@ -168,7 +168,7 @@ async def test_a_picture_that_cannot_be_encoded_is_located(
         assert isinstance(engine.core, EngineLoop)
         worker = engine.core.embeddings.worker
         assert worker is not None
-        encode = worker._encoder.encode
+        encode = worker._encoder.encode  # type: ignore[union-attr]
 
         def fail_on_some(features: Sequence[Any]) -> Any:
             if any(entry["grid"] == (1, 12, 12) for entry in features):

@@ -81,7 +81,7 @@ def test_as_the_clients_read_them(engine: AsyncEngine) -> None:
             }
             for params, name in (({"after_id": "other"}, "after_id"), ({"limit": 0}, "limit")):
                 with pytest.raises(anthropic.BadRequestError, match=name):
-                    claude.models.list(**params)  # type: ignore[arg-type]
+                    claude.models.list(**params)
 
 
 def test_names_of_the_command_line() -> None:

@@ -128,7 +128,7 @@ async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_stream
         while held.submitted.empty():
             await asyncio.sleep(0.01)
         request_id, request, on_output = held.submitted.get()
-        assert [message.role for message in request.prompt] == ["user", "assistant", "user"]
+        assert [message.role for message in request.prompt] == ["user", "assistant", "user"]  # type: ignore[union-attr]
         usage = Usage(prompt_tokens=40, completion_tokens=1)
         on_output(
             OutputDelta(request_id=request_id, prompt_tokens=40, token_ids=(3,), finish_reason="stop", usage=usage)

@@ -88,7 +88,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     (CHAT, user(video(fps=1, num_frames=2))),
     (CHAT, talk(answer(content=None))),
     (CHAT, talk(answer(content=None, tool_calls=[]))),
-    *((CHAT, talk(answer(tool_calls=value))) for value in ([[[1]]], "abc", [1], [{}], {"a": 1}, [{**CALL, "odd": 1}])),
+    *((CHAT, talk(answer(tool_calls=value))) for value in ([[[1]]], "abc", [1], [{}], {"a": 1}, [{**CALL, "odd": 1}])),  # type: ignore[var-annotated]
     *((CHAT, talk(answer(tool_calls=[{**CALL, name: value}]))) for name, value in (
         ("id", 3), ("id", ""), ("type", "odd"), ("function", {}), ("function", "f"),
         ("function", {"name": "f", "arguments": {}}), ("function", {"name": "f", "arguments": "{}", "odd": 1}))),

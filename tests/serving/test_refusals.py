@@ -112,8 +112,8 @@ PICTURE = {"type": "image_url", "image_url": {"url": make_data_url()}}
         (
             {
                 "role": "user",
-                "content": [{"type": "image_url", "image_url": {**PICTURE["image_url"], "detail": "odd"}}],
-            },  # type: ignore[dict-item]
+                "content": [{"type": "image_url", "image_url": {**PICTURE["image_url"], "detail": "odd"}}],  # type: ignore[dict-item]
+            },
             "messages[0].content[0].image_url.detail",
         ),
     ],

@@ -25,7 +25,8 @@ def respond(server: LiveServer, **body: Any) -> dict[str, Any]:
     response = server.post(PATH, {"temperature": 0, "max_output_tokens": 8, **body})
     assert response.status_code == 200, response.text
     schemas.check(response.json(), schemas.RESPONSE)
-    return response.json()
+    answer: dict[str, Any] = response.json()
+    return answer
 
 
 def text_of(response: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,20 +18,20 @@ from seesay.values import MediaPart, Message, Modality, TextPart
 class FakeTokenizer:
     special_tokens = ("<s>", "</s>", "<|im_end|>", "<image>")
 
-    def __init__(self, chat_template=None):
+    def __init__(self, chat_template: Any = None) -> None:
         self.chat_template = chat_template
         self.template_variables = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
-def user(text):
+def user(text: Any) -> Any:
     return Message(role="user", parts=(TextPart(text=text),))
 
 
-def say(role, text):
+def say(role: Any, text: Any) -> Any:
     return Message(role=role, parts=(TextPart(text=text),))
 
 
-def build(name, **changes):
+def build(name: Any, **changes: Any) -> Any:
     return choose_template("m", FakeTokenizer(), ChatTemplateConfig(name, **changes))
 
 
@@ -68,7 +69,7 @@ TWO_TURNS = [say("system", "S"), user("A"), say("assistant", "B"), user("C")]
         ("deepseek", "S\n\nUser: A\n\nAssistant: B<\uff5cend▁of▁sentence\uff5c>User: C\n\nAssistant:"),
     ],
 )
-def test_published_forms(name, expected) -> None:
+def test_published_forms(name: str, expected: str) -> None:
     assert build(name).render(TWO_TURNS).text == expected
 
 
@@ -155,7 +156,9 @@ def test_continue_final() -> None:
         ([user("x")], {"enable_thinking": True}, "enable_thinking"),
     ],
 )
-def test_what_pieces_cannot_say_is_refused(messages, kwargs, message) -> None:
+def test_what_pieces_cannot_say_is_refused(
+    messages: list[Any] | list[Message], kwargs: dict[str, Any], message: str
+) -> None:
     with pytest.raises(RequestError, match=message):
         build("chatml").render(messages, **kwargs)
 
@@ -172,7 +175,7 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="already"):
         templates.register("chatml", Pieces())
     with pytest.raises(ConfigError, match="Pieces"):
-        templates.register("other", "USER:")
+        templates.register("other", "USER:")  # type: ignore[arg-type]
 
 
 def test_choice_order(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ def test_a_template_is_chosen_by_name_file_or_folder(tmp_path: Path, monkeypatch
         ("meta-llama/Llama-2-7b-hf", None),
     ],
 )
-def test_guess(path, name) -> None:
+def test_guess(path: str, name: str | None) -> None:
     assert builtin.guess(path) == name
 
 

@@ -310,8 +310,8 @@ def test_no_process_is_left_behind(end: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        child.stdout.close()
-        child.stderr.close()
+        child.stdout.close()  # type: ignore[union-attr]
+        child.stderr.close()  # type: ignore[union-attr]
 
 
 def test_ctrl_c_is_not_its_own(pool: sandbox._Pool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,14 +25,14 @@ pieces = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
 
 
 @st.composite
-def parts(draw):
+def parts(draw: Any) -> Any:
     """A text, cut anywhere: the pieces of a token may come in different parts of a message."""
     text = draw(pieces)
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=2)))
     return [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)])]
 
 
-def specials_outside(rendered):
+def specials_outside(rendered: Any) -> Any:
     """Special tokens as a tokenizer finds them that takes the literals out first."""
     found, done = [], 0
     for start, stop in (*rendered.literals, (len(rendered.text), len(rendered.text))):
@@ -42,7 +43,7 @@ def specials_outside(rendered):
 
 @settings(deadline=None)  # the first rendering starts a process
 @given(st.lists(parts(), min_size=1, max_size=3))
-def test_only_the_templates_tokens_are_special(conversation) -> None:
+def test_only_the_templates_tokens_are_special(conversation: Any) -> None:
     template = JinjaTemplate("test", TEMPLATE, special_tokens=SPECIAL)
     messages = [Message(role="user", parts=tuple(TextPart(text=t) for t in texts)) for texts in conversation]
     rendered = template.render(messages)
@@ -57,7 +58,7 @@ def test_only_the_templates_tokens_are_special(conversation) -> None:
 
 
 @given(pieces)
-def test_covering_is_undone(text) -> None:
+def test_covering_is_undone(text: Any) -> None:
     shield = Shield(SPECIAL)
     shield.choose_nonces([text])
     covered = shield.cover(text)
@@ -79,7 +80,7 @@ def test_nonces_are_in_no_text() -> None:
 
 
 @given(pieces)
-def test_a_text_is_covered_in_slices_as_at_once(text) -> None:
+def test_a_text_is_covered_in_slices_as_at_once(text: Any) -> None:
     at_once, in_slices = (Shield(SPECIAL) for _ in range(2))
     expected = at_once.cover(text)
     with pytest.MonkeyPatch.context() as patch:

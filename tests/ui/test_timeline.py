@@ -12,7 +12,7 @@ from seesay.values import StageTimings
 
 def spans(**timings: float) -> dict[str, tuple[float, float]]:
     stages = make_timeline(timings)
-    return {stage.name: (pytest.approx(stage.start_s), pytest.approx(stage.end_s)) for stage in stages}
+    return {stage.name: (pytest.approx(stage.start_s), pytest.approx(stage.end_s)) for stage in stages}  # type: ignore[misc]
 
 
 def test_stages_follow_each_other_and_prefill_ends_with_the_first_token() -> None:

@@ -111,7 +111,7 @@ def test_llava_feature_layers(
     rows = encoder.encode([features])[0]
     assert len(rows) == plan(family, IMAGE, draw_image(40, 30).size).expansion.takes_embedding.sum()
     with torch.no_grad():
-        expected = model.model.get_image_features(encoder.load_pixels(features).permute(0, 3, 1, 2)).pooler_output
+        expected = model.model.get_image_features(encoder.load_pixels(features).permute(0, 3, 1, 2)).pooler_output  # type: ignore[attr-defined]
     torch.testing.assert_close(rows, expected[0], rtol=0, atol=1e-4)
 
 

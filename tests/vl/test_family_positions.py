@@ -47,7 +47,7 @@ def truncates_seconds(loaded: Loaded) -> bool:
         video_grid_thw=torch.tensor([[2, 2, 2]]),
         second_per_grid_ts=torch.tensor([1.5]),
     )
-    return positions[0].max() == 2
+    return bool(positions[0].max() == 2)
 
 
 @pytest.mark.parametrize("name", MROPE_FAMILIES)
@@ -58,7 +58,7 @@ def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[st
     rng = np.random.default_rng(seed)
     ids: list[int] = []
     types: list[int] = []
-    items, grids, seconds = [], {1: [], 2: []}, []
+    items, grids, seconds = [], {1: [], 2: []}, []  # type: ignore[var-annotated]
     vocabulary = [3, 5, loaded.model.config.image_token_id, loaded.model.config.video_token_id]
 
     def add_text(count: int) -> None:

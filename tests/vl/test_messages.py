@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from seesay.config import GenerationConfig
 from seesay.errors import RequestError
-from seesay.values import MediaPart, Modality, TextPart
+from seesay.values import GenerationRequest, MediaPart, Modality, TextPart
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 from seesay.vl.messages import parse_messages, parse_prompts
 
@@ -18,25 +19,25 @@ PICTURE = Image.new("RGB", (4, 4))
 OTHER = Image.new("RGB", (5, 5))
 
 
-def shape(request):
+def shape(request: GenerationRequest | RequestError) -> Any:
     """A request's messages as nested tuples."""
     assert not isinstance(request, RequestError), request
-    return [(m.role, *(p.text if isinstance(p, TextPart) else p.source for p in m.parts)) for m in request.prompt]
+    return [(m.role, *(p.text if isinstance(p, TextPart) else p.source for p in m.parts)) for m in request.prompt]  # type: ignore[union-attr]
 
 
-def only(prompts, **kwargs):
+def only(prompts: Any, **kwargs: Any) -> Any:
     requests, is_list = parse_prompts(prompts, **kwargs)
     assert not is_list
     return requests[0]
 
 
-def error_of(prompt):
+def error_of(prompt: Any) -> Any:
     error = only(prompt)
     assert isinstance(error, RequestError)
     return error
 
 
-def in_messages(*content):
+def in_messages(*content: Any) -> Any:
     return [{"role": "user", "content": list(content)}]
 
 
@@ -59,7 +60,7 @@ def in_messages(*content):
         (f"what is {IMAGE_TOKEN}?", (f"what is {IMAGE_TOKEN}?",)),
     ],
 )
-def test_single_prompts(prompt, parts):
+def test_single_prompts(prompt: Any, parts: Any) -> None:
     assert shape(only(prompt)) == [("user", *parts)]
 
 
@@ -83,7 +84,7 @@ BASE64 = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(60)).decode()
         "FILE",
     ],
 )
-def test_the_question_may_end_as_a_file_does(question, picture, tmp_path):
+def test_the_question_may_end_as_a_file_does(question: str, picture: Any, tmp_path: Path) -> None:
     """The documented order counts unless only the first text can be the media."""
     if picture == "FILE":
         picture = str(tmp_path / "a picture without suffix")
@@ -96,7 +97,7 @@ def test_the_question_may_end_as_a_file_does(question, picture, tmp_path):
     "picture",
     [BASE64, "photo.png", "my photo.PNG", "https://x/a", "https://x/my photo.png", "data:image/png,x", "FILE"],
 )
-def test_the_media_may_come_first(question, picture, tmp_path):
+def test_the_media_may_come_first(question: str, picture: Any, tmp_path: Path) -> None:
     if picture == "FILE":
         picture = str(tmp_path / "a picture without suffix")
         Path(picture).write_bytes(b"\x89PNG")
@@ -106,12 +107,12 @@ def test_the_media_may_come_first(question, picture, tmp_path):
     assert shape(only((picture, question))) == [("user", picture, question)]
 
 
-def test_openai_messages_are_one_prompt():
+def test_openai_messages_are_one_prompt() -> None:
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "hi"}]
     assert shape(only(messages)) == [("system", "S"), ("user", "hi")]
 
 
-def test_batches():
+def test_batches() -> None:
     mixed = ["a", ("b", PICTURE), [{"role": "user", "content": "c"}], {"role": "user", "content": "d"}]
     requests, is_list = parse_prompts(mixed)
     assert is_list
@@ -123,7 +124,7 @@ def test_batches():
     assert is_list and len(requests) == 1
 
 
-def test_one_bad_prompt_leaves_the_others():
+def test_one_bad_prompt_leaves_the_others() -> None:
     requests, _ = parse_prompts(["a", 7, ("b", PICTURE, 1), None, []])
     assert isinstance(requests[1], RequestError) and "of type int" in str(requests[1])
     assert "has 3" in str(requests[2])
@@ -132,13 +133,13 @@ def test_one_bad_prompt_leaves_the_others():
     assert shape(requests[0]) == [("user", "a")]
 
 
-def test_order_of_parts_is_kept():
+def test_order_of_parts_is_kept() -> None:
     part = {"type": "image_url", "image_url": {"url": "u"}}
     messages = in_messages({"type": "text", "text": "a"}, part, {"type": "text", "text": "b"}, part, "c")
     assert shape(only(messages)) == [("user", "a", "u", "b", "u", "c")]
 
 
-def test_image_token_in_messages():
+def test_image_token_in_messages() -> None:
     images = [{"type": "image_url", "image_url": {"url": u, "max_dynamic_patch": 12}} for u in "12"]
     text = {"type": "text", "text": f"Image-1: {IMAGE_TOKEN}\nImage-2: {IMAGE_TOKEN}\nCompare."}
     request = only(in_messages(text, *images))
@@ -150,7 +151,7 @@ def test_image_token_in_messages():
     assert "2 <IMAGE_TOKEN> for 1 image" in str(error_of(in_messages(text, images[0])))
 
 
-def test_images_and_a_video_placed_apart():
+def test_images_and_a_video_placed_apart() -> None:
     video = {"type": "video", "video": ["f1", "f2"], "fps": 2.0}
     image = {"type": "image", "image": PICTURE}
     text = {"type": "text", "text": f"video {VIDEO_TOKEN} end {IMAGE_TOKEN}"}
@@ -180,7 +181,7 @@ def test_images_and_a_video_placed_apart():
         ({"type": "video", "video": "v.mp4", "num_frames": 8}, "video", "v.mp4", {"num_frames": 8}),
     ],
 )  # fmt: skip
-def test_media_parts(part, modality, source, options):
+def test_media_parts(part: dict[str, Any], modality: str, source: Any, options: dict[str, Any]) -> None:
     (parsed,) = only(in_messages(part)).prompt[0].parts
     assert parsed == MediaPart(modality=Modality(modality), source=source, options=options)
 
@@ -207,7 +208,7 @@ def test_media_parts(part, modality, source, options):
         (in_messages(4), "object with a type", "messages[0].content[0]"),
     ],
 )  # fmt: skip
-def test_bad_messages(messages, message, param):
+def test_bad_messages(messages: Any, message: str, param: str) -> None:
     error = error_of(messages)
     assert message in str(error)
     assert error.param == param
@@ -221,11 +222,11 @@ def test_bad_messages(messages, message, param):
         ((f"{IMAGE_TOKEN} {IMAGE_TOKEN}", PICTURE), "2 <IMAGE_TOKEN> for 1"),
     ],
 )
-def test_bad_pairs(pair, message):
+def test_bad_pairs(pair: Any, message: str) -> None:
     assert message in str(error_of(pair))
 
 
-def test_tool_messages_and_empty_fields():
+def test_tool_messages_and_empty_fields() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = parse_messages(
         [
@@ -237,12 +238,12 @@ def test_tool_messages_and_empty_fields():
     assert messages[1].extra == {"tool_call_id": "1"}
 
 
-def test_video_by_name():
+def test_video_by_name() -> None:
     for source in ("video.mp4", "https://x/video.webm?sig=1.png", "data:video/mp4;base64,AA"):
         assert only(("what?", source)).prompt[0].parts[0].modality is Modality.VIDEO
 
 
-def test_without_preprocessing():
+def test_without_preprocessing() -> None:
     request = only("<s>raw", do_preprocess=False)
     assert request.prompt == "<s>raw" and request.media == ()
     request = only((f"raw {IMAGE_TOKEN}", PICTURE), do_preprocess=False)
@@ -250,17 +251,17 @@ def test_without_preprocessing():
     assert "do_preprocess" in str(only([{"role": "user", "content": "x"}], do_preprocess=False))
 
 
-def test_gen_configs():
+def test_gen_configs() -> None:
     one, two = GenerationConfig(max_new_tokens=1), GenerationConfig(max_new_tokens=2)
     requests, _ = parse_prompts(["a", "b"], [one, two])
-    assert [r.gen_config.max_new_tokens for r in requests] == [1, 2]
+    assert [r.gen_config.max_new_tokens for r in requests] == [1, 2]  # type: ignore[union-attr]
     assert only("a", gen_config=[two]).gen_config is two
     with pytest.raises(ValueError, match="2 for 1"):
         parse_prompts("a", [one, two])
     with pytest.raises(TypeError, match="dict"):
-        parse_prompts("a", [{}])
+        parse_prompts("a", [{}])  # type: ignore[list-item]
 
 
-def test_nframes_of_qwen_is_num_frames():
+def test_nframes_of_qwen_is_num_frames() -> None:
     (part,) = only(in_messages({"type": "video", "video": "a.mp4", "nframes": 8})).prompt[0].parts
     assert part.options == {"num_frames": 8}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from seesay.vl.prompt import TokenizedPrompt, build_input, render_raw, tokenize
 MARKERS = {Modality.IMAGE: "[I]", Modality.VIDEO: "[V]"}
 
 
-def prepare(num_rows, key):
+def prepare(num_rows: Any, key: Any) -> Any:
     """A picture of n rows, which becomes: begin (2), n rows (3), end (4)."""
     expansion = Expansion(
         token_ids=np.array([2, *[3] * num_rows, 4], dtype=np.int64),
@@ -29,10 +31,10 @@ def prepare(num_rows, key):
 class CharTokenizer:
     """`prefix`, one token per character, and one, 0, for each marker span."""
 
-    def __init__(self, prefix=()):
+    def __init__(self, prefix: Any = ()) -> None:
         self.prefix = prefix
 
-    def encode_prompt(self, rendered):
+    def encode_prompt(self, rendered: Any) -> Any:
         ids, ranges, done = list(self.prefix), [], 0
         for start, stop in rendered.markers:
             ids += map(ord, rendered.text[done:start])
@@ -43,27 +45,35 @@ class CharTokenizer:
 
 
 class FakeFamily:
-    def positions(self, token_ids, items):
+    def positions(self, token_ids: Any, items: Any) -> Any:
         return np.arange(len(token_ids)), len(token_ids)
 
 
-def media(*modalities):
+def make_family() -> Any:
+    return FakeFamily()
+
+
+def make_tokenizer(prefix: Any = ()) -> Any:
+    return CharTokenizer(prefix)
+
+
+def media(*modalities: Any) -> Any:
     return tuple(MediaPart(modality=Modality(m), source=i) for i, m in enumerate(modalities))
 
 
-def build(rendered, prepared, *, prefix=(), **kwargs):
+def build(rendered: Any, prepared: Any, *, prefix: Any = (), **kwargs: Any) -> Any:
     kwargs = {"model_digest": b"m", **kwargs}
-    tokens = tokenize(rendered, CharTokenizer(prefix))
-    return build_input(tokens, prepared, family=FakeFamily(), **kwargs)
+    tokens = tokenize(rendered, make_tokenizer(prefix))
+    return build_input(tokens, prepared, family=make_family(), **kwargs)
 
 
-def test_text_only():
+def test_text_only() -> None:
     built = build(RenderedPrompt(text="ab"), [])
     assert built.token_ids.tolist() == [97, 98] and built.items == () and built.next_position == 2
     assert built.token_ids.dtype == np.int64
 
 
-def test_items_stand_in_their_markers_places():
+def test_items_stand_in_their_markers_places() -> None:
     rendered = RenderedPrompt(text="a[I]b[I][I]", media=media("image", "image"), markers=((1, 4), (8, 11)))
     built = build(rendered, [prepare(2, b"x"), prepare(1, b"y")])
     text = [ord(c) for c in "b[I]"]
@@ -75,17 +85,17 @@ def test_items_stand_in_their_markers_places():
         assert (built.token_ids[item.slots] == 3).all()
 
 
-def test_bos_shifts_nothing():
+def test_bos_shifts_nothing() -> None:
     rendered = RenderedPrompt(text="[I]b", media=media("image"), markers=((0, 3),))
     built = build(rendered, [prepare(1, b"x")], prefix=[1])
     assert built.token_ids.tolist() == [1, 2, 3, 4, 98]
     assert built.items[0].slots.tolist() == [2]
 
 
-def test_hash_is_of_content_model_and_salt():
+def test_hash_is_of_content_model_and_salt() -> None:
     rendered = RenderedPrompt(text="[I][I]", media=media("image", "image"), markers=((0, 3), (3, 6)))
 
-    def hashes(key="x", **kwargs):
+    def hashes(key: Any = "x", **kwargs: Any) -> Any:
         built = build(rendered, [prepare(1, b"x"), prepare(1, key.encode())], **kwargs)
         return [item.hash for item in built.items]
 
@@ -96,27 +106,27 @@ def test_hash_is_of_content_model_and_salt():
     assert hashes(salt=b"tenant")[0] != same
 
 
-def test_what_cannot_be_built():
+def test_what_cannot_be_built() -> None:
     with pytest.raises(RequestError, match="empty"):
         build(RenderedPrompt(text=""), [])
     with pytest.raises(RequestError, match="too small"):
         build(RenderedPrompt(text="[I]", media=media("image"), markers=((0, 3),)), [prepare(0, b"x")])
 
 
-def test_token_ids():
+def test_token_ids() -> None:
     tokens = TokenizedPrompt(token_ids=np.array([5, 6, 7]))
-    built = build_input(tokens, [], family=FakeFamily(), model_digest=b"m")
+    built = build_input(tokens, [], family=make_family(), model_digest=b"m")
     assert built.token_ids.tolist() == [5, 6, 7] and built.next_position == 3
     with pytest.raises(RequestError, match="empty"):
-        build_input(TokenizedPrompt(token_ids=np.array([])), [], family=FakeFamily(), model_digest=b"m")
+        build_input(TokenizedPrompt(token_ids=np.array([])), [], family=make_family(), model_digest=b"m")
 
 
-def test_text_is_counted_without_its_markers():
+def test_text_is_counted_without_its_markers() -> None:
     rendered = RenderedPrompt(text="a[I]b[I]", media=media("image", "image"), markers=((1, 4), (5, 8)))
-    assert tokenize(rendered, CharTokenizer()).num_text_tokens == 2
+    assert tokenize(rendered, make_tokenizer()).num_text_tokens == 2
 
 
-def test_raw_text():
+def test_raw_text() -> None:
     assert render_raw(f"<s>{IMAGE_TOKEN}", (), MARKERS) == RenderedPrompt(text=f"<s>{IMAGE_TOKEN}")
     parts = media("image", "video", "image")
     rendered = render_raw(f"a{VIDEO_TOKEN}b{IMAGE_TOKEN}{IMAGE_TOKEN}[I]", parts, MARKERS)
@@ -136,7 +146,7 @@ def test_raw_text():
         (f"{IMAGE_TOKEN}", ["image", "video"], "0 <VIDEO_TOKEN> for 1 video"),
     ],
 )
-def test_raw_text_that_does_not_fit(text, modalities, message):
+def test_raw_text_that_does_not_fit(text: str, modalities: list[str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         render_raw(text, media(*modalities), MARKERS)
     with pytest.raises(RequestError, match="takes no image"):

@@ -3,6 +3,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,9 @@ from seesay.processors.media import fetch as fetch_module
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.fetch import is_allowed, is_global
 from seesay.processors.media.load import load_image
+
+if TYPE_CHECKING:
+    from processors.conftest import Frames, Site
 
 HERE = MediaLimits(allow_private_hosts=True, timeout_s=5)
 BODY = b"0123456789" * 1000
@@ -28,7 +33,7 @@ def refusal(url: str, limits: MediaLimits = HERE) -> RequestError:
     return raised.value
 
 
-def test_a_picture_by_url(site, encode, picture):
+def test_a_picture_by_url(site: Site, encode: Callable[..., bytes], picture: Frames) -> None:
     url = site.serve("/a%20b.png", encode(picture))
     np.testing.assert_array_equal(np.asarray(load_image(url, limits=HERE)), picture)
     site.routes["/a%20b.png"] = site.routes.pop("/a%20b.png")
@@ -36,13 +41,13 @@ def test_a_picture_by_url(site, encode, picture):
     assert site.paths[-1] == "/a%20b.png?q=1%202"
 
 
-def test_bodies_of_unknown_length_and_chunks(site):
-    def until_close(handler):
+def test_bodies_of_unknown_length_and_chunks(site: Site) -> None:
+    def until_close(handler: Any) -> None:
         handler.send_response(200)
         handler.end_headers()
         handler.wfile.write(BODY)
 
-    def chunked(handler):
+    def chunked(handler: Any) -> None:
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()
@@ -56,13 +61,13 @@ def test_bodies_of_unknown_length_and_chunks(site):
     assert fetch(site.url("/chunked"), HERE) == BODY
 
 
-def test_status(site):
+def test_status(site: Site) -> None:
     error = refusal(site.url("/nothing?token=secret"))
     assert error.code is ErrorCode.MEDIA_UNREACHABLE
     assert "404" in error.message and "secret" not in error.message and "/nothing?..." in error.message
 
 
-def test_redirects(site):
+def test_redirects(site: Site) -> None:
     end = site.serve("/end", BODY)
     site.redirect("/relative", "end")
     site.redirect("/1", site.url("/relative"))
@@ -74,7 +79,7 @@ def test_redirects(site):
     assert fetch(end, MediaLimits(allow_private_hosts=True, max_redirects=0)) == BODY
 
 
-def test_each_redirect_is_checked(site, monkeypatch):
+def test_each_redirect_is_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first host passes for a public one; it sends on to the private address that it is at."""
     site.serve("/secret", BODY)
     url = site.redirect("/open", site.url("/secret"))
@@ -94,24 +99,24 @@ def test_each_redirect_is_checked(site, monkeypatch):
         "224.0.0.1", "255.255.255.255", "[64:ff9b::7f00:1]", "[2002:7f00:1::]",
     ],
 )  # fmt: skip
-def test_private_addresses_are_refused(site, host):
+def test_private_addresses_are_refused(site: Site, host: str) -> None:
     error = refusal(site.url("/", host), MediaLimits(timeout_s=5))
     assert error.code is ErrorCode.MEDIA_FORBIDDEN, error.message
     assert "allow_private_hosts" in error.message and "MediaLimits" not in error.message
     assert site.paths == []
 
 
-def test_is_global():
+def test_is_global() -> None:
     assert all(map(is_global, ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]))
     assert not any(map(is_global, ["ff02::1", "fe80::1%eth0", "::ffff:10.0.0.1", "240.0.0.1", "192.0.2.1"]))
 
 
-def test_the_checked_address_is_the_one_connected_to(site, monkeypatch):
+def test_the_checked_address_is_the_one_connected_to(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that answers differently the second time has no second time."""
     site.serve("/x", BODY)
     lookups = []
 
-    def resolve(host, port, **options):
+    def resolve(host: Any, port: Any, **options: Any) -> Any:
         lookups.append(host)
         address = "127.0.0.1" if len(lookups) == 1 else "192.0.2.1"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
@@ -123,10 +128,10 @@ def test_the_checked_address_is_the_one_connected_to(site, monkeypatch):
     assert site.hosts == [f"pictures.example:{site.port}"]
 
 
-def test_only_public_ones_of_several_addresses_are_tried(site, monkeypatch):
+def test_only_public_ones_of_several_addresses_are_tried(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.serve("/x", BODY)
 
-    def resolve(host, port, **options):
+    def resolve(host: Any, port: Any, **options: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in ("127.0.0.2", "127.0.0.1")]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
@@ -134,11 +139,11 @@ def test_only_public_ones_of_several_addresses_are_tried(site, monkeypatch):
     assert fetch(f"http://pictures.example:{site.port}/x", MediaLimits()) == BODY
 
 
-def test_too_large(site):
+def test_too_large(site: Site) -> None:
     limits = MediaLimits(allow_private_hosts=True, max_bytes=5000)
     assert refusal(site.serve("/declared", BODY), limits).code is ErrorCode.MEDIA_TOO_LARGE
 
-    def endless(handler):
+    def endless(handler: Any) -> None:
         handler.send_response(200)
         handler.end_headers()
         while True:
@@ -149,22 +154,22 @@ def test_too_large(site):
     assert error.code is ErrorCode.MEDIA_TOO_LARGE and "5000 bytes" in error.message
 
 
-def test_lying_lengths(site):
+def test_lying_lengths(site: Site) -> None:
     error = refusal(site.serve("/longer", BODY, length=len(BODY) + 5))
     assert error.code is ErrorCode.MEDIA_UNREACHABLE and "10000 of 10005 bytes" in error.message
     assert fetch(site.serve("/shorter", BODY, length=100), HERE) == BODY[:100]
 
 
-def test_encodings_that_were_not_asked_for(site):
+def test_encodings_that_were_not_asked_for(site: Site) -> None:
     assert "gzip" in refusal(site.serve("/zip", BODY, Content_Encoding="gzip")).message
 
 
 @pytest.mark.parametrize("part", ["header", "body", "silence"])
-def test_slow_drip_ends_at_the_deadline(site, part):
+def test_slow_drip_ends_at_the_deadline(site: Site, part: str) -> None:
     """The server goes on for as long as the client listens: that it stops is the deadline's doing."""
     is_over = threading.Event()
 
-    def drip(handler):
+    def drip(handler: Any) -> None:
         if part == "silence":
             is_over.wait()
         line = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n" + (b"\r\n" if part == "body" else b"X: ")
@@ -178,7 +183,7 @@ def test_slow_drip_ends_at_the_deadline(site, part):
     is_over.set()
 
 
-def test_slow_name_server_ends_at_the_deadline(monkeypatch):
+def test_slow_name_server_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not answer before the client has given up."""
     is_over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: is_over.wait() and [])
@@ -186,8 +191,8 @@ def test_slow_name_server_ends_at_the_deadline(monkeypatch):
     is_over.set()
 
 
-def test_not_http(site):
-    def garbage(handler):
+def test_not_http(site: Site) -> None:
+    def garbage(handler: Any) -> None:
         handler.wfile.write(b"\x00\x01\x02 nonsense\r\n\r\n")
 
     site.routes["/garbage"] = garbage
@@ -195,7 +200,7 @@ def test_not_http(site):
     assert refusal(f"https://127.0.0.1:{site.port}/").code is ErrorCode.MEDIA_UNREACHABLE
 
 
-def test_nobody_there():
+def test_nobody_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         error = refusal(f"http://127.0.0.1:{unused.getsockname()[1]}/")
@@ -216,7 +221,7 @@ def test_nobody_there():
         ("http://example.com/\r\nX: y", ErrorCode.MEDIA_UNREACHABLE),
     ],
 )
-def test_bad_urls(monkeypatch, url, code):
+def test_bad_urls(monkeypatch: pytest.MonkeyPatch, url: str, code: Any) -> None:
     real = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: real(host.replace("example", "invalid"), port))
     error = refusal(url)
@@ -244,18 +249,18 @@ def test_bad_urls(monkeypatch, url, code):
         ("127.0.0.1", False),
     ],
 )
-def test_domains(host, expected):
+def test_domains(host: str, expected: bool) -> None:
     assert is_allowed(host, ("example.com", "*.Pics.org", "xn--bcher-kva.de")) is expected
 
 
-def test_other_domains_are_refused_before_any_look_up(monkeypatch):
+def test_other_domains_are_refused_before_any_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the name was looked up"))
     error = refusal("http://evil.net/x.png", MediaLimits(allowed_media_domains=["example.com"]))
     assert error.code is ErrorCode.MEDIA_FORBIDDEN and "evil.net" in error.message
     assert refusal("http://example.com/x.png", MediaLimits(allowed_media_domains=())).code is ErrorCode.MEDIA_FORBIDDEN
 
 
-def test_redirects_stay_in_the_domains(site):
+def test_redirects_stay_in_the_domains(site: Site) -> None:
     site.serve("/end", BODY)
     limits = MediaLimits(allow_private_hosts=True, allowed_media_domains=("127.0.0.1",))
     assert fetch(site.redirect("/in", site.url("/end")), limits) == BODY
@@ -264,7 +269,7 @@ def test_redirects_stay_in_the_domains(site):
 
 
 @pytest.mark.parametrize("wrong", ["example.com", ["http://example.com"], ["a.com:80"], ["a.com/x"], [""], ["*"], [5]])
-def test_wrong_domains_are_named(wrong):
+def test_wrong_domains_are_named(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="allowed_media_domains"):
         MediaLimits(allowed_media_domains=wrong)
     assert MediaLimits(allowed_media_domains=("::1", "10.0.0.1", "localhost", "*.a-b.com"))
@@ -273,8 +278,8 @@ def test_wrong_domains_are_named(wrong):
 # --- what a whole request may take ----------------------------------------------------------------------------------
 
 
-def test_redirects_share_one_deadline(site):
-    def slow_redirect(handler):
+def test_redirects_share_one_deadline(site: Site) -> None:
+    def slow_redirect(handler: Any) -> None:
         time.sleep(0.25)
         handler.send_response(302)
         handler.send_header("Location", "/slow")
@@ -285,7 +290,7 @@ def test_redirects_share_one_deadline(site):
     assert "within 0.6 s" in error.message and len(site.paths) <= 3
 
 
-def test_bodies_share_one_allowance(site):
+def test_bodies_share_one_allowance(site: Site) -> None:
     url = site.serve("/x", BODY)
     allowance = Allowance(MediaLimits(allow_private_hosts=True, max_total_bytes=25_000))
     for _ in range(2):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.frame_sampling import FrameSampling, spread
 
 
-def test_spread_equals_torch():
+def test_spread_equals_torch() -> None:
     import torch
 
     for total in (1, 2, 3, 7, 30, 390, 1801, 54001):
@@ -23,21 +25,21 @@ def test_spread_equals_torch():
     "options", [{}, {"fps": 1}, {"fps": 0.3}, {"fps": 25.0}, {"min_frames": 9}, {"fps": 4, "max_frames": 11}]
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_number_of_frames_equals_qwen_vl_utils(total, video_fps, options):
+def test_number_of_frames_equals_qwen_vl_utils(total: int, video_fps: float, options: dict[str, Any]) -> None:
     qwen = pytest.importorskip("qwen_vl_utils.vision_process")
     assert len(FrameSampling.checked(**options).indices(total, video_fps)) == qwen.smart_nframes(
         options, total, video_fps
     )
 
 
-def test_num_frames_is_exact_and_never_more_than_there_are():
+def test_num_frames_is_exact_and_never_more_than_there_are() -> None:
     sampling = FrameSampling.checked(num_frames=5)
     assert sampling.indices(21, 30.0).tolist() == [0, 5, 10, 15, 20]
     assert sampling.indices(3, 30.0).tolist() == [0, 1, 2]
     assert FrameSampling.checked().indices(1, 30.0).tolist() == [0]
 
 
-def test_limit_caps_what_fps_gives():
+def test_limit_caps_what_fps_gives() -> None:
     assert len(FrameSampling.checked(fps=30.0, limit=10).indices(1000, 30.0)) == 10
     assert len(FrameSampling.checked(limit=1).indices(1000, 30.0)) == 1
 
@@ -57,7 +59,7 @@ def test_limit_caps_what_fps_gives():
         ({"num_frames": 769}, "num_frames", ErrorCode.MEDIA_TOO_LARGE),
     ],
 )
-def test_wrong_options_are_refused_by_name(options, param, code):
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], param: str, code: Any) -> None:
     with pytest.raises(RequestError) as raised:
         FrameSampling.checked(**options)
     assert (raised.value.param, raised.value.code) == (param, code)

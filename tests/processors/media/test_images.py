@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +12,9 @@ import torch
 
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors.media import images
+
+if TYPE_CHECKING:
+    pass
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SIZES = [(40, 60), (37, 211), (333, 97), (224, 224), (448, 300), (700, 901), (5, 9)]
@@ -37,12 +40,12 @@ def channels_first(frames: np.ndarray) -> torch.Tensor:
 
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("size", [(28, 56), (97, 333), (448, 448), (31, 7)])
-def test_resize_equals_torchvision(resample, size):
+def test_resize_equals_torchvision(resample: str, size: tuple[int, int]) -> None:
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as tv
 
     frames = noise(97, 130, count=2)
-    ours = images.resize(frames, size, resample=resample)
+    ours = images.resize(frames, size, resample=resample)  # type: ignore[arg-type]
     theirs = tv.resize(channels_first(frames), list(size), interpolation=InterpolationMode(resample), antialias=True)
     assert ours.dtype == np.uint8 and ours.shape == (2, *size, 3)
     difference = np.abs(ours.astype(int) - theirs.permute(0, 2, 3, 1).numpy())
@@ -50,7 +53,7 @@ def test_resize_equals_torchvision(resample, size):
     assert difference.max() <= (2 if resample == "lanczos" else 0)
 
 
-def test_resize_leaves_fitting_and_read_only_frames():
+def test_resize_leaves_fitting_and_read_only_frames() -> None:
     frames = noise(20, 30)
     assert images.resize(frames, (20, 30)) is frames
     frames.flags.writeable = False
@@ -61,7 +64,7 @@ def test_resize_leaves_fitting_and_read_only_frames():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_qwen_image_equals_transformers(size):
+def test_qwen_image_equals_transformers(size: tuple[int, int]) -> None:
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
     frames = noise(*size)
@@ -74,7 +77,7 @@ def test_qwen_image_equals_transformers(size):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
-def test_qwen_video_equals_transformers(count):
+def test_qwen_video_equals_transformers(count: int) -> None:
     from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 
     frames = noise(120, 90, count=count)
@@ -90,7 +93,7 @@ def test_qwen_video_equals_transformers(count):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("do_pad", [False, True])
-def test_llava_image_equals_transformers(size, do_pad):
+def test_llava_image_equals_transformers(size: tuple[int, int], do_pad: bool) -> None:
     from transformers.models.llava.image_processing_llava import LlavaImageProcessor
 
     frames = noise(*size)
@@ -98,7 +101,7 @@ def test_llava_image_equals_transformers(size, do_pad):
     theirs = processor(channels_first(frames)[0], return_tensors="pt")["pixel_values"]
     if do_pad:
         frames = images.pad_to_square(frames, [int(mean * 255) for mean in CLIP_MEAN])
-    frames = images.resize(frames, images.shortest_edge_size(*frames.shape[1:3], 56))
+    frames = images.resize(frames, images.shortest_edge_size(*frames.shape[1:3], 56))  # type: ignore[call-arg]
     ours = normalize(images.center_crop(frames, (56, 56)), mean=CLIP_MEAN, std=CLIP_STD)
     torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
 
@@ -106,7 +109,7 @@ def test_llava_image_equals_transformers(size, do_pad):
 @pytest.mark.parametrize(
     ("size", "crop"), [((20, 30), (24, 24)), ((21, 31), (40, 10)), ((10, 9), (11, 12)), ((8, 8), (8, 8))]
 )
-def test_center_crop_equals_transformers(size, crop):
+def test_center_crop_equals_transformers(size: tuple[int, int], crop: tuple[int, int]) -> None:
     from transformers.image_utils import SizeDict
     from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 
@@ -117,7 +120,7 @@ def test_center_crop_equals_transformers(size, crop):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("max_tiles", [1, 4, 12])
-def test_internvl_tiles_equal_transformers(size, max_tiles):
+def test_internvl_tiles_equal_transformers(size: tuple[int, int], max_tiles: int) -> None:
     from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 
     frames = noise(*size)
@@ -132,7 +135,7 @@ def test_internvl_tiles_equal_transformers(size, max_tiles):
     torch.testing.assert_close(ours, theirs["pixel_values"], atol=TOLERANCE, rtol=0)
 
 
-def test_tile_grid_equals_transformers():
+def test_tile_grid_equals_transformers() -> None:
     from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
 
     rng = np.random.default_rng(1)
@@ -143,7 +146,7 @@ def test_tile_grid_equals_transformers():
             assert ours == (rows, columns), (height, width, limits)
 
 
-def test_smart_resize_equals_transformers():
+def test_smart_resize_equals_transformers() -> None:
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
     rng = np.random.default_rng(2)
@@ -154,14 +157,14 @@ def test_smart_resize_equals_transformers():
                 assert ours == smart_resize(height, width, 28, low, high)
 
 
-def test_smart_resize_refuses_a_line_and_never_gives_zero():
+def test_smart_resize_refuses_a_line_and_never_gives_zero() -> None:
     with pytest.raises(RequestError, match="2x500 pixels is more than 200 times") as raised:
         images.smart_resize(500, 2, factor=28, min_pixels=1, max_pixels=10**6)
     assert raised.value.code is ErrorCode.INVALID_MEDIA
     assert images.smart_resize(5, 500, factor=28, min_pixels=0, max_pixels=10**6) == (28, 504)
 
 
-def test_shortest_edge_size_equals_transformers():
+def test_shortest_edge_size_equals_transformers() -> None:
     from transformers.image_transforms import get_resize_output_image_size
 
     for height, width in np.random.default_rng(3).integers(1, 2000, (200, 2)).tolist():
@@ -174,7 +177,7 @@ def test_shortest_edge_size_equals_transformers():
         assert images.shortest_edge_size(height, width, 336) == theirs
 
 
-def test_resample_from_config_names_what_is_unknown():
+def test_resample_from_config_names_what_is_unknown() -> None:
     assert [images.resample_from_config(number) for number in (1, 2, 3)] == ["lanczos", "bilinear", "bicubic"]
     with pytest.raises(ConfigError, match=r"resample must be .* got 0"):
         images.resample_from_config(0)

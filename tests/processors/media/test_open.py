@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
@@ -15,18 +18,21 @@ from seesay.processors.media.load import load_image
 from seesay.processors.media.open import open_media
 from seesay.values import Modality, VideoFrames
 
+if TYPE_CHECKING:
+    from processors.conftest import Frames
+
 LIMITS = MediaLimits()
 
 
-def decode_image(source, limits):
+def decode_image(source: Any, limits: Any) -> Any:
     return open_media(Modality.IMAGE, source, {}, Allowance(limits)).decode()
 
 
-def decode_video(source, options, limits):
+def decode_video(source: Any, options: Any, limits: Any) -> Any:
     return open_media(Modality.VIDEO, source, options, Allowance(limits)).decode()
 
 
-def test_equal_pixels_have_an_equal_digest(encode, picture, png_file):
+def test_equal_pixels_have_an_equal_digest(encode: Callable[..., bytes], picture: Frames, png_file: Path) -> None:
     media = [decode_image(source, LIMITS) for source in (png_file, encode(picture, "BMP"), picture)]
     assert media[0].modality is Modality.IMAGE and media[0].timestamps_s == ()
     assert media[0].frames.shape == (1, *picture.shape) and media[0].frames.flags.c_contiguous
@@ -37,7 +43,7 @@ def test_equal_pixels_have_an_equal_digest(encode, picture, png_file):
     assert decode_image(picture.reshape(60, 40, 3), LIMITS).digest != media[0].digest
 
 
-def test_digest_of_a_video_covers_frames_and_times(video_bytes, video_frames):
+def test_digest_of_a_video_covers_frames_and_times(video_bytes: bytes, video_frames: Frames) -> None:
     first = decode_video(video_bytes, {"num_frames": 4}, LIMITS)
     assert first.modality is Modality.VIDEO and len(first.timestamps_s) == 4
     assert decode_video(video_bytes, {"num_frames": 4}, LIMITS).digest == first.digest
@@ -46,9 +52,9 @@ def test_digest_of_a_video_covers_frames_and_times(video_bytes, video_frames):
     assert decode_video(video_frames[:1], {}, LIMITS).digest != decode_image(video_frames[0], LIMITS).digest
 
 
-def test_decoded_pixels_share_no_memory_with_what_was_given(picture, video_frames):
+def test_decoded_pixels_share_no_memory_with_what_was_given(picture: Frames, video_frames: Frames) -> None:
     """What the caller does to it later changes no picture that is on its way to the tower."""
-    frames = np.stack(video_frames)
+    frames = np.stack(video_frames)  # type: ignore[call-overload]
     video = VideoFrames(frames=frames, timestamps_s=tuple(map(float, range(len(frames)))), frame_interval_s=1.0)
     for given, media in (
         (picture, decode_image(picture, LIMITS)),
@@ -61,7 +67,9 @@ def test_decoded_pixels_share_no_memory_with_what_was_given(picture, video_frame
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "MPO", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_a_header_is_read_once(encode, picture, kind, orientation, monkeypatch):
+def test_a_header_is_read_once(
+    encode: Callable[..., bytes], picture: Frames, kind: str, orientation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The image whose size was read is the one that is decoded, with the pixels of one that is only decoded."""
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -69,30 +77,32 @@ def test_a_header_is_read_once(encode, picture, kind, orientation, monkeypatch):
     expected = np.asarray(load_image(data))
     opened = []
     real = Image.open
-    monkeypatch.setattr(Image, "open", lambda *args, **options: opened.append(1) or real(*args, **options))
+    monkeypatch.setattr(Image, "open", lambda *args, **options: opened.append(1) or real(*args, **options))  # type: ignore[func-returns-value]
     media = open_media(Modality.IMAGE, data, {}, Allowance(LIMITS))
     assert not opened
     size = media.size()
-    assert media.size() is size and (size.height, size.width) == expected.shape[:2]
+    assert media.size() is size and (size.height, size.width) == expected.shape[:2]  # type: ignore[union-attr]
     np.testing.assert_array_equal(media.decode().frames[0], expected)
     assert len(opened) == 1
     np.testing.assert_array_equal(media.decode().frames[0], expected)
 
 
-def test_packets_are_listed_once(video_bytes, monkeypatch):
+def test_packets_are_listed_once(video_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for a reader that seeks by them."""
     monkeypatch.setitem(sys.modules, "decord", None)
     opened = []
     real = av.open
-    monkeypatch.setattr(av, "open", lambda *args, **options: opened.append(1) or real(*args, **options))
+    monkeypatch.setattr(av, "open", lambda *args, **options: opened.append(1) or real(*args, **options))  # type: ignore[func-returns-value]
     media = open_media(Modality.VIDEO, video_bytes, {"num_frames": 4}, Allowance(LIMITS))
-    assert media.size().num_frames == 4 and media.size().num_frames == 4 and len(opened) == 1
+    assert media.size().num_frames == 4 and media.size().num_frames == 4 and len(opened) == 1  # type: ignore[union-attr]
     assert media.decode().size == media.size()
     assert len(opened) == 3, "once more for the orientation of the first frame, and once to decode"
 
 
-def test_content_keys_cover_content_and_how_it_is_decoded(encode, picture, video_bytes, png_file):
-    def key(modality, source, **options):
+def test_content_keys_cover_content_and_how_it_is_decoded(
+    encode: Callable[..., bytes], picture: Frames, video_bytes: bytes, png_file: Path
+) -> None:
+    def key(modality: Any, source: Any, **options: Any) -> Any:
         return open_media(modality, source, options, Allowance(LIMITS)).content_key
 
     data = encode(picture)
@@ -108,13 +118,13 @@ def test_content_keys_cover_content_and_how_it_is_decoded(encode, picture, video
     assert key(Modality.VIDEO, [picture, picture]) is None
 
 
-def test_unknown_option_is_named():
+def test_unknown_option_is_named() -> None:
     with pytest.raises(RequestError, match="'speed'") as raised:
         decode_video([], {"speed": 2}, LIMITS)
     assert raised.value.code is ErrorCode.INVALID_REQUEST and raised.value.param == "speed"
 
 
-def test_many_threads(encode, picture, video_bytes):
+def test_many_threads(encode: Callable[..., bytes], picture: Frames, video_bytes: bytes) -> None:
     data = encode(picture, "JPEG")
     image, video = decode_image(data, LIMITS), decode_video(video_bytes, {}, LIMITS)
     with ThreadPoolExecutor(8) as threads:

@@ -4,7 +4,10 @@ import base64
 import io
 import struct
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,19 +19,22 @@ from seesay.processors.media.load import load_image, load_video
 from seesay.processors.media.picture import Picture
 from seesay.vl.utils import encode_image_base64
 
+if TYPE_CHECKING:
+    from processors.conftest import Frames
 
-def read_size(content: object, limits: MediaLimits, name: str) -> tuple[int, int]:
+
+def read_size(content: Any, limits: MediaLimits, name: str) -> tuple[int, int]:
     size = Picture(content, limits=limits, name=name).size()
     return size.height, size.width
 
 
-def pixels(source: object, **limits: object) -> np.ndarray:
+def pixels(source: object, **limits: Any) -> np.ndarray:
     image = load_image(source, limits=MediaLimits(**limits))
     assert isinstance(image, Image.Image) and image.mode == "RGB"
     return np.asarray(image)
 
 
-def test_rgb_formats(encode, picture):
+def test_rgb_formats(encode: Callable[..., bytes], picture: Frames) -> None:
     for kind in ("PNG", "BMP", "TIFF", "PPM"):
         np.testing.assert_array_equal(pixels(encode(picture, kind)), picture, err_msg=kind)
     np.testing.assert_array_equal(pixels(encode(picture, "WEBP", lossless=True)), picture)
@@ -54,17 +60,17 @@ STORED = {
 WITH_EXIF = ["JPEG", "MPO", "PNG", "WEBP", "TIFF", "AVIF"]
 
 
-def encode_turned(encode, picture, kind: str, orientation: int) -> bytes:
+def encode_turned(encode: Any, picture: Any, kind: str, orientation: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
     sharp = {"quality": 98, "subsampling": 0}
     options = {"JPEG": sharp, "MPO": sharp, "WEBP": {"lossless": True}, "AVIF": {"quality": 98}}.get(kind, {})
-    return encode(np.ascontiguousarray(STORED[orientation](picture)), kind, exif=exif, **options)
+    return encode(np.ascontiguousarray(STORED[orientation](picture)), kind, exif=exif, **options)  # type: ignore[arg-type, no-any-return]
 
 
 @pytest.mark.parametrize("kind", WITH_EXIF)
 @pytest.mark.parametrize("orientation", STORED)
-def test_exif_orientation(encode, picture, orientation, kind):
+def test_exif_orientation(encode: Callable[..., bytes], picture: Frames, orientation: int, kind: str) -> None:
     data = encode_turned(encode, picture, kind, orientation)
     upright = pixels(data)
     assert upright.shape == picture.shape
@@ -75,7 +81,9 @@ def test_exif_orientation(encode, picture, orientation, kind):
 
 @pytest.mark.parametrize("kind", WITH_EXIF)
 @pytest.mark.parametrize("orientation", STORED)
-def test_a_loaded_picture_is_not_turned_again(encode, picture, orientation, kind):
+def test_a_loaded_picture_is_not_turned_again(
+    encode: Callable[..., bytes], picture: Frames, orientation: int, kind: str
+) -> None:
     """Neither by us nor by what else reads EXIF data: the orientation has been applied, so it is no longer there."""
     loaded = load_image(encode_turned(encode, picture, kind, orientation))
     upright = np.asarray(loaded).copy()
@@ -87,7 +95,7 @@ def test_a_loaded_picture_is_not_turned_again(encode, picture, orientation, kind
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "WEBP", "PNG", "TIFF"])
-def test_orientation_in_xmp_data(encode, picture, kind):
+def test_orientation_in_xmp_data(encode: Callable[..., bytes], picture: Frames, kind: str) -> None:
     xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
     stored = np.ascontiguousarray(STORED[6](picture))
     if kind == "PNG":
@@ -104,7 +112,7 @@ def test_orientation_in_xmp_data(encode, picture, kind):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "YCbCr", "I", "F"])
-def test_base64_text_of_a_pil_image_shows_the_same(encode, picture, mode):
+def test_base64_text_of_a_pil_image_shows_the_same(encode: Callable[..., bytes], picture: Frames, mode: str) -> None:
     """The text is a PNG without EXIF data, so the picture in it must be upright."""
     opened = Image.open(io.BytesIO(encode_turned(encode, picture, "JPEG", 6)))
     image = opened.convert(mode)
@@ -112,19 +120,19 @@ def test_base64_text_of_a_pil_image_shows_the_same(encode, picture, mode):
     np.testing.assert_array_equal(pixels(encode_image_base64(image)), pixels(image))
 
 
-def test_grey_and_bilevel(encode, picture):
+def test_grey_and_bilevel(encode: Callable[..., bytes], picture: Frames) -> None:
     grey = picture[..., 0]
     np.testing.assert_array_equal(pixels(encode(grey)), np.repeat(grey[..., None], 3, axis=2))
     bilevel = Image.fromarray((grey > 128).astype(np.uint8) * 255).convert("1")
     assert set(np.unique(pixels(encode(bilevel)))) == {0, 255}
 
 
-def test_palette(encode, picture):
+def test_palette(encode: Callable[..., bytes], picture: Frames) -> None:
     indexed = Image.fromarray(picture).quantize(64)
     np.testing.assert_array_equal(pixels(encode(indexed)), np.asarray(indexed.convert("RGB")))
 
 
-def test_transparency_is_white(encode):
+def test_transparency_is_white(encode: Callable[..., bytes]) -> None:
     rgba = np.zeros((2, 3, 4), dtype=np.uint8)
     rgba[..., 0] = 200
     rgba[0, :, 3] = [0, 255, 51]
@@ -143,7 +151,7 @@ def test_transparency_is_white(encode):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "PA", "RGBa", "La", "RGB"])
-def test_transparency_can_be_dropped(encode, mode):
+def test_transparency_can_be_dropped(encode: Callable[..., bytes], mode: str) -> None:
     """The colour beneath is what Pillow's own conversion shows, which is what Transformers takes."""
     rgba = np.random.default_rng(0).integers(0, 256, (5, 7, 4), dtype=np.uint8)
     image = Image.fromarray(rgba)
@@ -167,7 +175,7 @@ def test_transparency_can_be_dropped(encode, mode):
     np.testing.assert_array_equal(pixels(dropped), np.asarray(dropped))  # nothing is left to put on white
 
 
-def test_transparency_of_frames(encode):
+def test_transparency_of_frames(encode: Callable[..., bytes]) -> None:
     rgba = np.full((4, 4, 4), 77, dtype=np.uint8)
     sources = [rgba, Image.fromarray(rgba), encode(Image.fromarray(rgba))]
     assert (load_video(sources, transparency="drop").frames == 77).all()
@@ -175,19 +183,19 @@ def test_transparency_of_frames(encode):
 
 
 @pytest.mark.parametrize("load", [load_image, load_video])
-def test_transparency_is_checked(load, picture):
+def test_transparency_is_checked(load: Any, picture: Frames) -> None:
     with pytest.raises(RequestError, match="transparency must be 'white' or 'drop', got 'black'") as raised:
         load([picture] if load is load_video else picture, transparency="black")
     assert raised.value.param == "transparency"
 
 
-def test_cmyk_jpeg(encode, picture):
+def test_cmyk_jpeg(encode: Callable[..., bytes], picture: Frames) -> None:
     data = encode(Image.fromarray(picture).convert("CMYK"), "JPEG", quality=98)
     assert Image.open(io.BytesIO(data)).mode == "CMYK"
     assert np.abs(pixels(data).astype(int) - picture).mean() < 3
 
 
-def test_16_bit_grey_is_scaled_and_rounded(encode):
+def test_16_bit_grey_is_scaled_and_rounded(encode: Callable[..., bytes]) -> None:
     values = np.array([[0, 128, 129, 256, 32768, 65407, 65535]], dtype=np.uint16)
     expected = np.rint(values / 257).astype(np.uint8)
     for kind in ("PNG", "TIFF"):
@@ -196,7 +204,7 @@ def test_16_bit_grey_is_scaled_and_rounded(encode):
     np.testing.assert_array_equal(pixels(encode(wide, "TIFF"))[..., 0], expected)
 
 
-def test_32_bit_integers_of_8_bits(encode, picture):
+def test_32_bit_integers_of_8_bits(encode: Callable[..., bytes], picture: Frames) -> None:
     grey = picture[..., 0]
     assert grey.max() > 200
     wide = Image.fromarray(grey.astype(np.int32))
@@ -210,7 +218,7 @@ def test_32_bit_integers_of_8_bits(encode, picture):
     assert pixels(Image.fromarray(np.array([[-5, 0, 255]], dtype=np.int32)))[0, :, 0].tolist() == [0, 0, 255]
 
 
-def test_a_dark_16_bit_picture_stays_dark(encode):
+def test_a_dark_16_bit_picture_stays_dark(encode: Callable[..., bytes]) -> None:
     """A file that says it has 16 bits is believed, however small its values are."""
     values = np.array([[0, 100, 255]], dtype=np.uint16)
     header = b"P5\n3 1\n65535\n"
@@ -218,21 +226,21 @@ def test_a_dark_16_bit_picture_stays_dark(encode):
         assert pixels(data)[0, :, 0].tolist() == [0, 0, 1]
 
 
-def test_floats(encode):
+def test_floats(encode: Callable[..., bytes]) -> None:
     for white in (1.0, 255.0, 65535.0, 1e6):
         values = np.linspace(0, white, 6, dtype=np.float32)[None]
         assert pixels(encode(Image.fromarray(values), "TIFF"))[0, :, 0].tolist() == [0, 51, 102, 153, 204, 255]
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_first_frame_of_an_animation(encode, kind):
+def test_first_frame_of_an_animation(encode: Callable[..., bytes], kind: str) -> None:
     frames = [Image.new("RGB", (8, 6), color) for color in ((200, 0, 0), (0, 200, 0), (0, 0, 200))]
     options = {"lossless": True} if kind == "WEBP" else {}
     data = encode(frames[0], kind, save_all=True, append_images=frames[1:], **options)
     assert pixels(data).tolist() == np.asarray(frames[0]).tolist()
 
 
-def test_sources_of_one_picture(encode, picture, png_file):
+def test_sources_of_one_picture(encode: Callable[..., bytes], picture: Frames, png_file: Path) -> None:
     data = png_file.read_bytes()
     text = base64.b64encode(data).decode()
     sources = [
@@ -246,17 +254,17 @@ def test_sources_of_one_picture(encode, picture, png_file):
         np.testing.assert_array_equal(pixels(source), picture)
 
 
-def test_a_fitting_image_is_not_copied(picture):
+def test_a_fitting_image_is_not_copied(picture: Frames) -> None:
     image = Image.fromarray(picture)
     assert load_image(image) is image
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
-def test_an_image_that_is_not_read_yet_may_be_used_by_several_threads(encode, kind):
+def test_an_image_that_is_not_read_yet_may_be_used_by_several_threads(encode: Callable[..., bytes], kind: str) -> None:
     source = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
     data = encode(source, kind, **({"lossless": True} if kind == "WEBP" else {}))
 
-    def read(image):
+    def read(image: Any) -> Any:
         read_size(image, MediaLimits(), "it")
         return pixels(image)
 
@@ -279,13 +287,13 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
-def refusal(source: object, **limits: object) -> RequestError:
+def refusal(source: object, **limits: Any) -> RequestError:
     with pytest.raises(RequestError) as raised:
         load_image(source, limits=MediaLimits(**limits))
     return raised.value
 
 
-def test_huge_picture_is_refused_from_its_header(monkeypatch):
+def test_huge_picture_is_refused_from_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
     data = bomb(10_000, 10_000)
     assert len(data) < 40_000
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("was decoded"))
@@ -295,12 +303,12 @@ def test_huge_picture_is_refused_from_its_header(monkeypatch):
     assert "10000x10000" in error.message and "max_pixels" in error.message
 
 
-def test_pillows_own_limit_is_a_request_error():
+def test_pillows_own_limit_is_a_request_error() -> None:
     error = refusal(bomb(30_000, 30_000), max_pixels=10**10)
     assert error.code is ErrorCode.MEDIA_TOO_LARGE and "MAX_IMAGE_PIXELS" in error.message
 
 
-def test_cut_off_pictures(encode, picture):
+def test_cut_off_pictures(encode: Callable[..., bytes], picture: Frames) -> None:
     rng = np.random.default_rng(0)
     noisy = rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)
     for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"):
@@ -311,7 +319,7 @@ def test_cut_off_pictures(encode, picture):
         ), kind
 
 
-def test_damaged_pictures_never_raise_anything_else(encode, picture):
+def test_damaged_pictures_never_raise_anything_else(encode: Callable[..., bytes], picture: Frames) -> None:
     rng = np.random.default_rng(7)
     for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"):
         data = np.frombuffer(encode(picture, kind), dtype=np.uint8)
@@ -327,7 +335,7 @@ def test_damaged_pictures_never_raise_anything_else(encode, picture):
 @pytest.mark.parametrize(
     "content", [b"just some text", b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0 EPSF-3.0"]
 )
-def test_what_is_no_picture(tmp_path, content):
+def test_what_is_no_picture(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "picture.png"
     path.write_bytes(content)
     for source in (path, content):
@@ -339,11 +347,11 @@ def test_what_is_no_picture(tmp_path, content):
 @pytest.mark.parametrize(
     "array", [np.zeros((4, 4)), np.zeros((4, 4, 2), np.uint8), np.zeros((0, 4, 3), np.uint8), np.zeros(3, np.uint8)]
 )
-def test_arrays_that_are_no_picture(array):
+def test_arrays_that_are_no_picture(array: Any) -> None:
     assert "to be a picture" in refusal(array).message
 
 
-def test_empty_image():
+def test_empty_image() -> None:
     assert "nothing to see" in refusal(Image.new("RGB", (0, 5))).message
 
 
@@ -351,7 +359,9 @@ def test_empty_image():
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF", "AVIF", "BMP", "GIF", "PPM"])
-def test_sizes_are_read_without_decoding(encode, picture, kind, monkeypatch):
+def test_sizes_are_read_without_decoding(
+    encode: Callable[..., bytes], picture: Frames, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Upright sizes, for every way a camera may have been held."""
     orientations = range(1, 9) if kind in ("PNG", "JPEG", "WEBP", "TIFF", "AVIF") else (1,)
     for orientation in orientations:
@@ -364,7 +374,7 @@ def test_sizes_are_read_without_decoding(encode, picture, kind, monkeypatch):
             assert read_size(data, MediaLimits(), "it") == expected, (kind, orientation)
 
 
-def test_sizes_of_pictures_beyond_the_limit_are_not_told(encode, picture):
+def test_sizes_of_pictures_beyond_the_limit_are_not_told(encode: Callable[..., bytes], picture: Frames) -> None:
     with pytest.raises(RequestError) as raised:
         read_size(encode(picture), MediaLimits(max_pixels=60 * 40 - 1), "it")
     assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE and "it has 60x40 pixels" in raised.value.message

@@ -5,6 +5,8 @@ import io
 import os
 import random
 import tracemalloc
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import pytest
@@ -26,7 +28,7 @@ def refusal(source: object, limits: MediaLimits | None = None) -> RequestError:
     return raised.value
 
 
-def test_servers_read_no_local_paths(png_file, tmp_path):
+def test_servers_read_no_local_paths(png_file: Path, tmp_path: Path) -> None:
     for source in (png_file, str(png_file), str(tmp_path / "missing.png"), "relative.png"):
         error = refusal(source, SERVER)
         assert error.code is ErrorCode.MEDIA_FORBIDDEN and "local paths are not read here" in error.message
@@ -35,7 +37,7 @@ def test_servers_read_no_local_paths(png_file, tmp_path):
     assert load_image(f"data:image/png;base64,{text}", limits=SERVER).size == (60, 40)
 
 
-def test_file_urls_follow_the_rules_of_paths(png_file):
+def test_file_urls_follow_the_rules_of_paths(png_file: Path) -> None:
     spaced = png_file.with_name("a b%.png")
     spaced.write_bytes(png_file.read_bytes())
     for url in (f"file://{png_file}", f"FILE://localhost{png_file}", spaced.as_uri()):
@@ -55,7 +57,7 @@ def test_file_urls_follow_the_rules_of_paths(png_file):
 
 
 @pytest.fixture
-def confined(tmp_path, png_file):
+def confined(tmp_path: Path, png_file: Path) -> Any:
     """Limits to a folder that holds a picture, links that stay in and links that lead out; the folder itself."""
     folder = tmp_path / "media"
     (folder / "deep").mkdir(parents=True)
@@ -69,7 +71,7 @@ def confined(tmp_path, png_file):
     return folder, MediaLimits(allow_local_paths=False, allowed_local_media_path=str(folder))
 
 
-def test_files_in_the_folder_are_read(confined, tmp_path, monkeypatch):
+def test_files_in_the_folder_are_read(confined: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, limits = confined
     for name in ("deep/in.png", "link.png", "deep/../link.png", "../media/link.png"):
         for source in (folder / name, str(folder / name), f"file://{folder}/{name}"):
@@ -82,7 +84,7 @@ def test_files_in_the_folder_are_read(confined, tmp_path, monkeypatch):
     assert load_image("deep/in.png", limits=limits).size == (60, 40)
 
 
-def test_nothing_outside_of_the_folder_is_read(confined, png_file, tmp_path):
+def test_nothing_outside_of_the_folder_is_read(confined: Any, png_file: Path, tmp_path: Path) -> None:
     folder, limits = confined
     names = [
         "out.png",
@@ -108,11 +110,13 @@ def test_nothing_outside_of_the_folder_is_read(confined, png_file, tmp_path):
         assert raised.value.code is ErrorCode.MEDIA_FORBIDDEN
 
 
-def test_a_link_swapped_in_after_the_check_is_not_followed(confined, png_file, monkeypatch):
+def test_a_link_swapped_in_after_the_check_is_not_followed(
+    confined: Any, png_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, limits = confined
     real_find = sources._find_confined
 
-    def find_then_swap(path, root, *, must_exist):
+    def find_then_swap(path: Any, root: Any, *, must_exist: Any) -> Any:
         way = real_find(path, root, must_exist=must_exist)
         (folder / "deep").rename(folder / "moved")
         (folder / "deep").symlink_to(png_file.parent)
@@ -123,7 +127,7 @@ def test_a_link_swapped_in_after_the_check_is_not_followed(confined, png_file, m
     assert refusal(folder / "deep" / "in.png", limits).code is ErrorCode.INVALID_MEDIA
 
 
-def test_videos_in_the_folder_are_read(confined, video_bytes, tmp_path):
+def test_videos_in_the_folder_are_read(confined: Any, video_bytes: bytes, tmp_path: Path) -> None:
     folder, limits = confined
     (folder / "video.mp4").write_bytes(video_bytes)
     (tmp_path / "video.mp4").write_bytes(video_bytes)
@@ -133,19 +137,19 @@ def test_videos_in_the_folder_are_read(confined, video_bytes, tmp_path):
     assert raised.value.code is ErrorCode.MEDIA_FORBIDDEN
 
 
-def test_base64_still_is_base64_in_front_of_a_folder(confined, png_file):
+def test_base64_still_is_base64_in_front_of_a_folder(confined: Any, png_file: Path) -> None:
     text = base64.b64encode(png_file.read_bytes()).decode()
     assert load_image(text, limits=confined[1]).size == (60, 40)
     assert refusal("picture", confined[1]).code is ErrorCode.MEDIA_FORBIDDEN
 
 
-def test_the_folder_must_be_there(tmp_path):
+def test_the_folder_must_be_there(tmp_path: Path) -> None:
     for folder in ("", str(tmp_path / "missing")):
         with pytest.raises(ConfigError, match="allowed_local_media_path"):
             MediaLimits(allowed_local_media_path=folder)
 
 
-def test_only_regular_files(tmp_path):
+def test_only_regular_files(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for path in (tmp_path, fifo, "/dev/zero"):
@@ -156,7 +160,7 @@ def test_only_regular_files(tmp_path):
     assert refusal("a\0b").code is ErrorCode.INVALID_MEDIA
 
 
-def test_sizes_are_checked_before_reading(tmp_path, png_file):
+def test_sizes_are_checked_before_reading(tmp_path: Path, png_file: Path) -> None:
     sparse = tmp_path / "sparse.png"
     with sparse.open("wb") as file:
         file.truncate(10**12)
@@ -178,30 +182,30 @@ def test_sizes_are_checked_before_reading(tmp_path, png_file):
     "url",
     ["data:image/png;base64,@@@@", "data:image/png;base64,AAAAA", "data:image/png;base64,é", "data:image/png;base64"],
 )
-def test_bad_data_urls(url):
+def test_bad_data_urls(url: str) -> None:
     error = refusal(url)
     assert error.code is ErrorCode.INVALID_MEDIA and "data URL" in error.message
 
 
-def test_messages_stay_short():
+def test_messages_stay_short() -> None:
     secret = "c2VjcmV0" * 5000
     for source in (f"data:image/png;base64,{secret}", f"data:image/png;base64,{secret}!", secret, f"/tmp/{secret}"):
         message = refusal(source).message
         assert len(message) < 400 and "c2VjcmV0" not in message
 
 
-def test_what_is_no_source():
+def test_what_is_no_source() -> None:
     for source in (None, 5, {"url": "x"}, [b"x"]):
         error = refusal(source)
         assert error.code is ErrorCode.INVALID_MEDIA and type(source).__name__ in error.message
 
 
-def test_empty_texts_are_no_source():
+def test_empty_texts_are_no_source() -> None:
     for source in ("", "  "):
         assert "a picture or video must be a path, URL" in refusal(source).message
 
 
-def test_open_files(png_file, video_bytes):
+def test_open_files(png_file: Path, video_bytes: bytes) -> None:
     file = io.BytesIO(png_file.read_bytes())
     assert load_image(file).size == load_image(file).size == (60, 40)  # it may be read again
     with png_file.open("rb") as opened:
@@ -214,24 +218,24 @@ def test_open_files(png_file, video_bytes):
     assert "cannot read the BytesIO" in refusal(file).message
 
 
-def test_tensors_are_arrays():
+def test_tensors_are_arrays() -> None:
     assert load_image(torch.zeros(4, 6, 3, dtype=torch.uint8)).size == (6, 4)
     assert load_video(torch.zeros(5, 4, 6, 3, dtype=torch.uint8)).frames.shape == (5, 4, 6, 3)
     assert "uint8 [H, W], [H, W, 3]" in refusal(torch.zeros(3, 4, 6)).message
     assert "cannot be read as an array" in refusal(torch.zeros(4, 6, 3, requires_grad=True)).message
 
 
-def test_words_are_not_taken_for_base64():
+def test_words_are_not_taken_for_base64() -> None:
     assert "does not exist" in refusal("picture").message
     assert read_source(base64.b64encode(b"\x89PNGabc").decode(), Allowance(SERVER)) == b"\x89PNGabc"
 
 
-def test_base64_and_percent_escapes_are_decoded_in_slices_as_at_once(monkeypatch):
-    def decode_at_once(text):
+def test_base64_and_percent_escapes_are_decoded_in_slices_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode_at_once(text: Any) -> Any:
         compact = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
 
-    def attempt(decode, text):
+    def attempt(decode: Any, text: Any) -> Any:
         try:
             return decode(text)
         except ValueError:
@@ -247,7 +251,7 @@ def test_base64_and_percent_escapes_are_decoded_in_slices_as_at_once(monkeypatch
         assert sources._unquote(quoted) == unquote_to_bytes(quoted), quoted
 
 
-def test_percent_escapes_take_little_memory():
+def test_percent_escapes_take_little_memory() -> None:
     url = "data:image/png;base64," + "%41" * 1_000_000
     tracemalloc.start()
     try:

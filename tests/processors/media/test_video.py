@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,9 @@ from seesay.processors.media.load import load_image, load_video
 from seesay.processors.media.video_av import open_av
 from seesay.processors.media.video_decord import open_decord
 from seesay.processors.media.video_file import VideoFile
+
+if TYPE_CHECKING:
+    from processors.conftest import Frames, Site
 
 BACKENDS = {"decord": open_decord, "av": open_av}
 # kind, codec, whether decord reads it
@@ -33,7 +39,7 @@ CONTAINERS = [
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request, monkeypatch):
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Only this backend reads videos."""
     monkeypatch.setattr(video_file, "_reader_factories", lambda: (BACKENDS[request.param],))
     return request.param
@@ -41,17 +47,17 @@ def backend(request, monkeypatch):
 
 def greys(frames: np.ndarray) -> np.ndarray:
     """The grey of each frame, away from the white corner."""
-    return frames[:, -12:, -12:].mean(axis=(1, 2, 3))
+    return frames[:, -12:, -12:].mean(axis=(1, 2, 3))  # type: ignore[no-any-return]
 
 
-def check(video, expected: np.ndarray, indices: list[int], fps: float, tolerance: float = 3) -> None:
+def check(video: Any, expected: np.ndarray, indices: list[int], fps: float, tolerance: float = 3) -> None:
     assert video.frames.dtype == np.uint8 and video.frames.shape[1:] == expected.shape[1:]
     np.testing.assert_allclose(greys(video.frames), greys(expected[indices]), atol=tolerance)
     np.testing.assert_allclose(video.timestamps_s, np.array(indices) / fps, atol=0.02)
     assert video.frames[:, :8, :8].min() > 235  # upright: the white corner is at the top left
 
 
-def test_samples_by_fps(backend, video_bytes, video_frames):
+def test_samples_by_fps(backend: Any, video_bytes: bytes, video_frames: Frames) -> None:
     # 30 frames in 3 s: 2 per second are 6.
     check(load_video(video_bytes), video_frames, [0, 6, 12, 17, 23, 29], 10)
     check(load_video(video_bytes, fps=1), video_frames, [0, 10, 19, 29], 10)
@@ -59,14 +65,14 @@ def test_samples_by_fps(backend, video_bytes, video_frames):
     assert len(load_video(video_bytes, fps=100, max_frames=9).frames) == 8
 
 
-def test_samples_by_number(backend, video_bytes, video_frames):
+def test_samples_by_number(backend: Any, video_bytes: bytes, video_frames: Frames) -> None:
     for count in (1, 2, 3, 7, 30):
         indices = np.rint(np.linspace(0, 29, count)).astype(int).tolist()
         check(load_video(video_bytes, num_frames=count), video_frames, indices, 10)
     assert len(load_video(video_bytes, num_frames=100).frames) == 30
 
 
-def test_long_videos_are_jumped_through(backend, encode_video, video_frames):
+def test_long_videos_are_jumped_through(backend: Any, encode_video: Callable[..., bytes], video_frames: Frames) -> None:
     frames = np.repeat(video_frames[:, :32, :32], 8, axis=0)
     for options in ({"g": "12"}, {"g": "48", "bf": "3"}, {"g": "300"}):
         video = load_video(encode_video(frames, **options), num_frames=5)
@@ -74,7 +80,9 @@ def test_long_videos_are_jumped_through(backend, encode_video, video_frames):
 
 
 @pytest.mark.parametrize(("kind", "codec", "by_decord"), CONTAINERS)
-def test_containers(backend, encode_video, video_frames, kind, codec, by_decord):
+def test_containers(
+    backend: Any, encode_video: Callable[..., bytes], video_frames: Frames, kind: str, codec: str, by_decord: bool
+) -> None:
     data = encode_video(video_frames, kind=kind, codec=codec)
     if backend == "decord" and not by_decord:
         assert "PyAV can" in refusal(data).message
@@ -84,10 +92,10 @@ def test_containers(backend, encode_video, video_frames, kind, codec, by_decord)
     np.testing.assert_allclose(video.timestamps_s, [0, 1, 1.9, 2.9], atol=0.11)
 
 
-def test_backends_agree(video_bytes):
+def test_backends_agree(video_bytes: bytes) -> None:
     readers = [opener(video_bytes, "mov", None) for opener in BACKENDS.values()]
-    assert readers[0].info == readers[1].info
-    (frames, times), (others, other_times) = (r.read(np.arange(0, 30, 4), (48, 64)) for r in readers)
+    assert readers[0].info == readers[1].info  # type: ignore[attr-defined]
+    (frames, times), (others, other_times) = (r.read(np.arange(0, 30, 4), (48, 64)) for r in readers)  # type: ignore[attr-defined]
     np.testing.assert_array_equal(frames, others)
     np.testing.assert_allclose(times, other_times, atol=1e-5)
 
@@ -99,7 +107,9 @@ def turn_track(data: bytes, matrix: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_turned_videos_are_upright(backend, encode_video, video_frames, turns):
+def test_turned_videos_are_upright(
+    backend: Any, encode_video: Callable[..., bytes], video_frames: Frames, turns: int
+) -> None:
     matrices = {1: [0, 1, 0, -1, 0, 0, 48, 0], 2: [-1, 0, 0, 0, -1, 0, 64, 48], 3: [0, -1, 0, 1, 0, 0, 0, 64]}
     # The matrix turns clockwise, so what was stored is the upright video turned the other way.
     stored = np.ascontiguousarray(np.rot90(video_frames, turns, axes=(1, 2)))
@@ -107,7 +117,7 @@ def test_turned_videos_are_upright(backend, encode_video, video_frames, turns):
     check(load_video(data, num_frames=3), video_frames, [0, 14, 29], 10)
 
 
-def test_sources(backend, video_bytes, video_frames, tmp_path, site):
+def test_sources(backend: Any, video_bytes: bytes, video_frames: Frames, tmp_path: Path, site: Site) -> None:
     path = tmp_path / "video.mp4"
     path.write_bytes(video_bytes)
     limits = MediaLimits(allow_private_hosts=True)
@@ -123,25 +133,25 @@ def test_sources(backend, video_bytes, video_frames, tmp_path, site):
         check(load_video(source, num_frames=2, limits=limits), video_frames, [0, 29], 10)
 
 
-def test_large_videos_are_scaled_down(backend, video_bytes):
+def test_large_videos_are_scaled_down(backend: Any, video_bytes: bytes) -> None:
     video = load_video(video_bytes, num_frames=10, limits=MediaLimits(max_clip_pixels=10 * 24 * 32))
     assert video.frames.shape == (10, 24, 32, 3)
 
 
-def refusal(source: object, **limits: object) -> RequestError:
+def refusal(source: object, **limits: Any) -> RequestError:
     with pytest.raises(RequestError) as raised:
         load_video(source, limits=MediaLimits(**limits))
     return raised.value
 
 
-def test_limits(backend, video_bytes):
+def test_limits(backend: Any, video_bytes: bytes) -> None:
     for limits, name in (({"max_pixels": 48 * 64 - 1}, "max_pixels"), ({"max_duration_s": 2.5}, "max_duration_s")):
         error = refusal(video_bytes, **limits)
         assert error.code is ErrorCode.MEDIA_TOO_LARGE and name in error.message
     assert len(load_video(video_bytes, fps=30, limits=MediaLimits(max_frames=7)).frames) == 6
 
 
-def test_limits_hold_before_decoding(monkeypatch, video_bytes):
+def test_limits_hold_before_decoding(monkeypatch: pytest.MonkeyPatch, video_bytes: bytes) -> None:
     import decord
 
     for module, reader in ((decord, "VideoReader"), (video_av, "AvReader")):
@@ -150,12 +160,14 @@ def test_limits_hold_before_decoding(monkeypatch, video_bytes):
         assert refusal(video_bytes, **limits).code is ErrorCode.MEDIA_TOO_LARGE
 
 
-def test_broken_videos(backend, video_bytes):
+def test_broken_videos(backend: Any, video_bytes: bytes) -> None:
     for data in (video_bytes[: len(video_bytes) // 2], video_bytes[:40], b"\x1a\x45\xdf\xa3" + bytes(100)):
         assert refusal(data).code is ErrorCode.INVALID_MEDIA
 
 
-def test_a_video_that_is_cut_off_in_its_middle(backend, encode_video, video_frames):
+def test_a_video_that_is_cut_off_in_its_middle(
+    backend: Any, encode_video: Callable[..., bytes], video_frames: Frames
+) -> None:
     """The header promises more frames than there are: as many come as can be read, or the reason why not."""
     data = encode_video(video_frames, kind="matroska", g="5")
     for share in (0.3, 0.6, 0.9):
@@ -167,14 +179,14 @@ def test_a_video_that_is_cut_off_in_its_middle(backend, encode_video, video_fram
             assert frames.shape == (3, 48, 64, 3)
 
 
-def test_playlists_and_other_files_are_refused(encode, picture):
+def test_playlists_and_other_files_are_refused(encode: Callable[..., bytes], picture: Frames) -> None:
     playlist = b"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n"
     for data in (playlist, b"ffconcat version 1.0\nfile /etc/passwd\n", b"", encode(picture), b"text"):
         error = refusal(data)
         assert error.code is ErrorCode.INVALID_MEDIA and "known kind" in error.message
 
 
-def test_the_other_backend_is_tried(monkeypatch, video_bytes, video_frames):
+def test_the_other_backend_is_tried(monkeypatch: pytest.MonkeyPatch, video_bytes: bytes, video_frames: Frames) -> None:
     import decord
 
     monkeypatch.setattr(decord, "VideoReader", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("cannot")))
@@ -183,20 +195,20 @@ def test_the_other_backend_is_tried(monkeypatch, video_bytes, video_frames):
     check(load_video(video_bytes, num_frames=2), video_frames, [0, 29], 10)
 
 
-def test_decord_alone(monkeypatch, video_bytes, video_frames):
+def test_decord_alone(monkeypatch: pytest.MonkeyPatch, video_bytes: bytes, video_frames: Frames) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     check(load_video(video_bytes, num_frames=2), video_frames, [0, 29], 10)
     assert refusal(video_bytes, max_pixels=100).code is ErrorCode.MEDIA_TOO_LARGE
 
 
-def test_neither_backend(monkeypatch, video_bytes):
+def test_neither_backend(monkeypatch: pytest.MonkeyPatch, video_bytes: bytes) -> None:
     monkeypatch.setitem(sys.modules, "decord", None)
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match=r"\[video\]"):
         load_video(video_bytes)
 
 
-def test_given_frames(video_frames, encode, tmp_path):
+def test_given_frames(video_frames: Frames, encode: Callable[..., bytes], tmp_path: Path) -> None:
     path = tmp_path / "frame.png"
     path.write_bytes(encode(video_frames[4]))
     mixed = [video_frames[0], Image.fromarray(video_frames[1]), encode(video_frames[2]), video_frames[3], str(path)]
@@ -210,7 +222,7 @@ def test_given_frames(video_frames, encode, tmp_path):
     assert load_video(load_video(video_frames[:3], fps=10)).timestamps_s == (0.0, 0.1, 0.2)
 
 
-def test_given_frames_that_are_refused(video_frames):
+def test_given_frames_that_are_refused(video_frames: Frames) -> None:
     assert "empty" in refusal([]).message
     assert refusal(list(video_frames), max_frames=20).code is ErrorCode.MEDIA_TOO_LARGE
     assert refusal(list(video_frames), max_clip_pixels=100).code is ErrorCode.MEDIA_TOO_LARGE
@@ -219,7 +231,7 @@ def test_given_frames_that_are_refused(video_frames):
     assert refusal([video_frames[0].astype(float)]).code is ErrorCode.INVALID_MEDIA
 
 
-def test_gif(encode, video_frames):
+def test_gif(encode: Callable[..., bytes], video_frames: Frames) -> None:
     images = [Image.fromarray(frame) for frame in video_frames[:10]]
     data = encode(images[0], "GIF", save_all=True, append_images=images[1:], duration=100)
     video = load_video(data, num_frames=3)
@@ -229,7 +241,7 @@ def test_gif(encode, video_frames):
 
 def size_of(data: bytes, limits: MediaLimits = MediaLimits(), **options: object) -> tuple[int, int, int]:  # noqa: B008
     """(frames, height, width) as told before anything is decoded."""
-    size = VideoFile(data, FrameSampling.checked(**options), limits=limits, name="it").size()
+    size = VideoFile(data, FrameSampling.checked(**options), limits=limits, name="it").size()  # type: ignore[arg-type]
     assert size is not None
     return size.num_frames, size.height, size.width
 
@@ -247,7 +259,9 @@ UNEVEN = {
 
 
 @pytest.mark.parametrize(("kind", "codec", "_"), CONTAINERS, ids=str)
-def test_sizes_are_read_without_decoding(encode_video, video_frames, kind, codec, _):
+def test_sizes_are_read_without_decoding(
+    encode_video: Callable[..., bytes], video_frames: Frames, kind: str, codec: str, _: bool
+) -> None:
     data = encode_video(video_frames, kind=kind, codec=codec)
     for options in SAMPLINGS:
         assert size_of(data, **options) == load_video(data, **options).frames.shape[:3], options
@@ -255,7 +269,9 @@ def test_sizes_are_read_without_decoding(encode_video, video_frames, kind, codec
 
 @pytest.mark.parametrize(("kind", "codec", "_"), CONTAINERS, ids=str)
 @pytest.mark.parametrize("pattern", UNEVEN)
-def test_frames_of_uneven_rates_are_counted(backend, encode_video, video_frames, kind, codec, _, pattern):
+def test_frames_of_uneven_rates_are_counted(
+    backend: Any, encode_video: Callable[..., bytes], video_frames: Frames, kind: str, codec: str, _: bool, pattern: str
+) -> None:
     """Headers tell the rate that most frames have, or the shortest step. What is counted before decoding is what
     comes, and seconds are those of the video."""
     times_ms = UNEVEN[pattern]
@@ -271,7 +287,7 @@ def test_frames_of_uneven_rates_are_counted(backend, encode_video, video_frames,
     assert len(load_video(data).frames) == min(len(times_ms), times_ms[-1] // 1000 * 2) // 2 * 2
 
 
-def test_sizes_follow_the_limits(video_bytes):
+def test_sizes_follow_the_limits(video_bytes: bytes) -> None:
     limits = MediaLimits(max_clip_pixels=10 * 24 * 32)
     assert size_of(video_bytes, limits=limits, num_frames=10)[1:] == (24, 32)
     for tight in (MediaLimits(max_duration_s=2), MediaLimits(max_pixels=1000)):
@@ -280,7 +296,7 @@ def test_sizes_follow_the_limits(video_bytes):
         assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE
 
 
-def test_without_a_header_reader_decoding_tells(video_bytes, monkeypatch):
+def test_without_a_header_reader_decoding_tells(video_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     assert VideoFile(video_bytes, FrameSampling.checked(), limits=MediaLimits(), name="it").size() is None
     assert len(load_video(video_bytes, num_frames=3).frames) == 3

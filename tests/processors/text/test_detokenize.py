@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cpu_time import measure_cpu_s
@@ -8,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seesay.processors.text.detokenize import IncrementalDetokenizer
+from seesay.processors.text.tokenizer import Tokenizer
 
 NAMES = ["byte_level", "byte_fallback", "unigram", "word_piece"]
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -15,11 +18,11 @@ BYTE_LEVEL_TEXT = "Le café 😀 dog 日本語"
 
 
 @pytest.fixture(params=NAMES)
-def tokenizer(request: pytest.FixtureRequest, tokenizer_named):
+def tokenizer(request: pytest.FixtureRequest, tokenizer_named: Callable[[str], Tokenizer]) -> Any:
     return tokenizer_named(request.param)
 
 
-def run(tokenizer, chunks, **options) -> tuple[list[str], str | None]:
+def run(tokenizer: Any, chunks: Any, **options: Any) -> tuple[list[str], str | None]:
     detokenizer = IncrementalDetokenizer(tokenizer, **options)
     texts = [detokenizer.push(chunk).text for chunk in chunks]
     return [*texts, detokenizer.flush()], detokenizer.stop
@@ -30,7 +33,7 @@ def split(ids: list[int], cuts: list[int]) -> list[list[int]]:
     return [ids[a:b] for a, b in itertools.pairwise(borders)]
 
 
-def ids_of(tokenizer, numbers: list[int]) -> list[int]:
+def ids_of(tokenizer: Any, numbers: list[int]) -> list[int]:
     """Any ids, bytes and special ones often, unknown ones too."""
     favourites = [i for i in range(tokenizer.vocab_size) if (tokenizer.backend.id_to_token(i) or "").startswith("<")]
     return [
@@ -45,7 +48,7 @@ CUTS = st.lists(st.integers(0, 100), max_size=10)
 
 @QUICK
 @given(numbers=NUMBERS, cuts=CUTS, skip=st.booleans())
-def test_pieces_together_are_the_whole(tokenizer, numbers, cuts, skip) -> None:
+def test_pieces_together_are_the_whole(tokenizer: Any, numbers: Any, cuts: Any, skip: Any) -> None:
     ids = ids_of(tokenizer, numbers)
     pieces, stop = run(tokenizer, split(ids, cuts), skip_special_tokens=skip)
     assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=skip)
@@ -54,7 +57,7 @@ def test_pieces_together_are_the_whole(tokenizer, numbers, cuts, skip) -> None:
 
 @QUICK
 @given(text=st.text(alphabet="the dogfx é😀猫\n▁<", max_size=30), cuts=CUTS)
-def test_real_text(tokenizer, text, cuts) -> None:
+def test_real_text(tokenizer: Any, text: Any, cuts: Any) -> None:
     ids = tokenizer.encode(text)
     assert "".join(run(tokenizer, split(ids, cuts))[0]) == tokenizer.decode(ids)
     # Nothing broken is given out on the way.
@@ -78,7 +81,7 @@ def first_end(text: str, words: list[str], least: int = 1) -> tuple[int, str] | 
     words=st.lists(st.text("aetdo x�<>0", min_size=1, max_size=4), max_size=4),
     data=st.data(),
 )
-def test_stop_words(tokenizer, numbers, cuts, words, data) -> None:
+def test_stop_words(tokenizer: Any, numbers: Any, cuts: Any, words: Any, data: Any) -> None:
     ids = [i for i in ids_of(tokenizer, numbers) if i not in tokenizer.special_ids]
     whole = tokenizer.decode(ids)
     if whole:
@@ -101,7 +104,9 @@ def test_stop_words(tokenizer, numbers, cuts, words, data) -> None:
     words=st.lists(st.text("aetdo x", min_size=1, max_size=3), min_size=1, max_size=4),
     min_tokens=st.integers(0, 6),
 )
-def test_stop_words_that_the_first_tokens_complete_are_text(tokenizer, numbers, cuts, words, min_tokens) -> None:
+def test_stop_words_that_the_first_tokens_complete_are_text(
+    tokenizer: Any, numbers: Any, cuts: Any, words: Any, min_tokens: Any
+) -> None:
     ids = [i for i in ids_of(tokenizer, numbers) if i not in tokenizer.special_ids]
     whole = tokenizer.decode(ids)
     known = len(IncrementalDetokenizer(tokenizer).push(ids[:min_tokens]).text)
@@ -113,14 +118,14 @@ def test_stop_words_that_the_first_tokens_complete_are_text(tokenizer, numbers, 
         assert stop == end[1] and "".join(pieces) == whole[: end[0] - len(end[1])]
 
 
-def test_a_special_stop_word_among_the_first_tokens(tokenizer_named) -> None:
+def test_a_special_stop_word_among_the_first_tokens(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level")
     ids = tokenizer.encode("a<|im_end|>b<|im_end|>c")
     pieces, stop = run(tokenizer, [ids], stop_words=["<|im_end|>"], min_tokens=2)
     assert ("".join(pieces), stop) == ("ab", "<|im_end|>")
 
 
-def test_characters_wait_for_their_last_byte(tokenizer_named) -> None:
+def test_characters_wait_for_their_last_byte(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     for name in ("byte_level", "byte_fallback"):
         tokenizer = tokenizer_named(name)
         ids = tokenizer.encode(BYTE_LEVEL_TEXT)
@@ -129,7 +134,7 @@ def test_characters_wait_for_their_last_byte(tokenizer_named) -> None:
         assert sum(map(bool, pieces)) > 8
 
 
-def test_text_goes_out_at_once(tokenizer_named) -> None:
+def test_text_goes_out_at_once(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level")
     detokenizer = IncrementalDetokenizer(tokenizer, stop_words=["\nUSER"])
     for token_id in tokenizer.encode("the quick brown fox"):
@@ -141,7 +146,7 @@ def test_text_goes_out_at_once(tokenizer_named) -> None:
     assert detokenizer.flush() == "\nUS"
 
 
-def test_after_a_stop_there_is_nothing(tokenizer_named) -> None:
+def test_after_a_stop_there_is_nothing(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level")
     detokenizer = IncrementalDetokenizer(tokenizer, stop_words=["dog"])
     delta = detokenizer.push(tokenizer.encode("the dog sleeps"))
@@ -151,7 +156,7 @@ def test_after_a_stop_there_is_nothing(tokenizer_named) -> None:
     assert detokenizer.flush() == "" and detokenizer.stop == "dog"
 
 
-def test_a_skipped_special_token_may_be_a_stop_word(tokenizer_named) -> None:
+def test_a_skipped_special_token_may_be_a_stop_word(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level")
     ids = tokenizer.encode("the d<|im_start|>o<|im_end|>g")
     for include, expected in ((False, "the do"), (True, "the do<|im_end|>")):
@@ -159,7 +164,7 @@ def test_a_skipped_special_token_may_be_a_stop_word(tokenizer_named) -> None:
         assert ("".join(pieces), stop) == (expected, "<|im_end|>")
 
 
-def test_blanks_between_added_tokens(tokenizer_named) -> None:
+def test_blanks_between_added_tokens(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("word_piece")
     ids = [tokenizer.token_id(token) for token in ("a", "[CLS]", "[SEP]", "b", "[SEP]", "[SEP]", "##c")]
     options = {"skip_special_tokens": False}
@@ -168,7 +173,7 @@ def test_blanks_between_added_tokens(tokenizer_named) -> None:
     assert "".join(joined) == "a [CLS][SEP] b [SEP][SEP]c"
 
 
-def test_constant_time_per_token(tokenizer_named) -> None:
+def test_constant_time_per_token(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     for name in ("byte_level", "unigram"):
         tokenizer = tokenizer_named(name)
         ids = tokenizer.encode("the dog sleeps, the fox runs. ") * 100

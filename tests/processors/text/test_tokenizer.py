@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 
 @pytest.fixture(params=NAMES)
-def tokenizer(request: pytest.FixtureRequest, tokenizer_named):
+def tokenizer(request: pytest.FixtureRequest, tokenizer_named: Callable[[str], Tokenizer]) -> Any:
     return tokenizer_named(request.param)
 
 
@@ -40,7 +43,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-def split_prefix(tokenizer, rendered):
+def split_prefix(tokenizer: Any, rendered: Any) -> Any:
     """The ids behind the tokenizer's own prefix, which must be there once, and how often the text spells it."""
     ids = tokenizer.encode_prompt(rendered)[0].tolist()
     prefix = tokenizer.encode("", add_special_tokens=True)
@@ -53,7 +56,7 @@ def split_prefix(tokenizer, rendered):
 
 @QUICK
 @given(pieces=st.lists(WORDS | st.text(max_size=5), max_size=8))
-def test_without_literals_it_is_the_hugging_face_tokenization(tokenizer, pieces) -> None:
+def test_without_literals_it_is_the_hugging_face_tokenization(tokenizer: Any, pieces: Any) -> None:
     rendered = RenderedPrompt(text="".join(pieces))
     assert tokenizer.encode_prompt(rendered)[0].dtype == np.int64
     ids, written = split_prefix(tokenizer, rendered)
@@ -65,7 +68,7 @@ def test_without_literals_it_is_the_hugging_face_tokenization(tokenizer, pieces)
 
 @QUICK
 @given(pieces=st.lists(st.tuples(WORDS, st.booleans()), max_size=8))
-def test_literals_are_plain_text(tokenizer, pieces) -> None:
+def test_literals_are_plain_text(tokenizer: Any, pieces: Any) -> None:
     rendered = join(*map(list, zip(*pieces, strict=True))) if pieces else RenderedPrompt(text="")
     ids, done = split_prefix(tokenizer, rendered)
     rest = rendered.text[done:]
@@ -82,7 +85,7 @@ def test_literals_are_plain_text(tokenizer, pieces) -> None:
         assert tokenizer.decode(ids, skip_special_tokens=False) == rest
 
 
-def test_a_literal_is_tokenized_together_with_its_neighbours(tokenizer_named) -> None:
+def test_a_literal_is_tokenized_together_with_its_neighbours(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     """As by a tokenizer that has never heard of the special token."""
     tokenizer = tokenizer_named("byte_level")
     state = json.loads(tokenizer.backend.to_str())
@@ -122,7 +125,9 @@ MARKERS = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("with_literal", [False, True])
-def test_marker_ranges(tokenizer_named, name, begins, with_literal) -> None:
+def test_marker_ranges(
+    tokenizer_named: Callable[[str], Tokenizer], name: str, begins: bool, with_literal: bool
+) -> None:
     tokenizer, marker = tokenizer_named(name), MARKERS[name]
     pieces = [marker, "the 猫 ", marker, "", marker, "\n" + marker + " dog 😀é", marker, "!"]
     text, markers, literals = tokenizer.hf.bos_token * begins, [], []
@@ -143,7 +148,7 @@ def test_marker_ranges(tokenizer_named, name, begins, with_literal) -> None:
     assert sum(i == tokenizer.token_id(marker[-13:] if "pad" in marker[-13:] else "<image>") for i in ids) in (times, 0)
 
 
-def test_plain_markers_must_lie_on_token_borders(tokenizer_named) -> None:
+def test_plain_markers_must_lie_on_token_borders(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level")
     good = RenderedPrompt(text="x\n!y", markers=((2, 3),))
     ids, ranges = tokenizer.encode_prompt(good)
@@ -154,7 +159,7 @@ def test_plain_markers_must_lie_on_token_borders(tokenizer_named) -> None:
         assert raised.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_beginning_of_raw_prompts(tokenizer_named) -> None:
+def test_beginning_of_raw_prompts(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     for name, bos in (("byte_level_bos", "<|begin|>"), ("byte_fallback", "<s>"), ("unigram", "<s>")):
         tokenizer = tokenizer_named(name)
         raw = tokenizer.hf("the dog")["input_ids"]
@@ -174,13 +179,13 @@ def test_beginning_of_raw_prompts(tokenizer_named) -> None:
             == tokenizer.encode("the dog")
         )
         assert tokenizer.encode("the dog", add_bos=True) == raw
-        assert tokenizer.encode(bos + "the dog", add_special_tokens=True).count(tokenizer.bos_token_id) == 1
+        assert tokenizer.encode(bos + "the dog", add_special_tokens=True).count(tokenizer.bos_token_id) == 1  # type: ignore[arg-type]
     plain = tokenizer_named("byte_level")
     assert plain.encode("the", add_special_tokens=True) == plain.encode("the")
     assert plain.encode("the", add_bos=True) == [plain.bos_token_id, *plain.encode("the")]
 
 
-def test_what_it_tells(tokenizer_named) -> None:
+def test_what_it_tells(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level_bos")
     assert "<|im_end|>" in tokenizer.special_tokens and "<tool>" not in tokenizer.special_tokens
     assert tokenizer.special_ids == {tokenizer.token_id(token) for token in tokenizer.special_tokens}
@@ -199,7 +204,7 @@ def test_what_it_tells(tokenizer_named) -> None:
         _ = tokenizer.no_such_thing
 
 
-def test_load(tiny_checkpoint, tmp_path) -> None:
+def test_load(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(tiny_checkpoint("qwen2"))
     assert tokenizer.chat_template and tokenizer.decode(tokenizer.encode("the dog")) == "the dog"
     with pytest.raises(CheckpointError, match=str(tmp_path)):
@@ -209,7 +214,7 @@ def test_load(tiny_checkpoint, tmp_path) -> None:
         Tokenizer.load(tmp_path)
 
 
-def write_llama_2(folder):
+def write_llama_2(folder: Any) -> Any:
     """A tokenizer as Llama 2 publishes it: a blank is put before every segment, that behind `<s>` too."""
     pieces = [
         "<unk>",
@@ -240,7 +245,7 @@ def write_llama_2(folder):
     return backend
 
 
-def test_tokenizer_json_is_loaded_as_it_is_published(tmp_path) -> None:
+def test_tokenizer_json_is_loaded_as_it_is_published(tmp_path: Path) -> None:
     published = write_llama_2(tmp_path)
     tokenizer = Tokenizer.load(tmp_path)
     for text in ("<s>[INST] the [/INST]", "[INST]", "a</s>[INST] b", "", " ", "the"):
@@ -263,7 +268,7 @@ def test_no_fast_backend() -> None:
         Tokenizer(Slow())
 
 
-def test_threads_beside_a_user_who_changes_settings(tokenizer_named) -> None:
+def test_threads_beside_a_user_who_changes_settings(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level")
     text = "the quick brown fox <|im_end|> " * 20
     rendered = RenderedPrompt(text=text, literals=((20, 30),))
