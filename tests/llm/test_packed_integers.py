@@ -97,8 +97,8 @@ def test_tensors_that_make_no_sense_are_named(
     saved: Callable[[str], backbones.Backbone],
     tmp_path: Path,
     form: str,
-    edit: Callable,
-    message: str,  # type: ignore[type-arg]
+    edit: Callable[[Any], Any],
+    message: str,
 ) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, PACKED_FORMS[form])
     edit_tensors(quantized, edit)

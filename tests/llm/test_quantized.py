@@ -131,7 +131,7 @@ WEIGHT, SCALE = f"{PROJECTION}.weight", f"{PROJECTION}.weight_scale"
 def test_tensors_that_make_no_sense_are_named(
     saved: Callable[[str], backbones.Backbone],
     tmp_path: Path,
-    edit: Callable,  # type: ignore[type-arg]
+    edit: Callable[[Any], Any],
     message: str,
 ) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
