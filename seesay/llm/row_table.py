@@ -43,6 +43,7 @@ class RowState:
         "items",
         "media_end",
         "next_position",
+        "num_known",
         "num_prompt_tokens",
         "params",
         "seed",
@@ -72,10 +73,7 @@ class RowState:
         )
         self._positions = begun.positions
         self._tokens = TokenBuffer(begun.token_ids, num_spare=min(params.max_new_tokens, 512))
-
-    @property
-    def num_known(self) -> int:
-        return self._tokens.num_tokens
+        self.num_known = self._tokens.num_tokens
 
     @property
     def token_ids(self) -> npt.NDArray[np.int64]:
@@ -85,6 +83,7 @@ class RowState:
     def record(self, start: int, token_ids: tuple[int, ...]) -> None:
         """Take the tokens from position `start`. A step that is computed a second time brings the same again."""
         self._tokens.write(start, token_ids)
+        self.num_known = self._tokens.num_tokens
 
     def positions(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Rotary positions of tokens `start` … `stop` - 1, int64 [n] or [3, n] as in the prompt. They need not be known

@@ -247,7 +247,7 @@ class ModelRunner:
         device = self.decoder.device
         with (
             torch.inference_mode(),
-            cpu_threads(self._threads_for(plan.num_tokens)),
+            cpu_threads(self._threads_for(plan)),
             on_stream(self.stream),
             traced("step", device),
         ):
@@ -270,7 +270,7 @@ class ModelRunner:
         self._unsampled = None
         with (
             torch.inference_mode(),
-            cpu_threads(self._threads_for(launched.step.num_tokens)),
+            cpu_threads(self._threads_for(launched.step)),
             on_stream(self.stream),
             traced("sample", self.device),
         ):
@@ -287,11 +287,13 @@ class ModelRunner:
         self.sample(launched)
         return launched.collect()
 
-    def _threads_for(self, num_tokens: int) -> int:
+    def _threads_for(self, step: StepPlan | StepRows) -> int:
         """How many CPU threads compute a step. Threads meet at a barrier after every op; in a step of little work they
         wait there longer than they save."""
-        is_small = num_tokens * self.decoder.config.flops_per_token < SINGLE_THREAD_FLOPS
-        return 1 if self.device.type == "cpu" and is_small else self._num_threads
+        if self.device.type != "cpu":
+            return self._num_threads
+        is_small = step.num_tokens * self.decoder.config.flops_per_token < SINGLE_THREAD_FLOPS
+        return 1 if is_small else self._num_threads
 
     def _launch(self, plan: StepPlan, embeddings: Embeddings) -> LaunchedStep:
         assert self._cache is not None, "allocate_cache comes before launch"

@@ -175,10 +175,6 @@ class Sequence:
         return self.next_position + self.num_generated
 
     @property
-    def is_finished(self) -> bool:
-        return self.status is SequenceStatus.FINISHED
-
-    @property
     def is_in_flight(self) -> bool:
         """Whether a planned row of it is not committed yet."""
         return self.num_scheduled > self.num_computed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,9 @@ from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.step_plan import Row, StepPlan
 from seesay.llm.step_sizes import fill_up
 
+_START, _NUM_TOKENS, _SAMPLES = map(attrgetter, ("start", "num_tokens", "samples"))
+_SLOT, _NUM_KNOWN, _NUM_PROMPT = map(attrgetter, ("slot", "num_known", "num_prompt_tokens"))
+
 
 class Embeddings(Protocol):
     """Embeddings [R, hidden] by media hash: a dict, or the embedding store."""
@@ -34,7 +38,7 @@ class Embeddings(Protocol):
 class StepRows:
     """The rows of a plan, those of one token first; `members[i]` is the sequence of `rows[i]`, in slot `slots[i]`.
 
-    starts, stops int64 [R]: each row's first place and the one after its last. pending: rows whose one token was
+    starts, stops int64 [R]: each row's first place and the one after its last. pending int64: rows whose one token was
     sampled, but is not known to the host. samples_all: whether each token gives the next one. follows_prompt: whether
     no row has a token of a prompt. fresh_blocks get their first tokens in this step and are not filled by it: see
     `KVCache.clear`.
@@ -45,14 +49,14 @@ class StepRows:
     slots: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     stops: npt.NDArray[np.int64]
-    pending: tuple[int, ...]
+    pending: npt.NDArray[np.int64]
     samples_all: bool
     follows_prompt: bool
     splices: Mapping[int, _Splices]
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.rows)
+        return int((self.stops - self.starts).sum())
 
     @property
     def is_decode(self) -> bool:
@@ -64,7 +68,7 @@ class StepRows:
         """int64: the rows that give a token."""
         if self.samples_all:
             return np.arange(len(self.rows))
-        return np.flatnonzero([row.samples for row in self.rows])
+        return np.flatnonzero(np.fromiter(map(_SAMPLES, self.rows), np.bool_, count=len(self.rows)))
 
     def fresh_blocks(self, block_size: int) -> list[int]:
         pairs = zip(self.rows, self.members, strict=True)
@@ -102,43 +106,41 @@ def find_impossible(
 
 
 def arrange_rows(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, block_size: int) -> StepRows:
-    """Put the rows of a plan, in which `find_impossible` found nothing, in their order."""
-    members: list[RowState] = []
-    slots: list[int] = []
-    starts: list[int] = []
-    stops: list[int] = []
-    pending: list[int] = []
-    splices: dict[int, _Splices] = {}
-    samples_all = follows_prompt = True
-    rows = sorted(plan.rows, key=_is_long_row)
-    for index, row in enumerate(rows):
-        seq_id, start, num_tokens, samples = row
-        member, stop = table[seq_id], start + num_tokens
-        num_known = member.num_known
-        assert len(member.block_ids) * block_size >= stop > start, (row, member.block_ids)
-        if stop > num_known:
-            assert start == num_known, row
-            pending.append(index)
-        if start < member.num_prompt_tokens:
-            follows_prompt = False
-            if start < member.media_end and (found := _find_splices(row, member, embeddings)) is not None:
-                splices[index] = found
-        samples_all = samples_all and samples and num_tokens == 1
-        members.append(member)
-        slots.append(member.slot)
-        starts.append(start)
-        stops.append(stop)
+    """Put the rows of a plan, in which `find_impossible` found nothing, in their order. Written for many rows of one
+    token: their numbers are handled as arrays."""
+    rows = plan.rows
+    if any(row.num_tokens > 1 for row in rows):
+        rows = tuple(sorted(rows, key=_is_long_row))
+    members = tuple([table[row.seq_id] for row in rows])
+    starts, counts = (np.fromiter(map(get, rows), np.int64, count=len(rows)) for get in (_START, _NUM_TOKENS))
+    slots, num_known, num_prompt, num_blocks = (
+        np.fromiter(map(get, members), np.int64, count=len(rows))
+        for get in (_SLOT, _NUM_KNOWN, _NUM_PROMPT, _num_blocks)
+    )
+    stops = starts + counts
+    assert (stops > starts).all() and (num_blocks * block_size >= stops).all(), plan
+    pending = np.flatnonzero(stops > num_known)
+    assert (starts[pending] == num_known[pending]).all(), plan
+    splices = {}
+    in_prompt = np.flatnonzero(starts < num_prompt)
+    for index in in_prompt.tolist():
+        if (found := _find_splices(rows[index], members[index], embeddings)) is not None:
+            splices[index] = found
     return StepRows(
-        rows=tuple(rows),
-        members=tuple(members),
-        slots=np.array(slots, dtype=np.int64),
-        starts=np.array(starts, dtype=np.int64),
-        stops=np.array(stops, dtype=np.int64),
-        pending=tuple(pending),
-        samples_all=samples_all,
-        follows_prompt=follows_prompt,
+        rows=rows,
+        members=members,
+        slots=slots,
+        starts=starts,
+        stops=stops,
+        pending=pending,
+        samples_all=bool((counts == 1).all()) and all(map(_SAMPLES, rows)),
+        follows_prompt=not len(in_prompt),
         splices=splices,
     )
+
+
+def _num_blocks(member: RowState) -> int:
+    return len(member.block_ids)
 
 
 def _fresh_block(row: Row, member: RowState, block_size: int) -> int | None:
@@ -194,7 +196,7 @@ def make_step_input(
     positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
     slots = np.empty(num_tokens, dtype=np.int64)
     first = 0
-    pending = set(step.pending)
+    pending = set(step.pending.tolist())
     for index, (row, member) in enumerate(zip(step.rows, step.members, strict=True)):
         stop = row.start + row.num_tokens
         own = slice(first, first + row.num_tokens)
@@ -228,15 +230,14 @@ def make_step_input(
     if is_long is not None:
         is_long += [False] * (len(rows) - len(step.rows))
         arrays["is_long"] = np.repeat(np.array(is_long), np.diff(layout.cu_seqlens_q))
-    if step.pending:  # each is the only token of its row, and such rows come first
-        late = np.array(step.pending)
-        arrays["pending"] = late
+    if pending:  # each is the only token of its row, and such rows come first
+        arrays["pending"] = late = step.pending
         arrays["sources"] = device_rows.find_tokens(step.slots[late], step.starts[late])
     if step.splices:
         targets = [layout.cu_seqlens_q[index] + offsets for index, s in step.splices.items() for offsets in s.offsets]
         arrays["splice_rows"] = np.concatenate(targets)
     there = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
-    if step.pending:
+    if pending:
         tokens = device_rows.words.index_select(0, there["sources"])
         there["input_ids"].index_copy_(0, there["pending"], tokens)
     model = ModelInput(

@@ -214,7 +214,7 @@ def test_a_plan_says_what_changed_and_nothing_else() -> None:
     assert plan.added_blocks == (AddedBlocks(1, old.block_ids[2:]),)
     for _ in range(3):
         assert step(scheduler) == StepPlan(rows=(Row(1, old.num_computed - 1, 1, True),), is_streamed=False)
-    while not old.is_finished:
+    while old.status is not SequenceStatus.FINISHED:
         assert not step(scheduler).begun
     plan = scheduler.plan_step()
     assert plan.ended_ids == (1,)
@@ -360,7 +360,7 @@ def test_the_youngest_is_preempted_and_comes_back_in_its_old_place() -> None:
     assert (rows(plan), plan.preempted_ids) == ([(1, 12, 1)], (2,))
     assert young.status is SequenceStatus.PREEMPTED and young.num_preemptions == 1 and young.block_ids == ()
     commit(scheduler, plan)
-    while not old.is_finished:
+    while old.status is not SequenceStatus.FINISHED:
         assert [row.seq_id for row in step(scheduler).rows] == [1], "nobody passes the one that waits for blocks"
     assert rows(step(scheduler)) == [(2, 0, 9), (3, 0, 1)], "recomputed with its two generated tokens"
 
@@ -398,7 +398,7 @@ def test_a_large_prompt_is_not_starved_by_small_ones_that_keep_coming() -> None:
     for n in range(100, 130):
         scheduler.add(make_sequence(n, 4))
         step(scheduler)
-        if large.is_finished:
+        if large.status is SequenceStatus.FINISHED:
             return
     raise AssertionError("overtaken for 30 steps")
 
@@ -421,7 +421,7 @@ def test_a_preempted_sequence_finds_its_blocks_again() -> None:
     plan = scheduler.plan_step()
     assert plan.preempted_ids == (2,)
     commit(scheduler, plan)
-    while not old.is_finished:
+    while old.status is not SequenceStatus.FINISHED:
         step(scheduler)
     assert rows(step(scheduler)) == [(2, 12, 5)], "three of its four full blocks were not needed by the other"
     assert young.num_cached_tokens == 0, "that was no hit of the prompt"
@@ -434,7 +434,7 @@ def test_what_a_preempted_sequence_lost_comes_back_from_the_host() -> None:
     last = young.block_ids[-1]
     plan = step(scheduler)
     assert (plan.preempted_ids, plan.saves, plan.loads) == ((2,), ((last, 0),), ())
-    while not old.is_finished:
+    while old.status is not SequenceStatus.FINISHED:
         assert not step(scheduler).loads
     plan = step(scheduler)
     assert rows(plan) == [(2, 16, 1)], "nothing but the token that was sampled"
