@@ -81,6 +81,8 @@ def _serve_with_fronts(
 
     folder = resolve_checkpoint(model_path, revision=backend_config.revision, download_dir=backend_config.download_dir)
     start = Start(
+        index=0,
+        num_fronts=settings.num_frontends,
         model_path=os.fspath(model_path),
         engine_address="",
         settings=as_plain("settings", divided),
@@ -92,7 +94,6 @@ def _serve_with_fronts(
     supervisor = Supervisor(
         start,
         sockets,
-        num_fronts=settings.num_frontends,
         max_responses=settings.max_stored_responses,
         drain_timeout_s=settings.drain_timeout_s,
         on_ready=on_ready,

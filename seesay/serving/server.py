@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Self
 
 import uvicorn
 
@@ -39,6 +39,14 @@ _SWITCH_INTERVAL_S = 1e-3
 _LAST_WORDS_S = 2.0  # time to send errors to the requests that were not finished when the drain ended
 
 
+class MakeServer(Protocol):
+    """Makes the server of an app."""
+
+    def __call__(
+        self, app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None
+    ) -> DrainingServer: ...
+
+
 def run_server(
     engine: AsyncEngine,
     settings: ServerSettings | None = None,
@@ -46,17 +54,19 @@ def run_server(
     sockets: list[socket.socket] | None = None,
     on_ready: Callable[[], None] | None = None,
     make_home: Callable[[ServerMetrics], Home] | None = None,
+    make_server: MakeServer | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT skips the drain. The engine stays open.
 
     sockets: those of `open_sockets`; None opens them. on_ready: called once the server listens. make_home: as of
-    `create_app`.
+    `create_app`. make_server: as `DrainingServer.make`, which None is.
 
     Raises `ConfigError` for certificates that cannot be read and for an address in use.
     """
     settings = settings or ServerSettings()
     set_up_logging(settings.log_level, settings.max_log_len)
-    server = DrainingServer.make(create_app(engine, settings, make_home=make_home), settings, on_ready=on_ready)
+    app = create_app(engine, settings, make_home=make_home)
+    server = (make_server or DrainingServer.make)(app, settings, on_ready=on_ready)
     with open_sockets(settings.host, settings.port) if sockets is None else nullcontext(sockets) as listening:
         gc.collect()
         gc.freeze()  # a collection that visits all modules and the engine's objects keeps the GIL for 0.1 s
@@ -82,9 +92,7 @@ class DrainingServer(uvicorn.Server):
         self._drain_deadline = float("inf")  # of time.monotonic()
 
     @classmethod
-    def make(
-        cls, app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None = None
-    ) -> DrainingServer:
+    def make(cls, app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None = None) -> Self:
         """Return a server for an app of `create_app`: call `run()` or await `serve()`. `on_ready` is called once it
         listens."""
         config = uvicorn.Config(

@@ -61,6 +61,17 @@ class Server:
                     found.append((int(fields[19]), int(entry.name)))
         return [pid for _, pid in sorted(found)]
 
+    def num_connections(self, pid: int) -> int:
+        """The HTTP connections that a process has open."""
+        port = int(self.url.rpartition(":")[2])
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        ours = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"}
+        num = 0
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                num += str(entry.readlink()) in ours
+        return num
+
     @contextlib.contextmanager
     def only(self, index: int) -> Iterator[None]:
         """Let only this front take connections."""
@@ -154,6 +165,16 @@ def test_a_response_of_one_front_is_continued_by_the_other(server: Server) -> No
         assert httpx.delete(f"{server.url}/v1/responses/{first['id']}").json()["deleted"] is True
     with server.only(0):
         assert httpx.get(f"{server.url}/v1/responses/{first['id']}").status_code == 404
+
+
+def test_connections_are_shared_out(server: Server) -> None:
+    """One after the other, so that each front knows what the other one has; on a busy machine one may be late."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(60):
+            client = opened.enter_context(httpx.Client())
+            assert client.get(f"{server.url}/health").status_code == 200
+        held = [server.num_connections(pid) for pid in server.children(FRONT)]
+        assert sum(held) >= 60 and min(held) >= 15, held
 
 
 def talk(server: Server, prompt: Any, session_id: int, **options: Any) -> dict[str, Any]:

@@ -6,14 +6,14 @@ Its first message is what to load. It makes no text, and ends with its parent.
 from __future__ import annotations
 
 import logging
-import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from seesay.engine.process import kinds
 from seesay.engine.process.link import Link, LinkClosedError
-from seesay.engine.process.parent import Parent
+from seesay.engine.process.parent import Parent, exit_at_once
 
 if TYPE_CHECKING:
     from seesay.engine.loop import EngineLoop
@@ -48,7 +48,8 @@ def main() -> int:
         link.send(describe_failure(error))
         link.close(delivers=True)
         return 1
-    Service(link, core, parent.sockets[0] if parent.sockets else None, beat_s=start.beat_s).run()
+    doors = [socket.socket(fileno=number) for number in parent.descriptors]
+    Service(link, core, doors[0] if doors else None, beat_s=start.beat_s).run()
     return 0
 
 
@@ -86,12 +87,8 @@ def _send_logs(link: ToFront, level: int) -> None:
 
 
 def run() -> NoReturn:
-    """End the process with the status of `main`. It does not take the interpreter down, which would take longer than a
-    second with all of torch in it: the kernel frees what is left."""
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    """End the process with the status of `main`."""
+    exit_at_once(main())
 
 
 if __name__ == "__main__":

@@ -323,7 +323,8 @@ class ProcessCore:
     def _open(self) -> Child:
         if self._address is not None:
             return Connection(self._address, receives=kinds.ToFront)
-        return ChildProcess(_MODULE, receives=kinds.ToFront, sockets=() if self._door is None else (self._door,))
+        doors = () if self._door is None else (self._door.fileno(),)
+        return ChildProcess(_MODULE, receives=kinds.ToFront, descriptors=doors)
 
     def _hear(self, child: Child) -> Exception:
         """Take the messages of a process until it has ended, hangs, or is to end. Returns why."""

@@ -38,8 +38,8 @@ class ChildProcess(Generic[S, R]):
     goes to this process alone. What it prints goes to standard error.
     """
 
-    def __init__(self, module: str, *, receives: Any, sockets: Sequence[socket.socket] = ()) -> None:
-        """Start it, and let it use `sockets`, too. Raises `OSError` when the system starts no process."""
+    def __init__(self, module: str, *, receives: Any, descriptors: Sequence[int] = ()) -> None:
+        """Start it, and hand it `descriptors`, too. Raises `OSError` when the system starts no process."""
         parent = tempfile.gettempdir()
         self._folder = Path(tempfile.mkdtemp(prefix="seesay-", dir="/tmp" if len(parent) > MAX_FOLDER_CHARS else None))
         self._life: int | None = None
@@ -47,7 +47,7 @@ class ChildProcess(Generic[S, R]):
         try:
             self.link: Link[S, R] = Link(self._folder, ours, receives=receives, is_child=False)
             try:
-                self._process = self._start(module, theirs.fileno(), [sock.fileno() for sock in sockets])
+                self._process = self._start(module, theirs.fileno(), list(descriptors))
             except BaseException:
                 self.link.close()
                 raise
@@ -60,19 +60,19 @@ class ChildProcess(Generic[S, R]):
         with contextlib.suppress(AttributeError, OSError):  # not on Linux, or forbidden in a container
             self._life = os.pidfd_open(self._process.pid)
 
-    def _start(self, module: str, files: int, sockets: Sequence[int]) -> subprocess.Popen[bytes]:
+    def _start(self, module: str, files: int, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
         executable = os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable)
         process = subprocess.Popen(
             # -P: the folder that we run in holds nothing of ours, unless the caller's path has it.
             [executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=stderr_descriptor(),
-            pass_fds=(files, *sockets),
+            pass_fds=(files, *descriptors),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": _python_path()},
         )
         assert process.stdin is not None
-        orders = {"folder": str(self._folder), "files": files, "sockets": sockets, "parent": os.getpid()}
+        orders = {"folder": str(self._folder), "files": files, "descriptors": descriptors, "parent": os.getpid()}
         with contextlib.suppress(BrokenPipeError):  # it has ended already, which the caller finds out
             process.stdin.write(json.dumps(orders).encode() + b"\n")
             process.stdin.flush()  # it stays open: the process ends when it is closed

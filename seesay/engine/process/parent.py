@@ -12,23 +12,31 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from seesay.engine.process.link import Link
 
 _PR_SET_PDEATHSIG = 1
 
 
+def exit_at_once(status: int) -> NoReturn:
+    """End the process without taking the interpreter down, which would take longer than a second with all of torch in
+    it: the kernel frees what is left."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 class Parent:
-    """The process that started this one with `ChildProcess`. `link` is to be used like any `Link`, and `sockets` are
-    those that were handed on."""
+    """The process that started this one with `ChildProcess`. `link` is to be used like any `Link`, and
+    `descriptors` are those that were handed on."""
 
     def __init__(self, *, receives: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ours to end us
         orders = json.loads(sys.stdin.buffer.readline())
         self._folder = Path(orders["folder"])
         self._pid = int(orders["parent"])
-        self.sockets = [socket.socket(fileno=number) for number in orders["sockets"]]
+        self.descriptors: list[int] = orders["descriptors"]
         threading.Thread(target=self._end_with_it, name="seesay-parent-watch", daemon=True).start()
         self.link: Link[Any, Any] = Link(
             self._folder, socket.socket(fileno=orders["files"]), receives=receives, is_child=True

@@ -199,6 +199,8 @@ ToSupervisor = Hello | Listening | StartFailed | Figures | CachesReset | Asked
 class Start(Message):
     """Begin to serve. The configurations are those of `seesay.config.plain`."""
 
+    index: int
+    num_fronts: int
     model_path: str
     engine_address: str
     settings: dict[str, Any]

@@ -6,14 +6,19 @@ Its first message is what to serve. It listens on the sockets that it was handed
 from __future__ import annotations
 
 import importlib
-import sys
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.kinds import Hello
-from seesay.engine.process.parent import Parent
+from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.serving.fronts import messages
 from seesay.serving.fronts.remote_home import FrontLink, RemoteHome
 from seesay.serving.metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _SLOW_IMPORTS = ("seesay.engine.engine", "seesay.serving.app", "seesay.serving.server")
 
@@ -45,6 +50,7 @@ def _serve(parent: Parent, start: messages.Start) -> None:
     from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, VisionConfig
     from seesay.engine.engine import AsyncEngine
     from seesay.log import set_up_logging
+    from seesay.serving.fronts.accepting import ConnectionCounts, SharingServer
     from seesay.serving.server import run_server
     from seesay.serving.settings import ServerSettings
 
@@ -56,6 +62,13 @@ def _serve(parent: Parent, start: messages.Start) -> None:
     def make_home(metrics: ServerMetrics) -> RemoteHome:
         homes.append(RemoteHome(parent.link, engine, metrics, created=start.created))
         return homes[0]
+
+    *listening, memory = parent.descriptors
+
+    def make_server(app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None) -> SharingServer:
+        server = SharingServer.make(app, settings, on_ready=on_ready)
+        server.counts, server.index = ConnectionCounts(memory, start.num_fronts), start.index
+        return server
 
     try:
         with AsyncEngine(
@@ -69,9 +82,10 @@ def _serve(parent: Parent, start: messages.Start) -> None:
             run_server(
                 engine,
                 settings,
-                sockets=parent.sockets,
+                sockets=[socket.socket(fileno=number) for number in listening],
                 on_ready=lambda: parent.link.send(messages.Listening()),
                 make_home=make_home,
+                make_server=make_server,
             )
     finally:
         for home in homes:
@@ -79,4 +93,4 @@ def _serve(parent: Parent, start: messages.Start) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_at_once(main())

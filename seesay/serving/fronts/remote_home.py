@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -47,13 +48,16 @@ class RemoteHome:
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
         self._turns: dict[int, Callable[[], object]] = {}  # cancels a running turn, by the number of its question
         self._is_closed = False
+        self._woken, self._waker = socket.socketpair()  # ends a wait of the thread
         self._thread = threading.Thread(target=self._hear, name="seesay-home", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Report the last figures, and take no more messages."""
         self._is_closed = True
-        self._thread.join(REPORT_S + 1)
+        self._waker.close()
+        self._thread.join()
+        self._woken.close()
         with contextlib.suppress(LinkClosedError):
             self._report()
 
@@ -134,7 +138,7 @@ class RemoteHome:
                 if due_s <= 0:
                     reported_at_s = time.monotonic()
                     self._report()
-                elif self._link.wait(due_s):
+                elif self._link.wait(due_s, self._woken.fileno()):
                     self._take(self._link.receive())
         except LinkClosedError:
             return  # the supervisor has ended, and so will this process

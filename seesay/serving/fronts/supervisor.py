@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
@@ -29,6 +30,7 @@ from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
 from seesay.errors import SeesayError
 from seesay.serving.fronts import messages
+from seesay.serving.fronts.accepting import ConnectionCounts
 from seesay.serving.fronts.shared_home import SharedHome
 
 logger = logging.getLogger("seesay")
@@ -63,19 +65,19 @@ class Supervisor:
         start: messages.Start,
         sockets: Sequence[socket.socket],
         *,
-        num_fronts: int,
         max_responses: int,
         drain_timeout_s: float,
         on_ready: Callable[[str], None],
     ) -> None:
-        """`start` is what each front is told, without the address of the engine. `on_ready` is called with the name of
-        the device once all fronts listen."""
+        """`start` is what each front is told, without its index and the engine's address. `on_ready` is called with the
+        name of the device once all fronts listen."""
         self._start = start
         self._sockets = list(sockets)
         self._drain_timeout_s = drain_timeout_s
         self._on_ready: Callable[[str], None] | None = on_ready
-        self._slots = [_Slot(index) for index in range(num_fronts)]
-        self._home = SharedHome(num_fronts, max_responses, self._send)
+        self._slots = [_Slot(index) for index in range(start.num_fronts)]
+        self._counts, self._counts_memory = ConnectionCounts.make(start.num_fronts)
+        self._home = SharedHome(start.num_fronts, max_responses, self._send)
         self._core: ProcessCore | None = None
         self._failure: Exception | None = None  # why a front could not start, while all were to start
         self._kill_at_s = float("inf")  # when fronts that drain are killed
@@ -108,6 +110,8 @@ class Supervisor:
                 self._core.close()
             for sock in (door, self._woken, self._waker):
                 sock.close()
+            self._counts.close()
+            os.close(self._counts_memory)
 
     @property
     def _is_draining(self) -> bool:
@@ -156,7 +160,8 @@ class Supervisor:
     # --- fronts -------------------------------------------------------------------------------------------------------
 
     def _open(self, slot: _Slot) -> None:
-        slot.child = ChildProcess(_MODULE, receives=messages.ToSupervisor, sockets=self._sockets)
+        shared = [*(sock.fileno() for sock in self._sockets), self._counts_memory]
+        slot.child = ChildProcess(_MODULE, receives=messages.ToSupervisor, descriptors=shared)
 
     def _hear(self, slot: _Slot, child: Child) -> None:
         """Take the messages of a front that are there, and note its end."""
@@ -176,7 +181,7 @@ class Supervisor:
     def _take(self, slot: _Slot, child: Child, message: messages.ToSupervisor) -> None:
         match message:
             case Hello():
-                child.link.send(self._start)
+                child.link.send(msgspec.structs.replace(self._start, index=slot.index))
                 self._home.join(slot.index)
             case StartFailed():
                 error = restore_failure(message)
@@ -204,6 +209,7 @@ class Supervisor:
         assert slot.child is not None
         slot.child.end()
         slot.child = None
+        self._counts.leave(slot.index)
         self._home.leave(slot.index)
 
     def _note_end(self, slot: _Slot, end: str) -> None:
