@@ -265,10 +265,10 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> 
         assert server.chat().status_code == 200, "the next request is answered"
         threads[0].join(20)
         assert len(ended) == 1 and isinstance(ended[0], httpx.RemoteProtocolError)
-        threads[1].join(120)
-        assert len(ended) == 2 and ended[1] == "data: [DONE]"
         assert talk(server, "me too", 11)["status"] == 409, "the other front's session goes on"
         assert talk(server, "me too", 10)["status"] == 200, "that of the dead one is free again"
+        threads[1].join(120)
+        assert len(ended) == 2 and ended[1] == "data: [DONE]"
     wait_until(server.is_up, timeout_s=60)
     after, now = server.metrics(), server.children(FRONT)
     assert after["seesay_front_restarts_total"] == restarts + 1
