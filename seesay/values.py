@@ -1,4 +1,4 @@
-"""The frozen values that cross folders. Holds data only: no tensors of its own, no behaviour beyond small ones."""
+"""The frozen values that cross folders. Holds data only, no tensors, and little behaviour."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Modality(StrEnum):
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".heic")
 VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv")
-"""How the names of picture and video files end, in lower case, where nothing else tells what a file is."""
+"""Suffixes, in lower case, of the names of picture and video files. Used where nothing else tells what a file is."""
 
 
-# --- what the user asked -------------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPlace:
-    """Where a media part is in its request, for errors: `messages[0].content[1].image_url.url` is a `source`.
+    """The place of a media part in its request, for errors: `messages[0].content[1].image_url.url` is a `source`.
 
     `parent` is the path of the object that has the options, and `keys` maps each option to its key in that object.
     """
@@ -69,9 +69,9 @@ def split_place(message: str) -> tuple[tuple[int, int] | None, str]:
 class MediaPart:
     """A reference to a picture or video, not loaded yet.
 
-    `source` is whatever `load_image` / `load_video` take: path, URL, data URL, bytes, PIL image, list of frames.
-    `options` are the per-item options of the request: `min_pixels`, `max_pixels`, `fps`, `num_frames`, …. `place` is
-    named by errors only: equal media in two places are equal.
+    `source` is anything that `load_image` or `load_video` accepts: path, URL, data URL, bytes, PIL image, list of
+    frames. `options` are the request's options for this item: `min_pixels`, `max_pixels`, `fps`, `num_frames`, ….
+    `place` is only for errors: equal media in two places compare equal.
     """
 
     modality: Modality
@@ -82,7 +82,7 @@ class MediaPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn of a conversation. `extra` holds keys a chat template may read (tool_calls, name, …)."""
+    """One turn of a conversation. `extra` holds the keys that a chat template may read (tool_calls, name, …)."""
 
     role: str
     parts: tuple[TextPart | MediaPart, ...]
@@ -93,13 +93,15 @@ class Message:
 class GenerationRequest:
     """One prompt and how to answer it.
 
-    `prompt` is a conversation (the chat template is applied), a raw text (no template; `IMAGE_TOKEN` and `VIDEO_TOKEN`
-    mark where `media` go, special tokens are honoured), or token ids. `prompt_logprobs` asks for the log-probability of
-    each prompt token after the first. `template_options` are passed to the chat template. `pooling` 'mean' asks for an
-    embedding of the prompt in place of an answer: nothing is generated, and `gen_config` does not matter. Without
-    `wants_answer` nothing is generated either: the prompt, which then may have `session_len` tokens, is computed for
-    its outputs alone, and the finish reason is 'length'. With `streams` False the whole answer comes in the final
-    delta. Where there are more requests than can be computed at once, owners (any hashable value) take turns.
+    prompt: a conversation (the chat template is applied), a raw text (no template; `IMAGE_TOKEN` and `VIDEO_TOKEN` mark
+        the places of `media`, special tokens are honoured), or token ids.
+    prompt_logprobs: return the log-probability of each prompt token after the first.
+    template_options: passed to the chat template.
+    pooling: 'mean' returns an embedding of the prompt and generates nothing; `gen_config` is ignored.
+    wants_answer: False generates nothing and computes the prompt only for its outputs. The prompt may then have
+        `session_len` tokens, and the finish reason is 'length'.
+    streams: False returns the whole answer in the final delta.
+    owner: any hashable value. Owners take turns when there are more requests than can be computed at once.
     """
 
     prompt: tuple[Message, ...] | str | tuple[int, ...]
@@ -117,9 +119,9 @@ class GenerationRequest:
 class RenderedPrompt:
     """A prompt as text, with its media by offset.
 
-    `markers[i]` is the (start, stop) character span in `text` of the marker that stands for `media[i]`.
-    `literals` are the spans of user text that happen to spell a special token: they are tokenized as plain text,
-    so nothing typed by a user can move an image or end a turn. Spans ascend and do not overlap.
+    `markers[i]` is the (start, stop) character span in `text` of the marker for `media[i]`. `literals` are the spans of
+    user text that spell a special token. They are tokenized as plain text, so nothing that a user types can move an
+    image or end a turn. Spans ascend and do not overlap.
     """
 
     text: str
@@ -146,7 +148,7 @@ class MediaSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoFrames:
-    """Sampled frames of a video: `frames` uint8 [N, H, W, 3] and the second of the video each is shown at.
+    """Sampled frames of a video: `frames` uint8 [N, H, W, 3], and the time in the video of each.
 
     `frame_interval_s` is the video's duration divided by N.
     """
@@ -162,7 +164,7 @@ class DecodedMedia:
 
     `frames` is uint8 [N, H, W, 3]; `timestamps_s` has one time per frame (empty for a picture);
     `frame_interval_s` is the video's duration divided by N (0 for a picture, or when it is not known);
-    `digest` is 32 bytes over the pixels and times: equal content has an equal digest, however it was sent.
+    `digest` is 32 bytes over pixels and times: equal content has an equal digest, whatever its encoding.
     """
 
     modality: Modality
@@ -182,7 +184,7 @@ class Expansion:
     """The tokens that one media marker becomes in the prompt.
 
     `token_ids` [S] replaces the marker's tokens; `takes_embedding` bool [S] says which of them hold a row of the
-    encoder's output. The number of true entries is the one count of embedding rows: everybody else asks it.
+    encoder's output. The number of true entries is the number of embedding rows; nothing else counts them.
     """
 
     token_ids: npt.NDArray[np.int64]
@@ -195,9 +197,9 @@ class MediaItem:
 
     `span` is the (start, stop) range of prompt positions it occupies; `slots` int64 [R] are the absolute positions,
     ascending and inside the span, that take the R rows of the encoder's output. `hash` is 32 bytes over content,
-    preprocessing options and model revision: the key of every cache. `features` is the family's own preprocessed
-    input for its tower, and `num_units` what it costs to encode (patches, tiles times patches, …). `has_arrays` is
-    false when the arrays among the features were left out, because the item most likely need not be encoded again.
+    preprocessing options and model revision: the key of every cache. `features` is the family's preprocessed input for
+    its tower, and `num_units` its encoding cost (patches, tiles times patches, …). `has_arrays` is False when the
+    arrays were left out of the features, because the item's embedding is probably cached.
     """
 
     modality: Modality
@@ -227,8 +229,8 @@ class MultimodalInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Counts of one request. `cached_tokens` of the prompt came from the prefix cache, `media_tokens` hold embeddings
-    of its `num_images` pictures and `num_videos` videos."""
+    """Token counts of one request. `cached_tokens` of the prompt came from the prefix cache; `media_tokens` of it hold
+    embeddings of `num_images` pictures and `num_videos` videos."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -240,8 +242,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimings:
-    """Seconds a request spent in each stage. Stages that did not happen are 0. Those of several media are added up,
-    though they may have run at the same time; but a second in which several were encoded counts once."""
+    """Seconds that a request spent in each stage; 0 for a stage that did not run. The times of several media are added
+    up, also when they ran in parallel, except for encoding: a second in which several were encoded counts once."""
 
     fetch_s: float = 0.0
     decode_media_s: float = 0.0
@@ -256,12 +258,13 @@ class StageTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaReport:
-    """How one picture or video of a request was seen.
+    """Report on how the model received one picture or video of a request.
 
-    num_frames, height, width: as it came (of a video, the frames that were taken). resized_height, resized_width: in
-    pixels, as the model receives it. num_tiles: pieces, of all frames together, that go through the tower (1 where a
-    picture is not cut); num_patches: of all of them; num_tokens: its places in the prompt. is_cached: no tower ran for
-    it, because its embedding or its part of the KV cache was there.
+    num_frames, height, width: of the input; for a video, of its sampled frames.
+    resized_height, resized_width: in pixels, after preprocessing.
+    num_tiles: tiles of all frames that go through the tower, 1 for a picture that is not cut. num_patches: patches of
+        all tiles. num_tokens: its positions in the prompt.
+    is_cached: the tower did not run for it, because its embedding or its KV blocks were cached.
     """
 
     modality: Modality
@@ -280,12 +283,12 @@ class MediaReport:
 class OutputDelta:
     """New output of one request. Every request ends in exactly one delta whose `finish_reason` is set.
 
-    `logprobs` has one {token_id: logprob} per new token when asked for. `usage`, `timings`, `logits`,
-    `last_hidden_state`, `prompt_logprobs` and `media` come with the final delta. `error` is set when `finish_reason` is
-    "error".
-    `prompt_tokens`, the length of the prompt, is in every delta of a request that got as far as being computed.
-    `pooled` float32 [hidden] comes with the final delta of a request with `pooling`: the mean over the prompt's
-    positions, text and media, of the last hidden state (after the final norm). Such a request has no other output.
+    prompt_tokens: length of the prompt, in every delta of a request that was computed.
+    logprobs: one {token_id: logprob} per new token, if requested.
+    usage, timings, logits, last_hidden_state, prompt_logprobs, media: in the final delta only.
+    pooled: float32 [hidden], in the final delta of a request with `pooling`: the mean over the prompt's positions, text
+        and media, of the last hidden state after the final norm. Such a request has no other output.
+    error: set when `finish_reason` is 'error'.
     """
 
     request_id: int
@@ -317,27 +320,31 @@ def join_deltas(deltas: Sequence[OutputDelta]) -> OutputDelta:
     )
 
 
-# --- watching ---------------------------------------------------------------------------------------------------------
+# --- statistics -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """Counts of one engine: `num_*` and `*_bytes` are of now, `total_*` since its start.
+    """Counts of one engine: `num_*` and `*_bytes` are current, `total_*` count since its start.
 
     Every part of an engine returns one of these with the counts that it keeps; `merge` puts them together.
 
-    num_preparing: requests in front of the engine loop (template, media, tokens). num_waiting, num_running: sequences
-    in it. num_encode_queued: media that wait for the tower. KV blocks are used, cached (free, but their content can be
-    found again) or free; those of the host hold what the device's cache had no room for, and loads from it took a
-    block back. Prefix tokens are those of the prompts that were looked up and those that were found. A hit
-    of the embedding store found the embedding there or being made; one of the feature cache saved preprocessing.
-    total_encoder_restarts, total_engine_restarts: encoder workers and engine processes that were started again; with an
-    engine process all other counts begin anew.
-    num_wanted_embedding_rows: of the embeddings that sequences have asked for and not used up. pinned_embedding_bytes:
-    of `embedding_bytes`, those that a sequence needs.
-    total_not_finite: rows of steps and embeddings in which NaN or infinity was computed; none of it is kept.
-    step_sizes, encode_sizes: (size, count) pairs, ascending: how many steps had how many rows, and how many calls of
-    the tower had how many items.
+    num_preparing: requests whose prompts are being prepared. num_waiting, num_running: sequences in the scheduler.
+    num_encode_queued: media that wait for the tower.
+    num_kv_blocks: all blocks of the device. num_used_kv_blocks: held by sequences. num_cached_kv_blocks: free, but the
+        prefix cache can still find their content.
+    num_host_kv_blocks, num_used_host_kv_blocks: blocks in host memory, for content that was evicted from the device.
+        total_host_kv_loads: blocks that were copied back.
+    total_prefix_queried_tokens, total_prefix_hit_tokens: prompt tokens looked up and found in the prefix cache.
+    total_step_tokens: tokens computed. step_sizes: (rows of a step, number of such steps), ascending.
+    encode_sizes: (items in a call of the tower, number of such calls), ascending.
+    total_encoder_restarts, total_engine_restarts: restarts of encoder workers and engine processes. A new engine
+        process counts everything else from 0.
+    total_not_finite: rows of steps and embeddings that had NaN or infinity. They are not kept.
+    num_wanted_embedding_rows: rows of embeddings that sequences have requested and not used yet.
+    embedding_bytes: of all stored embeddings. pinned_embedding_bytes: of those that a sequence needs.
+    total_embedding_hits: requests for an embedding that was stored or being encoded.
+    total_feature_hits: requests for media whose preprocessed features were cached.
     """
 
     num_preparing: int = 0

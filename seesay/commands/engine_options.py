@@ -128,7 +128,7 @@ _ENGINE = (
     _Option(
         "--step-timeout",
         "step_timeout_s",
-        "after so long a step is taken to hang (default: 120 on a GPU, 3600 on the CPU)",
+        "a step that takes longer counts as hung, in seconds (default: 120 on a GPU, 3600 on the CPU)",
         {"type": number, "metavar": "S"},
     ),
     _Option(

@@ -42,7 +42,7 @@ class EngineConfig:
     engine_process: run the engine in a process of its own, so that it never waits for this one's GIL; None does so on
         a GPU.
         `logits_processors` are functions of this process and need it to be off.
-    step_timeout_s: a step, or a call of the vision tower, that takes longer is taken to hang: its requests end with an
+    step_timeout_s: a step, or a call of the vision tower, that takes longer counts as hung: its requests end with an
         error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.

@@ -1,7 +1,7 @@
 """Makes pictures that no scene draws, in place of photos: textures, landscapes, portraits, collages, pages, screens.
 
-Nothing is downloaded and nothing real is shown. What photos share and drawings lack is imitated: a spectrum that falls
-as 1/f, things that hide one another (dead leaves), shading, blur, grain, and many lines of small text.
+Nothing is downloaded and nothing real is shown. The pictures imitate what photos have and drawings lack: a spectrum
+that falls as 1/f, objects that hide one another (dead leaves), shading, blur, grain, and many lines of small text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST_DEVIATION = 6.0
 
 @functools.lru_cache(maxsize=NUM_FIELDS)
 def _base_field(index: int) -> Field:
-    """Noise whose amplitude falls as a power of its frequency: [FIELD_PX, FIELD_PX], mean 0, deviation 1."""
+    """Return noise whose amplitude falls as a power of its frequency: [FIELD_PX, FIELD_PX], mean 0, deviation 1."""
     rng = np.random.default_rng(index)
     exponent = (0.6, 1.0, 1.2, 1.4, 1.7, 2.0, 2.4, 3.0)[index % 8]
     fy, fx = np.fft.fftfreq(FIELD_PX)[:, None], np.fft.rfftfreq(FIELD_PX)[None]
@@ -40,7 +40,7 @@ def _base_field(index: int) -> Field:
 
 
 def _field(rng: random.Random, size: Size) -> Field:
-    """A piece of a noise field, [height, width], turned and scaled at random."""
+    """Return a piece of a noise field, [height, width], turned and scaled at random."""
     width, height = size
     field = _base_field(rng.randrange(NUM_FIELDS))
     if rng.random() < 0.5:
@@ -54,7 +54,7 @@ def _field(rng: random.Random, size: Size) -> Field:
 
 
 def _any_rgb(rng: random.Random) -> RGB:
-    """Any colour; mostly one of nature's dull ones."""
+    """Return any colour, mostly a dull natural one."""
     if rng.random() < 0.3:
         return rng.randrange(256), rng.randrange(256), rng.randrange(256)
     level = rng.randrange(20, 240)
@@ -67,7 +67,7 @@ def _image(values: npt.NDArray[np.float32]) -> Image.Image:
 
 
 def _texture(rng: random.Random, size: Size) -> Image.Image:
-    """A coloured surface: one field for its light, weaker ones for its tint."""
+    """Return a coloured surface: one field for its light, weaker ones for its tint."""
     light = _field(rng, size)[..., None]
     tint = np.stack([_field(rng, size) for _ in range(2)], axis=-1) @ np.array(
         [[rng.uniform(-14, 14) for _ in range(3)] for _ in range(2)], np.float32
@@ -76,7 +76,7 @@ def _texture(rng: random.Random, size: Size) -> Image.Image:
 
 
 def _leaves(rng: random.Random, size: Size) -> Image.Image:
-    """Dead leaves: blobs of all sizes that hide one another."""
+    """Return dead leaves: blobs of all sizes that hide one another."""
     image = Image.new("RGB", size, _any_rgb(rng))
     draw = ImageDraw.Draw(image)
     side = min(size)
@@ -97,7 +97,7 @@ def _leaves(rng: random.Random, size: Size) -> Image.Image:
 
 
 def _landscape(rng: random.Random, size: Size) -> Image.Image:
-    """Layers of ground under a sky that fades."""
+    """Return layers of ground under a sky that fades."""
     width, height = size
     top, low = np.array(_any_rgb(rng), np.float32), np.array(_any_rgb(rng), np.float32)
     fade = np.linspace(0, 1, height, dtype=np.float32)[:, None, None]
@@ -112,7 +112,7 @@ def _landscape(rng: random.Random, size: Size) -> Image.Image:
 
 
 def _portrait(rng: random.Random, size: Size) -> Image.Image:
-    """A few large shaded masses before a soft background."""
+    """Return a few large shaded masses before a soft background."""
     image = rng.choice((_texture, _leaves, _landscape))(rng, size).filter(ImageFilter.GaussianBlur(rng.uniform(3, 9)))
     width, height = size
     for _ in range(rng.randint(1, 5)):
@@ -126,7 +126,7 @@ def _portrait(rng: random.Random, size: Size) -> Image.Image:
 
 
 def _shaded(rng: random.Random, image: Image.Image) -> Image.Image:
-    """Lit from one side."""
+    """Return the image lit from one side."""
     width, height = image.size
     x = np.linspace(-1, 1, width, dtype=np.float32)[None] * rng.uniform(-1, 1)
     y = np.linspace(-1, 1, height, dtype=np.float32)[:, None] * rng.uniform(-1, 1)
@@ -135,7 +135,7 @@ def _shaded(rng: random.Random, image: Image.Image) -> Image.Image:
 
 
 def _collage(rng: random.Random, size: Size) -> Image.Image:
-    """Surfaces that meet along the level lines of a field, or in rectangles."""
+    """Return surfaces that meet along the level lines of a field, or in rectangles."""
     image = _texture(rng, size)
     for _ in range(rng.randint(1, 4)):
         other = rng.choice((_texture, _leaves, _landscape, _blank))(rng, size)
@@ -150,7 +150,7 @@ def _collage(rng: random.Random, size: Size) -> Image.Image:
 
 
 def _blank(rng: random.Random, size: Size) -> Image.Image:
-    """A surface that is nearly one colour, as walls, tables and skies are."""
+    """Return a surface of nearly one colour, like a wall, a table or the sky."""
     light = np.array(_any_rgb(rng), np.float32) + np.zeros((size[1], size[0], 3), np.float32)
     return _shaded(rng, _image(light))
 
@@ -169,7 +169,7 @@ def _lines_of_text(rng: random.Random, draw: ImageDraw.ImageDraw, box: tuple[int
 
 
 def _page(rng: random.Random, size: Size) -> Image.Image:
-    """A page of print: columns of lines, headings, perhaps a picture; perhaps badly lit."""
+    """Return a page of print: columns of lines, headings, perhaps a picture; perhaps badly lit."""
     width, height = size
     paper = rng.choice(((255, 255, 255), (250, 248, 240), (235, 230, 215), (245, 245, 245), (30, 30, 34)))
     ink = (225, 225, 225) if paper[0] < 100 else rng.choice(((0, 0, 0), (40, 40, 40), (70, 60, 50), (20, 30, 90)))
@@ -198,7 +198,7 @@ def _page(rng: random.Random, size: Size) -> Image.Image:
 
 
 def _screen(rng: random.Random, size: Size) -> Image.Image:
-    """Windows with bars, buttons, panels and small text."""
+    """Return windows with bars, buttons, panels and small text."""
     width, height = size
     dark = rng.random() < 0.4
     image = Image.new("RGB", size, (28, 30, 36) if dark else (240, 242, 245))
@@ -217,7 +217,7 @@ def _screen(rng: random.Random, size: Size) -> Image.Image:
 
 
 def _pattern(rng: random.Random, size: Size) -> Image.Image:
-    """Stripes, waves, checks or bare noise."""
+    """Return stripes, waves, checks or bare noise."""
     width, height = size
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     kind = rng.randrange(4)
@@ -246,7 +246,7 @@ _ALREADY_SHARP = (_page, _screen, _pattern)
 def _make_image(rng: random.Random, size: Size) -> Image.Image:
     makers, weights = zip(*_MAKERS, strict=True)
     make: _Maker = rng.choices(makers, weights)[0]
-    # Half the size costs a quarter of the time, and what it loses photos lose as well.
+    # Half the size takes a quarter of the time; the detail that is lost is also lost in photos.
     is_soft = make not in _ALREADY_SHARP and rng.random() < 0.65
     image: Image.Image = make(rng, (size[0] // 2, size[1] // 2) if is_soft else size)
     if is_soft:
@@ -269,7 +269,7 @@ def _make_image(rng: random.Random, size: Size) -> Image.Image:
 
 
 def _make_busy_image(rng: random.Random, size: Size) -> Image.Image:
-    """An image that is not nearly one colour, as pictures of nothing but a colour are."""
+    """Return an image that does not look like a picture of a single colour."""
     while True:
         image = _make_image(rng, size)
         if max(ImageStat.Stat(image).stddev) > LEAST_DEVIATION:
@@ -277,12 +277,12 @@ def _make_busy_image(rng: random.Random, size: Size) -> Image.Image:
 
 
 def make_stand_in(rng: random.Random, size: Size) -> Picture:
-    """A picture of `size` that no scene draws, with nothing in it to name."""
+    """Return a picture of `size` that no scene draws, with nothing in it to name."""
     return Picture(image=_make_busy_image(rng, size), marks=())
 
 
 def make_clip_stand_in(rng: random.Random, size: Size) -> tuple[Picture, ...]:
-    """Frames of a camera that moves over a still view, zooms, or shakes."""
+    """Return the frames of a camera that moves over a still view, zooms, or shakes."""
     width, height = size
     view = _make_busy_image(rng, (round(width * 1.5), round(height * 1.5)))
     num_frames = rng.choice((4, 5, 6, 7, 8))

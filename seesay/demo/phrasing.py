@@ -1,4 +1,4 @@
-"""The ways a person may put each question. `{…}` fields are filled by the scene that asks."""
+"""The wordings of each question. The scene that asks fills the `{…}` fields."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ UNKNOWN_ANSWER = "I do not know. I am a very small model for simple drawings."
 
 
 def ask(rng: random.Random, questions: tuple[str, ...], **fields: str | int) -> str:
-    """One of `questions` filled in, its capitals and final mark now and then dropped as people do."""
+    """Return one of `questions` with its fields filled in, sometimes without capitals or the final mark."""
     if "colour" in fields and fields["colour"] == "colour":
         fields["colour"] = rng.choice(("colour", "color"))
     question = rng.choice(questions).format(**fields)

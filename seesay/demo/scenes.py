@@ -1,7 +1,7 @@
 """Makes the pictures, clips and conversations that the built-in checkpoint was trained and is measured on.
 
-Everything follows from a task and a seed. Training draws negative seeds only (`training_seed`), evaluation draws
-from 1,000,000 up, so that the two can never meet. Needs Pillow and the standard library alone.
+An example is determined by its task and seed. Training uses negative seeds only (`training_seed`) and evaluation seeds
+from 1,000,000 up, so they never share a scene. Needs only Pillow and the standard library.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ FIRST_EVALUATION_SEED = 1_000_000
 
 
 def training_seed(index: int) -> int:
-    """The seed of the `index`-th (0, 1, …) training example; always negative."""
+    """Return the seed of the `index`-th (0, 1, …) training example; always negative."""
     if index < 0:
         raise ValueError(f"an example's index counts from 0, got {index}")
     return -1 - index
 
 
 def make_example(task: str, seed: int) -> Example:
-    """The example of `task` that `seed` stands for. The first question is about the task, later ones may roam."""
+    """Return the example of `task` for `seed`. The first question is about the task; later ones may be about others."""
     try:
         make = _MAKERS[task]
     except KeyError:
@@ -55,7 +55,7 @@ def make_example(task: str, seed: int) -> Example:
 
 
 def sample_scene(seed: int = 0) -> Example:
-    """A pretty picture to show off with; its first question is exactly `describe this image`."""
+    """Return a scene for demonstrations. Its first question is exactly `describe this image`."""
     rng = random.Random(f"seesay-demo/sample/{seed}")
     canvas = Canvas(width=252, height=252)
     colours = ("red", "orange", "green", "blue", "purple", "pink")

@@ -1,4 +1,4 @@
-"""Scenes of plain shapes: what is there, how many, which colour, where; alone or two pictures side by side."""
+"""Scenes of plain shapes, with questions about kinds, counts, colours and places, on one picture or on two."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def place_things(rng: random.Random, canvas: Canvas, names: list[tuple[str, str]
 
 
 def pick_things(rng: random.Random, canvas: Canvas, *, num_things: int) -> list[Thing]:
-    """Shapes either all drawn freely or, to make equal ones likely, from a few kinds."""
+    """Return shapes, chosen freely or, to make equal ones likely, from a few kinds."""
     if rng.random() < 0.5:
         names = [pick_name(rng) for _ in range(num_things)]
     else:
@@ -58,7 +58,7 @@ def draw_scene(rng: random.Random, canvas: Canvas, things: list[Thing]) -> Pictu
 
 
 def group_things(things: list[Thing]) -> list[str]:
-    """Equal shapes counted together, in order of their leftmost member: *a red circle*, *two blue stars*."""
+    """Return equal shapes counted together, in order of their leftmost member: *a red circle*, *two blue stars*."""
     counts: dict[tuple[str, str], int] = {}
     for thing in things:
         counts[thing.colour, thing.shape] = counts.get((thing.colour, thing.shape), 0) + 1
@@ -81,7 +81,7 @@ def ask_describe(rng: random.Random, things: list[Thing], _canvas: Canvas) -> Tu
 
 
 def ask_count(rng: random.Random, things: list[Thing], _canvas: Canvas) -> Turn:
-    """Count all shapes, or those of a shape, a colour, or both; now and then something that is not there."""
+    """Ask how many shapes there are in all, or of a shape, a colour, or both; sometimes of one that is absent."""
     thing = rng.choice(things)
     other_colour, other_shape = pick_name(rng)
     wanted_colour, wanted_shape = rng.choice(
@@ -122,14 +122,14 @@ def _ask_shape(rng: random.Random, things: list[Thing]) -> Turn | None:
 
 
 def _unique_reference(rng: random.Random, thing: Thing, things: list[Thing]) -> str | None:
-    """Words that mean `thing` and no other of `things`, without *the*."""
+    """Return words that mean `thing` and no other of `things`, without *the*."""
     if sum(t.shape == thing.shape for t in things) == 1 and rng.random() < 0.5:
         return thing.shape
     return thing.name if sum(t.name == thing.name for t in things) == 1 else None
 
 
 def third(fraction: float) -> int | None:
-    """Which third of the picture a coordinate lies in; None near a border between two thirds."""
+    """Return the third of the picture that a coordinate lies in, or None near a border between two thirds."""
     if min(abs(fraction - 1 / 3), abs(fraction - 2 / 3)) < 0.04:
         return None
     return min(2, int(fraction * 3))
@@ -148,7 +148,7 @@ _SIDES = (("on the left", 0, 1), ("on the right", 0, -1), ("at the top", 1, 1), 
 
 
 def _ask_side(rng: random.Random, things: list[Thing], canvas: Canvas) -> Turn | None:
-    """What lies furthest to one side, if it is clearly on that side and the next one clearly is not as far."""
+    """Ask for the shape at one side. Returns None unless it is clearly on that side and clearly the furthest."""
     side, axis, sign = rng.choice(_SIDES)
 
     def distance(thing: Thing) -> float:
@@ -202,7 +202,7 @@ def _ask_extreme_size(rng: random.Random, things: list[Thing]) -> Turn | None:
 
 
 def ask_attribute(rng: random.Random, things: list[Thing], canvas: Canvas) -> Turn:
-    """A question about colour, shape or position."""
+    """Ask for a colour, a shape or a position."""
     while True:
         kind = rng.randrange(6)
         turn = (
@@ -231,7 +231,7 @@ def _ask_anything(rng: random.Random, things: list[Thing], canvas: Canvas) -> Tu
 def shape_scene(
     task: str, ask_first: Callable[[random.Random, list[Thing], Canvas], Turn]
 ) -> Callable[[random.Random], Example]:
-    """What makes the examples of a task about shapes, given how its first question is asked."""
+    """Return the maker of examples of a task about shapes, given how its first question is asked."""
 
     def make(rng: random.Random) -> Example:
         canvas = pick_canvas(rng, IMAGE_GRIDS)

@@ -21,7 +21,7 @@ from seesay.demo.vocabulary import COLOURS, GLYPHS, LABEL_SETS, LARGEST_BAR_VALU
 
 
 def write(rng: random.Random, text: str) -> tuple[Picture, str]:
-    """A picture with `text` somewhere in it; returns it with the name of the ink's colour."""
+    """Return (a picture with `text` somewhere in it, the name of the ink's colour)."""
     canvas = pick_canvas(rng, IMAGE_GRIDS)
     colour = rng.choice([name for name in COLOURS if name != "yellow"])
     picture = draw_things(canvas.size, pick_background(rng), [])
@@ -67,7 +67,7 @@ def _read_example(rng: random.Random, *, task: str, text: str, noun: str) -> Exa
 
 
 def pick_written(rng: random.Random) -> tuple[str, str]:
-    """Something to write, and what it is called: a word or a number."""
+    """Return (a text to write, what it is called: a word or a number)."""
     if rng.random() < 0.6:
         return _cased(rng, rng.choice(WORDS)), "word"
     digits = rng.randint(1, 4)
@@ -90,7 +90,7 @@ def make_spell(rng: random.Random) -> Example:
 
 
 def _pick_bars(rng: random.Random) -> list[Bar]:
-    """3 to 5 bars with different values; alphabets and calendars keep their order."""
+    """Return 3 to 5 bars with different values. Alphabets and calendars keep their order."""
     labels = rng.choice(LABEL_SETS)
     num_bars = rng.randint(3, 5)
     start = rng.randint(0, len(labels) - num_bars)
@@ -105,7 +105,7 @@ def _pick_bars(rng: random.Random) -> list[Bar]:
 
 
 def draw_chart(rng: random.Random) -> tuple[Picture, list[Bar]]:
-    """A bar chart and its bars from left to right."""
+    """Return a bar chart and its bars from left to right."""
     canvas = pick_canvas(rng, WIDE_GRIDS)
     bars = _pick_bars(rng)
     picture = draw_bar_chart(

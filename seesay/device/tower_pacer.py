@@ -2,7 +2,7 @@
 
 At the same time they would fill the GPU best, but then each kernel of a step waits for blocks of the tower's products
 to end, whatever the priorities: a step takes three times as long, and the tower gains nothing. So a call of the tower
-is put between two steps; with nobody reading meanwhile, or no steps, it is not held up.
+is put between two steps. It does not wait when no answer is streamed or no step runs.
 """
 
 from __future__ import annotations

@@ -56,12 +56,12 @@ class EngineCore(Protocol):
         ...
 
     def abort(self, request_ids: Iterable[int]) -> None:
-        """End requests that nobody waits for, with reason 'abort'. Nothing happens to those that are over."""
+        """Abort requests, with the finish reason 'abort'. Nothing happens to those that are over."""
         ...
 
     def expect_media(self, request_ids: Iterable[int]) -> None:
         """Say that these requests are being prepared and have media, so that the encoder may wait a moment to batch
-        them. Whoever does not submit one must forget it."""
+        them. A request that is not submitted after all must be forgotten."""
         ...
 
     def forget_media(self, request_ids: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""The front's ear: takes the core's outputs, has text made of them, and hands it to those who asked."""
+"""Receives the core's outputs, turns tokens into text, and passes the text to the receivers of the requests."""
 
 from __future__ import annotations
 

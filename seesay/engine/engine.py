@@ -60,7 +60,7 @@ _open_engines: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
 
 @atexit.register
 def _close_engines() -> None:
-    """Threads that compute while the interpreter is taken down would crash it."""
+    """Close all engines at exit: threads that compute while the interpreter is torn down would crash it."""
     for engine in list(_open_engines):
         engine.close()
 

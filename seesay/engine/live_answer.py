@@ -70,7 +70,7 @@ class LiveAnswer:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a stop word has ended the text: tokens that come later are nobody's."""
+        """Whether a stop word has ended the text. Later tokens are dropped."""
         return self.detokenizer.stop is not None
 
     def take(self, output: TokenOutput) -> OutputDelta | None:
@@ -79,7 +79,7 @@ class LiveAnswer:
         if not is_over:
             self._add_tokens(output)
         if output.finish_reason is not None:
-            # An error behind a stop word is of tokens that are nobody's.
+            # An error after a stop word concerns tokens that are dropped.
             return self._make_final(replace(output, error=None) if is_over else output)
         # The text before a stop word comes with the final delta, which the core's report completes.
         return self._make_delta() if self.streams and not self.has_stopped else None

@@ -62,7 +62,7 @@ class EngineLoop:
         hang_limit_s: float | None = None,
     ) -> None:
         """`is_ahead`: launch each step while the one before is still being computed. `hang_limit_s`: after so long a
-        step or a call of the encoder is taken to hang; None leaves that to whoever reads `busy_s`."""
+        step or a call of the encoder counts as hung; None leaves that to the reader of `busy_s`."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
@@ -135,7 +135,7 @@ class EngineLoop:
         self._inbox.put(lambda: self._end(request_id, reason))
 
     def abort(self, request_ids: Iterable[int]) -> None:
-        """End requests that nobody waits for; nothing happens to those that are over already."""
+        """Abort requests. Nothing happens to those that are over already."""
         for request_id in request_ids:
             self._inbox.put(partial(self._end, request_id, "abort"))
 
@@ -310,7 +310,7 @@ class EngineLoop:
     def _deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
         """Take a sequence's new tokens, and hand them out unless they wait for the end."""
         if request.sequence.params.pooling is not None:
-            # The token that ended the prompt's last row is nobody's: the answer is the pooled state.
+            # The token that ended the prompt's last row is dropped: the answer is the pooled state.
             self._finish(request, "error" if update.error else "stop", error=update.error)
             return
         request.add_tokens(update.token_ids, logprobs[: len(update.token_ids)])
@@ -395,10 +395,11 @@ class EngineLoop:
         else:
             self.embeddings.take_features(request_id, item_index, features)
 
-    # The worker's messages are read some time after they were sent. Those for whom an item was encoded may be gone, its
-    # embedding evicted, and others wait for the same item to be encoded again. So a message says only that something
-    # happened: the store says what is true now. Who waits has pinned the item before asking for it, and only this
-    # thread asks, so that what is there stays, and while an item is being encoded another message is still to come.
+    # The worker's messages are read some time after they were sent. By then the requests that needed the item may have
+    # ended, its embedding may be evicted, and other requests may wait for it to be encoded again. So a message only
+    # says that something happened, and the store says what is true now. A request pins an item before it asks for it,
+    # and only this thread asks. So an embedding that is in the store stays there, and while an item is being encoded
+    # another message will follow.
     def _on_encoded(self, item_hash: bytes, timing: EncodeTiming) -> None:
         if self.embeddings.store.find(item_hash) is Lookup.READY:
             for request in self._live.values():

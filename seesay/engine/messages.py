@@ -26,10 +26,10 @@ class TokenRequest:
     """A prompt of tokens and embeddings, and how to continue it.
 
     request_id: unique among the live requests of a core. An item of `prompt` whose `has_arrays` is false is encoded
-        only if its embedding is not at hand; the core then asks for its features (`CoreListener.on_features_wanted`).
+        only if its embedding is not cached; the core then asks for its features (`CoreListener.on_features_wanted`).
     owner: whose it is; owners take turns. cache_salt: requests of different salts share no KV block.
-    is_streamed: whether somebody reads the answer while it is made, so that its tokens should come evenly.
-    defers_tokens: whether nobody reads tokens before the end; all of them then come with the final output.
+    is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.
+    defers_tokens: whether all tokens may come with the final output, because no client reads them earlier.
     """
 
     request_id: int

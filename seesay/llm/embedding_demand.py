@@ -1,4 +1,4 @@
-"""Which sequences need which embeddings, and when to ask an encoder for them. Holds no embeddings.
+"""Tracks which sequences need which embeddings, and decides when to ask an encoder for them. Holds no embeddings.
 
 Items are asked for ahead of time, oldest sequence first, so that encoders see those of many requests together, as long
 as the rows asked for and not used yet stay within a limit.

@@ -1,5 +1,5 @@
-"""Which evicted KV blocks are kept in host memory, and the copies to and from it that the next step begins with. Knows
-slots, blocks and keys, not memory.
+"""Decides which evicted KV blocks stay in host memory, and lists the copies that the next step begins with.
+Knows slots, blocks and keys, not memory.
 
 A step copies the blocks to save first, then those to load, then it computes. So a block may be given to others as soon
 as it is planned to be saved, and a slot may be read from as soon as it is planned to be written; a slot that is planned
@@ -81,7 +81,7 @@ class HostSlots:
         self.total_loads += 1
 
     def forget(self, key: BlockKey) -> None:
-        """Let nobody find a content any more. Not while copies are planned."""
+        """Forget all contents. Not while copies are planned."""
         assert not (self._saves or self._loads or self._held), "copies are planned"
         slot = self._by_hash.pop(key.hash, None)
         if slot is not None:
@@ -89,7 +89,7 @@ class HostSlots:
             self._free.append(slot)
 
     def forget_slots(self, slots: Iterable[int]) -> None:
-        """Let nobody find what these slots hold."""
+        """Forget the contents of these slots."""
         for slot in slots:
             if (key := self._keys[slot]) is not None:
                 self.forget(key)

@@ -1,5 +1,5 @@
-"""Takes blocks and places from running sequences for those whose turn it is. A preempted sequence waits at its old
-place and is recomputed; none that is being computed is preempted.
+"""Preempts running sequences for those whose turn it is. A preempted sequence waits at its old place and is recomputed.
+A sequence that is being computed is never preempted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from seesay.llm.sequence import Sequence
 
 
 class Preemption:
-    """Reserves blocks, and preempts where there are none."""
+    """Reserves blocks, and preempts sequences when too few are free."""
 
     def __init__(self, live: LiveSequences, *, max_batch_size: int) -> None:
         self._live = live

@@ -55,7 +55,7 @@ class PrefixCache:
                 self._coming.setdefault(key.hash, seq)
 
     def register(self, seq: Sequence) -> list[Sequence]:
-        """Let others find the blocks of a sequence that are full and computed. Returns those who waited for them."""
+        """Publish the blocks of a sequence that are full and computed. Returns the sequences that waited for them."""
         num_full = seq.num_computed // self._pool.block_size
         if not (self._pool.enable_prefix_caching and seq.shares_blocks) or num_full == seq.num_registered_blocks:
             return []
@@ -66,11 +66,11 @@ class PrefixCache:
         return self._settle(seq, first, num_full)
 
     def forget(self, seq: Sequence) -> list[Sequence]:
-        """A sequence computes no more of what it announced. Returns those who waited for it."""
+        """Withdraw announced blocks that were not computed. Returns the sequences that waited for one."""
         return self._settle(seq, seq.num_registered_blocks, len(seq.block_keys))
 
     def _settle(self, seq: Sequence, first: int, stop: int) -> list[Sequence]:
-        """Blocks `first` … `stop` - 1 of a sequence are computed, or will not be: nobody waits for them any more."""
+        """Return the sequences that waited for blocks `first` … `stop` - 1, which are computed or will never be."""
         released: list[Sequence] = []
         for key in seq.block_keys[first:stop]:
             if self._coming.get(key.hash) is seq:

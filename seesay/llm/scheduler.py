@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class SchedulerConfig:
     """Limits of a scheduler.
 
-    max_batch_size: most running sequences. max_prefill_token_num: most tokens in one step. max_streamed_tokens: most of
-    prompts in one in which streamed answers go on, so that none of them waits long for others' prompts; None is no such
-    limit. max_encoding_tokens: most of prompts while embeddings are made, so that those already made are soon used;
-    likewise.
+    max_batch_size: most running sequences. max_prefill_token_num: most tokens in a step.
+    max_streamed_tokens: most prompt tokens in a step that also computes streamed answers, so that none of them waits
+        long for a prompt. max_encoding_tokens: most prompt tokens in a step while embeddings are being made, so that
+        those already made are used soon. None: no such limit.
     session_len: most tokens of a sequence, prompt and answer.
     short_limit: sequences of more positions have other keys (`RotarySpec.short_limit`): one that grows beyond it is
     computed again from its beginning. None: the model has no such limit.
@@ -93,7 +93,7 @@ class Scheduler:
     Between owners, places, blocks and the prompt tokens of a step are divided equally, as far as each wants them
     (`fair_shares`): where all places are taken, the owner with the most gives one up to an owner with fewer.
     A sequence waits, runs (`Admission`), and may be preempted (`Preemption`): it then waits again at its old place and
-    is recomputed. One that waits for blocks or for a place lets nobody pass, so nobody starves.
+    is recomputed. One that waits for blocks or for a place lets no other pass, so none starves.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Scheduler:
         self._live.forget_prefixes()
 
     def abort(self, seq_id: int) -> bool:
-        """End a sequence that nobody waits for. Returns whether it was alive."""
+        """Abort a sequence. Returns whether it was alive."""
         return self.finish(seq_id, "abort")
 
     def _check_fits(self, seq: Sequence) -> RequestError | None:

@@ -30,7 +30,7 @@ class SequenceStatus(StrEnum):
 
 
 class EmbeddingState(Enum):
-    """Where the embedding of one media item of one sequence stands.
+    """The state of the embedding of one media item of one sequence.
 
     ABSENT → REQUESTED (a job was planned) → READY → DONE (its positions are computed or come from the prefix cache).
     A preempted sequence's DONE items are ABSENT again.
@@ -57,7 +57,7 @@ class Sequence:
     is_long: whether its keys are rotated by the long frequencies, where the model has them; it shares no KV block with
     sequences that differ in this.
     shares_blocks: whether others may find its blocks: not when the prefix cache was emptied while it ran.
-    is_streamed: whether somebody reads the answer while it is made, so that its tokens should come evenly.
+    is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.
     waits_for_tokens: whether the host must know each token before the next one can be chosen (logits processors do):
     no row of it is planned ahead of a commit that brings one.
     prompt_positions: rotary positions of the prompt, int64 [T] or [3, T]. seed: of its draws, 64 bits.

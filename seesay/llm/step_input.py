@@ -156,7 +156,7 @@ def _is_long_row(row: Row) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPadding:
-    """The padding of steps: tokens of a block that nobody owns, to one of a few sizes (see `step_sizes`)."""
+    """The padding of steps: tokens of a block that no sequence owns, to one of a few sizes (see `step_sizes`)."""
 
     scratch_block: int
     token_sizes: Seq[int]

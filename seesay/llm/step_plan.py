@@ -53,7 +53,7 @@ class AddedBlocks(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MediaSpan:
-    """Where the embedding rows of one media item go: a `MediaItem` without its features."""
+    """The positions that take the embedding rows of one media item: a `MediaItem` without its features."""
 
     modality: Modality
     span: tuple[int, int]
@@ -109,7 +109,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenMasks:
-    """Which tokens may come next in some rows of a step.
+    """The tokens that may come next in some rows of a step.
 
     seq_ids: the sequences of these rows. bits: int32 [len(seq_ids), ceil(vocab / 32)]; bit i % 32 of word i // 32 is 1
     where token i is allowed, as in xgrammar.

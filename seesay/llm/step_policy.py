@@ -92,7 +92,7 @@ class TimedSteps:
     prompt waits for another `patience_s`. While embeddings are made, calls of the tower come between steps: these then
     take at most `usual_share`, also when no answer is streamed. Otherwise steps without streamed answers have no limit.
 
-    Each step may have `least_tokens` prompt tokens, however long they take, so that no prompt waits for ever.
+    Each step may have `least_tokens` prompt tokens, however long they take, so that every prompt is computed at last.
     """
 
     times: StepTimes

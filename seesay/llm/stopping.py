@@ -1,4 +1,4 @@
-"""When a generated token ends its sequence. Knows token ids and lengths; stop words are found where text is."""
+"""Decides whether a generated token ends its sequence. Knows token ids and lengths; stop words are found in text."""
 
 from __future__ import annotations
 

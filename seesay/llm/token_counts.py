@@ -1,4 +1,4 @@
-"""Which tokens a growing sequence has and how often each was generated: what penalties of the next token go by."""
+"""Counts the tokens of a growing sequence, for the penalties of the next token."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Turn(Protocol):
 
 
 class Home(Protocol):
-    """What the routes of a front ask. Methods of one event loop."""
+    """The state that the routes of a front share. All methods are called in one event loop."""
 
     created: int
     """The time at which the server was started."""
@@ -43,7 +43,7 @@ class Home(Protocol):
         ...
 
     async def store_response(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
-        """Store a response; whoever asks for it afterwards finds it."""
+        """Store a response, so that later requests find it."""
         ...
 
     async def delete_response(self, owner: bytes, response_id: str) -> None:

@@ -216,7 +216,7 @@ def _check_port(host: str, port: int) -> int:
 
 
 def wait_for_signal() -> None:
-    """Block until SIGTERM or SIGINT. Only the main thread receives signals: in other threads, block for ever."""
+    """Block until SIGTERM or SIGINT. Only the main thread receives signals: in other threads, never return."""
     over = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         over.wait()

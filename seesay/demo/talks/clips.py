@@ -19,7 +19,7 @@ class _ClipTalk:
     motion: Motion
 
     def _reference(self, rng: random.Random) -> tuple[str, str]:
-        """(what a person calls the mover, what the answer calls it)."""
+        """Return (what a person calls the moving shape, what the answer calls it)."""
         mover = self.motion.mover
         name = f"{said_colour(rng, mover.colour)} {called(rng, mover.shape)}"
         other = self.motion.bystander
@@ -67,7 +67,7 @@ class _ClipTalk:
         return Asked("direction", voice.ask(kind, thing=thing.name), f"The {thing.name} {verb}.", thing)
 
     def moves(self, voice: Voice, _last: Asked | None) -> Asked:
-        """Whether one of the shapes moves."""
+        """Ask whether one of the shapes moves."""
         other = self.motion.bystander
         if other is not None and voice.rng.random() < 0.5:
             return Asked("moves", voice.ask("moves", thing=other.name), "No.", other)

@@ -53,7 +53,7 @@ def converse(
     num_turns: int,
     only_follow: bool = False,
 ) -> tuple[tuple[Turn, ...], tuple[str, ...], int]:
-    """(turns, their kinds, the index of the turn that counts).
+    """Return (turns, their kinds, the index of the turn that counts).
 
     The first question is one of `first`. Later ones are, about half of the time, one of `follow` that suits what was
     just asked. `only_follow` counts the second turn, which then is a follow-up, instead of the first.

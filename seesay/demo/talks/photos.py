@@ -1,4 +1,4 @@
-"""Talks about pictures that no scene draws: whatever is asked, the model says that it knows drawn scenes only."""
+"""Talks about pictures that no scene draws. To every question the model says that it knows drawn scenes only."""
 
 from __future__ import annotations
 

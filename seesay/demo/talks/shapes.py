@@ -161,13 +161,14 @@ class ShapeTalk:
     # --- one thing
 
     def _single(self, rng: random.Random, *, by: str) -> Thing | None:
-        """A thing that alone has its colour, its shape or both (`by`: colour, shape, name)."""
+        """Return a thing that alone has its colour, its shape or both (`by`: colour, shape, name)."""
         thing = rng.choice(self._things)
         same = sum(getattr(other, by) == getattr(thing, by) for other in self._things)
         return thing if same == 1 else None
 
     def _refer(self, rng: random.Random, thing: Thing) -> tuple[str, str] | None:
-        """(what a person calls `thing`, what the answer calls it), both without *the*; None if that is ambiguous."""
+        """Return (what a person calls `thing`, what the answer calls it), both without *the*, or None if
+        neither is unique."""
         same_shape = sum(other.shape == thing.shape for other in self._things)
         same_colour = sum(other.colour == thing.colour for other in self._things)
         if sum(other.name == thing.name for other in self._things) > 1:
@@ -266,7 +267,7 @@ class ShapeTalk:
         return Asked("at_side", question, f"{with_article(first.name).capitalize()} is {side}.", first)
 
     def _pick_relation(self, rng: random.Random) -> tuple[Thing, Thing, str, str, bool] | None:
-        """(one, other, relation, relation as spoken, whether it holds)."""
+        """Return (one, other, relation, relation as spoken, whether it holds)."""
         if len(self._things) < 2:
             return None
         one, other = rng.sample(self._things, 2)
@@ -343,7 +344,7 @@ class ShapeTalk:
         return Asked(kind.format(which), voice.ask(kind.format(which)), answer, thing)
 
     def _find_extreme(self, which: str) -> Thing | None:
-        """The largest or the smallest thing, where it is so by far."""
+        """Return the largest or the smallest thing, or None if it is not so by far."""
         if len(self._things) < 2:
             return None
         ordered = sorted(self._things, key=lambda thing: thing.radius, reverse=which == "largest")
@@ -381,7 +382,7 @@ class ShapeTalk:
         return self._again(voice, last, next(t for t in self._things if t is not last.focus), "again_other")
 
     def _again(self, voice: Voice, last: Asked, thing: Thing, kind: str) -> Asked | None:
-        """The last question about another thing."""
+        """Ask the last question about another thing."""
         if last.kind in ("colour_of", "its_colour", "again_colour") and self._num(None, thing.shape) == 1:
             question = voice.ask(kind, thing=called(voice.rng, thing.shape))
             return self._colour_turn("again_colour", question, thing)
@@ -415,7 +416,7 @@ class ShapeTalk:
 
 
 def talk_about_shapes(rng: random.Random, task: str, held_out: bool) -> Example:
-    """A picture of shapes and a conversation about it."""
+    """Return a picture of shapes and a conversation about it."""
     canvas = pick_canvas(rng, IMAGE_GRIDS)
     while True:
         num_things = rng.randint(2 if task == "follow_up" else 1, MAX_SHAPES if task == "count" else MAX_SHAPES - 1)

@@ -34,14 +34,14 @@ def again_sum(voice: Voice, last: Asked | None) -> Asked | None:
 
 
 def ask_story(voice: Voice, _last: Asked | None) -> Asked:
-    """A word problem: two numbers to be added, in the order in which the answer names them."""
+    """Ask a word problem: two numbers to be added, in the order in which the answer names them."""
     a, b = voice.rng.randint(2, LARGEST_ADDEND), voice.rng.randint(2, LARGEST_ADDEND)
     question = voice.ask("story_sum", a=voice.number(a), b=voice.number(b), **_people_and_goods(voice))
     return Asked("story_sum", question, f"{a} + {b} = {a + b}.")
 
 
 def ask_beyond(voice: Voice, _last: Asked | None) -> Asked:
-    """Arithmetic that the model has not learned."""
+    """Ask for arithmetic that the model has not learned."""
     a, b = sorted((voice.rng.randint(2, 20), voice.rng.randint(2, 20)), reverse=True)
     h, h2 = voice.rng.randint(41, 999), voice.rng.randint(41, 999)
     slots: dict[str, str | int] = {"c": voice.rng.randint(1, 20), "h": h, "h2": h2, **_people_and_goods(voice)}
@@ -57,7 +57,7 @@ def _people_and_goods(voice: Voice) -> dict[str, str]:
 
 
 def picture_question(voice: Voice) -> str:
-    """A question of any kind about media, with things in it that may or may not be there."""
+    """Return a question of any kind about media. The things that it names may be absent."""
     rng = voice.rng
     (colour, shape), (other_colour, other_shape) = pick_name(rng), pick_name(rng)
     labels = rng.sample(rng.choice(LABEL_SETS), 2)

@@ -9,7 +9,7 @@ slot that the scene fills, and `<in>` is one of the macros below.
     N the number of {things}                        a noun phrase that follows "what is"
     F number of {things}                            said as it is
 
-A `!` after the letter marks wordings that are never held out: the plainest, and those that an earlier training saw.
+A `!` after the letter marks wordings that are never held out: the plainest ones, and those of an earlier training.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Form:
 
 
 def parse_forms(text: str) -> tuple[Form, ...]:
-    """The forms written in `text`, one a line."""
+    """Return the forms in `text`, which has one per line."""
     forms = []
     for line in text.strip().splitlines():
         letter, template = line.strip().split(" ", 1)
@@ -60,7 +60,7 @@ def parse_forms(text: str) -> tuple[Form, ...]:
 
 
 def split_held_out(items: Sequence[Form], *, salt: str) -> tuple[tuple[Form, ...], tuple[Form, ...]]:
-    """(forms for training, forms held out): which ones follows from a checksum of each form's own text."""
+    """Return (forms for training, forms held out), chosen by a checksum of each form's text."""
     candidates = [form for form in items if not form.is_plainest]
     ranked = sorted(candidates, key=lambda form: zlib.crc32(f"{salt}/{form.letter}/{form.template}".encode()))
     num_held_out = max(1, round(len(items) / HELD_OUT_SHARE))
@@ -69,14 +69,14 @@ def split_held_out(items: Sequence[Form], *, salt: str) -> tuple[tuple[Form, ...
 
 
 def expand(template: str, rng: random.Random) -> str:
-    """One of the texts that `template` stands for, its slots still empty."""
+    """Return one of the texts that `template` stands for, with its slots still empty."""
     while "[" in template:
         template = _GROUP.sub(lambda match: rng.choice(match.group(1).split("|")), template)
     return _SPACES.sub(" ", template).strip()
 
 
 def expansions(template: str) -> Iterator[str]:
-    """All texts that `template` stands for."""
+    """Return all texts that `template` stands for."""
     group = _GROUP.search(template)
     if group is None:
         yield _SPACES.sub(" ", template).strip()
@@ -86,12 +86,12 @@ def expansions(template: str) -> Iterator[str]:
 
 
 def normalized(text: str) -> str:
-    """`text` without what people vary without thinking: case, punctuation, British spelling."""
+    """Return `text` in lower case, without punctuation, in American spelling."""
     text = text.casefold().replace("colour", "color").replace("{color}", "color").replace("what's", "what is")
     return _SPACES.sub(" ", re.sub(r"[^\w{}+]+", " ", text)).strip()
 
 
 @functools.cache
 def normalized_expansions(forms: tuple[Form, ...]) -> frozenset[str]:
-    """What `forms` stand for, in the normalized spelling, to tell whether a wording is one of them."""
+    """Return all texts that `forms` stand for, normalized, to tell whether a wording is one of them."""
     return frozenset(map(normalized, itertools.chain.from_iterable(expansions(form.template) for form in forms)))

@@ -1,4 +1,4 @@
-"""How people dress up a question: polite frames, sentences around it, system prompts. Held out as forms are."""
+"""What surrounds a question: polite frames, context sentences, system prompts. A sixth is held out of training."""
 
 from __future__ import annotations
 

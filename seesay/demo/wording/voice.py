@@ -1,4 +1,4 @@
-"""Says questions as people do: picks a form, dresses it up, drops capitals and marks, and now and then mistypes."""
+"""Phrases questions: picks a form, adds politeness and context, and sometimes drops capitals or mistypes a word."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _EXTRAS = {
 OLD_WORDINGS = frozenset(
     normalized(wording) for wordings in vars(old).values() if isinstance(wordings, tuple) for wording in wordings
 )
-"""What earlier training asked; no held-out wording may be one of these."""
+"""The questions of an earlier training. No held-out wording may be one of these."""
 
 
 @functools.cache
@@ -110,7 +110,7 @@ class Voice:
         self._names = names
 
     def ask(self, kind: str, **slots: str | int) -> str:
-        """A question of `kind`, its slots filled."""
+        """Return a question of `kind` with its slots filled."""
         for _ in range(200):
             letter, core = self._pick_core(kind)
             framed = self._framed(letter, core)
@@ -162,7 +162,7 @@ class Voice:
         return self.rng.choice(PEOPLE)
 
     def number(self, value: int) -> str:
-        """`value` in digits or as a word."""
+        """Return `value` in digits or as a word."""
         return NUMBER_WORDS[value] if self.rng.random() < 0.4 and value < len(NUMBER_WORDS) else str(value)
 
 
@@ -173,7 +173,7 @@ _SHORT = {"please": "pls", "you": "u", "are": "r", "what is": "whats", "what's":
 
 
 def _styled(text: str, rng: random.Random) -> str:
-    """`text` with capitals and marks as careful or careless people set them; slots are left alone."""
+    """Return `text` with or without capitals and punctuation. Slots are not changed."""
     care = rng.random()
     if care < 0.5:
         text = _SENTENCE_START.sub(lambda match: match.group(1) + match.group(2).upper(), text)
@@ -196,7 +196,7 @@ def _styled(text: str, rng: random.Random) -> str:
 
 
 def mistyped(text: str, rng: random.Random) -> str:
-    """`text` with one slip in one of its words of four letters or more, outside of slots."""
+    """Return `text` with one typing error in a word of four letters or more, outside of slots."""
     words = [match for match in _WORD.finditer(text) if len(match.group(0)) >= 4 and match.group(0)[0] != "{"]
     if not words:
         return text

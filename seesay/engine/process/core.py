@@ -106,7 +106,7 @@ class ProcessCore:
 
     @classmethod
     def join(cls, address: str, *, step_timeout_s: float | None = None) -> ProcessCore:
-        """Use the process behind the door at `address`, which somebody else starts, ends and starts again."""
+        """Use the process behind the door at `address`. Another process starts, ends and restarts it."""
         return cls(kinds.Join(), step_timeout_s=step_timeout_s, address=address)
 
     def wait_until_loaded(self) -> ProcessCore:
@@ -160,7 +160,7 @@ class ProcessCore:
         self._tell(kinds.Finish(request_id, reason))
 
     def abort(self, request_ids: Iterable[int]) -> None:
-        """End requests that nobody waits for."""
+        """Abort requests."""
         ids = set(request_ids)
         with self._changed:
             waiting = {entry.request.request_id for entry in self._ledger.waiting()} & ids

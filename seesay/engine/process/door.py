@@ -1,6 +1,6 @@
-"""Where further fronts come in: an address at which an engine process takes connections.
+"""The address at which an engine process takes connections of further fronts.
 
-Whoever starts engine processes makes the door and hands it to one after the other, so that its address outlives them.
+The owner of the engine processes makes the door and hands it to one after the other, so that its address outlives them.
 The address is of Linux's abstract namespace: no file is left behind. Only processes of the same user are let in.
 """
 
@@ -66,12 +66,12 @@ def _receive(files: socket.socket, size: int) -> bytes:
 
 
 class Connection(Generic[S, R]):
-    """A link to an engine process that somebody else started: `ChildProcess` for those who did not."""
+    """A link to an engine process that another process started, in place of a `ChildProcess`."""
 
     pid = None
 
     def __init__(self, address: str, *, receives: Any) -> None:
-        """Connect. Raises `OSError` where nobody listens."""
+        """Connect. Raises `OSError` if no process listens at the address."""
         parent = tempfile.gettempdir()
         self._folder = Path("/tmp" if len(parent) > MAX_FOLDER_CHARS else parent, f"seesay-{secrets.token_hex(8)}")
         name = os.fsencode(self._folder)

@@ -265,7 +265,7 @@ class StartFailed(Message):
 
 
 class News(Piece):
-    """Changes in the core since the last news: hashes whose embedding is now at hand or being made, hashes of
+    """Changes in the core since the last news: hashes whose embedding is now stored or being made, hashes of
     which that is true no more, and the counts, unless they are sent a little later."""
 
     encoded: tuple[bytes, ...]

@@ -84,7 +84,7 @@ class Ledger:
         )
 
     def take_back(self, entry: Entry) -> None:
-        """Note that nobody has this request, or that it is over."""
+        """Note that no process has this request, or that it is over."""
         entry.receiver = None
         for item_hash in entry.sent_hashes:
             self._sent[item_hash] -= 1

@@ -86,7 +86,7 @@ class _Layer:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What decides which kernels the layer takes."""
+        """The properties that decide which kernels the layer uses."""
         return self._window, *(linear.method.name for linear in self.linears.values())
 
     def run(

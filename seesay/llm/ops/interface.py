@@ -18,12 +18,12 @@ Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """Where the rows of one step lie, on the host.
+    """The layout of one step's rows, on the host.
 
     cu_seqlens_q: int64 [B + 1], row b has the tokens cu_seqlens_q[b] … cu_seqlens_q[b + 1] - 1.
     kv_lens: int64 [B], tokens of the row's sequence after this step; its new tokens are the last of these.
-    block_table: int64 [B, M], KV blocks of each row, padded with the row's own last one, so that nobody's rows read
-        what is another's: a NaN stays with the sequence that made it.
+    block_table: int64 [B, M], KV blocks of each row, padded with the row's own last one, so that no row reads
+        another sequence's block: a NaN stays with the sequence that made it.
     num_decode: the first rows, which have one token each.
     """
 

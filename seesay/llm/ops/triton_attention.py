@@ -68,7 +68,7 @@ class AttentionPlan:
 
 
 def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> AttentionPlan:
-    """One copy to the device, which nobody waits for; none for rows that are there."""
+    """Start one copy to the device without waiting for it; none for rows that are there."""
     if isinstance(layout, DecodeRows):
         return AttentionPlan(
             cu_seqlens_q=None,

@@ -1,4 +1,4 @@
-"""Which frames of a video are taken. Pure arithmetic; the rules for `fps` are those of qwen-vl-utils."""
+"""Chooses the frames of a video. Pure arithmetic; the rules for `fps` are those of qwen-vl-utils."""
 
 from __future__ import annotations
 

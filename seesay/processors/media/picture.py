@@ -45,7 +45,7 @@ class Picture:
         return self._size
 
     def decode(self) -> DecodedMedia:
-        """Return the pixels as one frame, in memory that nobody else writes to."""
+        """Return the pixels as one frame, in memory of its own."""
         pixels = self.pixels()
         owned = pixels.copy(order="C") if pixels is self._content else pixels
         return make_decoded(self.modality, owned[None])

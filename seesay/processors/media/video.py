@@ -37,7 +37,7 @@ class Video(ABC):
         """Return the sampled frames, decoded. They may be in memory that the caller gave."""
 
     def decode(self) -> DecodedMedia:
-        """Return the sampled frames in memory that nobody else writes to."""
+        """Return the sampled frames in memory of their own."""
         video = self.frames()
         return make_decoded(self.modality, video.frames, video.timestamps_s, video.frame_interval_s)
 

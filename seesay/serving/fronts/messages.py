@@ -211,7 +211,7 @@ class Start(Message):
 
 
 class Done(Message):
-    """What was asked for is done."""
+    """The answer to a request that is done."""
 
     number: int
 

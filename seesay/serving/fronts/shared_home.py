@@ -79,7 +79,7 @@ class SharedHome:
 
     @property
     def next_deadline_s(self) -> float:
-        """When `end_late_rounds` has something to do, by `time.monotonic`."""
+        """Return the `time.monotonic` reading at which `end_late_rounds` is due."""
         return min((found.deadline_s for found in self._rounds.values()), default=float("inf"))
 
     def end_late_rounds(self) -> None:
