@@ -13,12 +13,13 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
 from seesay.demo.checking import is_right
 from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example
@@ -104,16 +105,22 @@ def messages_for(example: Example) -> list[dict[str, Any]]:
     return messages
 
 
+def _make_answerer(engine: str, model: str, quantization: Literal["fp8"] | None) -> AbstractContextManager[Answerer]:
+    if engine == "transformers":
+        return nullcontext(transformers_answerer(model))
+    return seesay_answerer(model, EngineConfig(quantization=quantization))
+
+
 @contextmanager
-def seesay_answerer(model: str) -> Iterator[Answerer]:
+def seesay_answerer(model: str, config: EngineConfig | None = None) -> Iterator[Answerer]:
     """Answer with seesay's public pipeline, which is closed at the end."""
     from seesay import GenerationConfig, pipeline
 
-    config = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
-    with pipeline(model) as pipe:
+    sampling = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
+    with pipeline(model, backend_config=config) as pipe:
 
         def answer(examples: Sequence[Example]) -> list[str]:
-            responses = pipe([messages_for(example) for example in examples], gen_config=config)
+            responses = pipe([messages_for(example) for example in examples], gen_config=sampling)
             return [response.text for response in responses]
 
         yield answer
@@ -170,6 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=FIRST_EVALUATION_SEED, help="first seed, 1,000,000 or more")
     parser.add_argument("--model", help="path of a checkpoint (default: the built-in one)")
     parser.add_argument("--engine", choices=("seesay", "transformers"), default="seesay")
+    parser.add_argument("--quantization", choices=("fp8",), help="quantize the weights while they are loaded")
     parser.add_argument("--tasks", nargs="+", choices=(*TASKS, *TALK_TASKS[len(TASKS) :]), help="only these tasks")
     parser.add_argument("--phrasings", action="store_true", help="also ask in wordings held out of training")
     parser.add_argument(
@@ -183,6 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"--seed must be at least {FIRST_EVALUATION_SEED} (smaller ones are for training), got {given.seed}"
         )
+    if given.quantization and given.engine != "seesay":
+        parser.error("--quantization requires --engine seesay")
     tasks = given.tasks or (TALK_TASKS if given.phrasings else TASKS)
     if unknown := [task for task in tasks if task not in TASKS and not given.phrasings]:
         parser.error(f"--tasks {unknown[0]} requires --phrasings")
@@ -190,8 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.basicConfig(format="%(message)s")
         _LOG.setLevel(logging.DEBUG)
     model = str(Path(given.model) if given.model else CHECKPOINT)
-    answering = seesay_answerer(model) if given.engine == "seesay" else nullcontext(transformers_answerer(model))
-    with answering as answer:
+    with _make_answerer(given.engine, model, given.quantization) as answer:
         figures: dict[str, Any]
         if given.phrasings:
             figures = evaluate_phrasings(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from importlib.util import find_spec
 
 import torch
 
 from seesay.checkpoint.parts import FLOATS, INPUTS, NEITHER, OUTPUTS, TensorLayout, Weight
 from seesay.checkpoint.quantization import Quantization
+from seesay.device.backends import has_kernels
 from seesay.device.linear_method import Product, Sizes, pad_matrix
 from seesay.device.matmul import make_product, max_fused_rows
 from seesay.errors import CheckpointError
@@ -163,7 +163,7 @@ def _make_scaled_product(numbers: torch.Tensor, scale: torch.Tensor, bias: torch
 
 def _pick_quantizer(device: torch.device) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     """Return `quantize_rows`, or the kernel that does the same on this device."""
-    if device.type != "cuda" or find_spec("triton") is None:
+    if not has_kernels(device):
         return quantize_rows
     from seesay.kernels import quantize
 

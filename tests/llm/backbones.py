@@ -145,6 +145,7 @@ def load_runner(
     backbone: Backbone,
     *,
     checkpoint: Checkpoint | None = None,
+    dtype: torch.dtype = torch.float32,
     block_size: int = 4,
     num_blocks: int = 400,
     num_host_slots: int = 0,
@@ -159,7 +160,7 @@ def load_runner(
         decoder_name=decoder_name,
         tied_embeddings=bool(config.tie_word_embeddings),
         device=torch.device(device),
-        dtype=torch.float32,
+        dtype=dtype,
         limits=RunnerLimits(max_batch_size=8, max_step_tokens=150, session_len=session_len, block_size=block_size),
     )
     runner.allocate_cache(num_blocks=num_blocks, share=0.5, num_host_slots=num_host_slots)

@@ -15,7 +15,9 @@ from quantized_folders import FORMS, Tensors, edit_tensors, set_config, write_qu
 from safetensors.torch import load_file
 
 from seesay.checkpoint import Checkpoint
+from seesay.device import fp8
 from seesay.device.fp8 import quantize_rows
+from seesay.device.linear_method import Product
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.models.spec import DecoderConfig
@@ -84,6 +86,42 @@ def test_quantizing_in_flight_takes_a_scale_per_output(
     methods = {path.rpartition(".")[2]: linear.method.name for path, linear in runner.decoder.linears.items()}
     assert methods.pop("lm_head") == "unquantized"
     assert set(methods.values()) == {"fp8 in flight"}
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 30])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_products_of_fp8_matrices_are_near_the_exact_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, chunk: int
+) -> None:
+    """As a GPU computes them: by rows in FP8, and for a few tokens by FP8 weights alone. The CPU's torch has the former
+    operation, too."""
+    if device == "cuda" and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("needs a GPU that multiplies FP8")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    source = backbones.make_backbone("llama", tmp_path, **sizes)
+    prompt = backbones.make_prompt(source, 45, seed=3)
+    expected = source.logits(prompt.token_ids, prompt.positions)
+    checkpoint = Checkpoint.load(source.path, quantization="fp8")
+
+    def measure_error(dtype: torch.dtype) -> float:
+        runner = backbones.load_runner(source, checkpoint=checkpoint, dtype=dtype, device=device)
+        _, [found] = backbones.Driver(runner, chunk=chunk).generate([prompt], [ALL_LOGITS])
+        return float((found.float().cpu() - expected).norm() / expected.norm())
+
+    of_weights = measure_error(torch.float32)  # multiplied out
+    if device == "cpu":
+        monkeypatch.setattr(fp8, "_why_not", lambda *_: None)
+    make_product = fp8._make_scaled_product
+    made: list[Product] = []
+
+    def watch(*given: Any) -> Product:
+        made.append(make_product(*given))
+        return made[-1]
+
+    monkeypatch.setattr(fp8, "_make_scaled_product", watch)
+    error = measure_error(torch.bfloat16)
+    assert len(made) == 4 * source.text_config.num_hidden_layers
+    assert 0.01 < error < 2.5 * of_weights, f"error {error:.3f}, of the weights alone {of_weights:.3f}"
 
 
 def test_what_is_quantized_already_is_not_quantized_again(
