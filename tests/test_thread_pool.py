@@ -12,7 +12,7 @@ from seesay.thread_pool import ThreadPool
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while not is_true():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)

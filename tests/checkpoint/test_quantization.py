@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +122,8 @@ def test_what_is_not_supported_is_refused_by_name(settings: Any, message: str) -
 def test_a_pattern_that_takes_for_ever_is_refused() -> None:
     quantization = read(changed(COMPRESSED, "ignore", ["re:(a|aa)+$"]))
     assert quantization is not None
-    started_s = time.perf_counter()
     with pytest.raises(CheckpointError, match="takes too long for module"):
-        quantization.covers("a" * 60 + "b")
-    assert time.perf_counter() - started_s < 5
+        quantization.covers("a" * 60 + "b")  # 2^60 steps
 
 
 def test_a_folder_is_refused_when_it_is_opened(tmp_path: Path) -> None:

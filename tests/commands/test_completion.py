@@ -20,7 +20,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 def complete(file: Path, *words: str) -> list[str]:
     code = f'source {file}; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _seesay; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(
-        ["bash", "-c", code, "bash", *words], capture_output=True, text=True, check=True, timeout=10, cwd=file.parent
+        ["bash", "-c", code, "bash", *words], capture_output=True, text=True, check=True, timeout=60, cwd=file.parent
     )
     assert done.stderr == ""
     return done.stdout.split()
@@ -36,7 +36,7 @@ def bash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def test_bash(bash: Path) -> None:
-    subprocess.run(["bash", "-n", str(bash)], check=True, timeout=10)
+    subprocess.run(["bash", "-n", str(bash)], check=True, timeout=60)
     assert complete(bash, "seesay", "") == [command.name for command in cli.COMMANDS]
     assert complete(bash, "seesay", "se") == ["serve"]
     assert complete(bash, "seesay", "serve", "api") == ["api_server", "api_client"]
@@ -59,4 +59,4 @@ def test_other_shells(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     if shutil.which(shell):
         file = tmp_path / "script"
         file.write_text(text)
-        subprocess.run([shell, "-n", str(file)], check=True, timeout=10)
+        subprocess.run([shell, "-n", str(file)], check=True, timeout=60)

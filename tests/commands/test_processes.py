@@ -55,7 +55,7 @@ def server(model: str, unused_tcp_port_factory: Callable[[], int]) -> Iterator[s
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=60)
         assert process.returncode == 0
         assert re.search(r"ready after .* serving http://127.0.0.1:\d+", log) and "Traceback" not in log
     finally:

@@ -75,7 +75,7 @@ def test_a_second_call_waits_for_a_step_or_for_the_end_of_steps(monkeypatch: pyt
     else:
         with pacer.step(stream, is_paced=True):
             pass
-    assert called.wait(10)
+    assert called.wait(60)
     thread.join()
 
 

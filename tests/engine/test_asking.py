@@ -167,7 +167,7 @@ def test_leaving_aborts(engine: AsyncEngine) -> None:
 
 
 def wait_until_free(engine: AsyncEngine) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while loop_of(engine)._live or engine._preparing:
         assert time.monotonic() < deadline, "the requests go on"
         time.sleep(0.01)

@@ -27,9 +27,9 @@ CPU = EngineConfig(device_type="cpu", block_size=16)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "waited for 30 s"
+        assert time.monotonic() < deadline, "waited for 60 s"
         time.sleep(0.005)
 
 

@@ -77,7 +77,10 @@ for k in range(10):
         pipe.close()
         kept.append(pipe)
     else:
-        time.sleep(0.2)  # the pipeline of the round before ends in threads of its own
+        deadline = time.monotonic() + 60  # the pipeline of the round before ends in threads of its own
+        while k and threading.active_count() > num_threads and time.monotonic() < deadline:
+            time.sleep(0.01)
+    num_threads = num_threads if k else threading.active_count()
     resident_kb = re.search(r"VmRSS:\\s+(\\d+) kB", Path("/proc/self/status").read_text()).group(1)
     print(int(resident_kb) // 1024, threading.active_count(), flush=True)
 """

@@ -109,7 +109,7 @@ def pipe(engine: FakeEngine) -> Iterator[Any]:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

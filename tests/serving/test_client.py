@@ -141,7 +141,7 @@ def misbehaving(answer: bytes) -> Iterator[APIClient]:
         thread.start()
         with APIClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=5) as client:
             yield client
-        thread.join(5)
+        thread.join(60)
 
 
 def respond(body: bytes, kind: str = "application/json") -> bytes:

@@ -250,7 +250,7 @@ def test_it_ends_with_whoever_started_it() -> None:
     assert process.stdin is not None and process.stdout is not None
     process.stdout.readline()
     process.stdin.close()
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait(60) == -signal.SIGTERM
     process.stdout.close()
 
 

@@ -164,7 +164,7 @@ def test_sigterm_lets_answers_finish(tiny_checkpoint: object, unused_tcp_port: i
             text = "\n".join(lines)
         assert text.rstrip().endswith("data: [DONE]") and text.count("chat.completion.chunk") > 200
         assert process.wait(30) == 0
-        reader.join(10)
+        reader.join(60)
         assert process.stdout is not None and "drained" in process.stdout.read()
         assert any(f"POST {CHAT} 200" in line for line in rest), rest
     finally:

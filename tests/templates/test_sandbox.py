@@ -109,7 +109,7 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def wait_until_gone(pids: list[int], seconds: float = 20.0) -> None:
+def wait_until_gone(pids: list[int], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while any(map(is_alive, pids)):
         assert time.monotonic() < deadline, f"still there: {pids}"

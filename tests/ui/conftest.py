@@ -125,7 +125,7 @@ def run_webui(*arguments: str, port: int, **variables: str) -> Iterator[str]:
             process.kill()
             process.wait()
             raise
-        reader.join(5)
+        reader.join(60)
         process.stderr.close()
     assert status == 0, "".join(lines)
 
@@ -175,7 +175,7 @@ class ScriptedServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "it did not happen in time"
             time.sleep(0.02)
@@ -234,7 +234,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.fixture

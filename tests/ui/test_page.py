@@ -221,7 +221,7 @@ def listener() -> Iterator[_Listener]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def _evil_lines(host: str) -> list[str]:

@@ -409,7 +409,7 @@ def test_large_pictures_are_decoded_alone_and_in_order() -> None:
         threads[-1].start()
         time.sleep(0.005)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert order == list(range(7)), "a large one is not passed for ever"
     assert [0, 1] in seen and [5, 6] in seen
     assert all(group == [number] for group in seen for number in (2, 4) if number in group)
