@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("seesay")
 
 _STREAMED_TOKENS = 368
-"""Most tokens of prompts in a step in which streamed answers go on: about 8 ms of a 7B model on a large GPU."""
+"""Most tokens of prompts in a step in which streamed answers go on: about 8 ms of a 7B model on a large GPU. On a CPU,
+where steps take longer, one person's long prompt would halt the answers of all others."""
 _ENCODING_TOKENS = 1024
 """Most tokens of prompts in a step while pictures are encoded: shorter ones let tower and decoder go hand in hand."""
 
@@ -172,7 +173,7 @@ def _build_runner(
     scheduler_config = SchedulerConfig(
         max_batch_size=resolved.max_batch_size,
         max_prefill_token_num=config.max_prefill_token_num,
-        max_streamed_tokens=_STREAMED_TOKENS if is_gpu else None,
+        max_streamed_tokens=_STREAMED_TOKENS,
         max_encoding_tokens=_ENCODING_TOKENS if is_gpu else None,
         session_len=resolved.session_len,
         short_limit=runner.decoder.config.rotary.short_limit,

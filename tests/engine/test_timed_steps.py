@@ -144,7 +144,8 @@ def count_tokens_beside(engine: AsyncEngine, streamed: GenerationRequest, long: 
 
 
 def test_a_long_prompt_does_not_stall_a_stream_on_the_cpu(tiny_checkpoint: Callable[[str], Path]) -> None:
-    """Durations are not measured at start there: they begin with a guess, and are learned."""
+    """Not with steps of a fixed size, and not with timed ones, whose durations are not measured at start there: they
+    begin with a guess, and are learned."""
     long_prompt = tuple(np.random.default_rng(3).integers(5, 200, 8000).tolist())
     streamed, long = (
         GenerationRequest(prompt=prompt, gen_config=GenerationConfig(max_new_tokens=num, ignore_eos=True), streams=True)
@@ -155,5 +156,4 @@ def test_a_long_prompt_does_not_stall_a_stream_on_the_cpu(tiny_checkpoint: Calla
     for max_step_ms in (None, 5):
         with build(tiny_checkpoint("llama"), max_step_ms=max_step_ms, **options) as engine:
             num_tokens[max_step_ms] = count_tokens_beside(engine, streamed, long)
-    assert num_tokens[None] <= 1, "without a limit, all of the prompt is one step"
-    assert num_tokens[5] >= 10
+    assert num_tokens[None] >= 10 and num_tokens[5] >= 10, num_tokens
