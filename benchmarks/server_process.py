@@ -29,7 +29,7 @@ def running_server(model: str, options: Sequence[str]) -> Iterator[tuple[str, in
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + START_S
-        while not is_healthy(url):
+        while not is_ready(url):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the server did not start: {' '.join(command)}")
             time.sleep(0.1)
@@ -43,11 +43,14 @@ def running_server(model: str, options: Sequence[str]) -> Iterator[tuple[str, in
             process.wait()
 
 
-def is_healthy(url: str) -> bool:
+def is_ready(url: str) -> bool:
+    """Return whether all processes of the server answer."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:  # URLError is one
+        with urllib.request.urlopen(f"{url}/health", timeout=5):
+            pass
+        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+            return re.search(rb"^seesay_front_up\S* 0", answer.read(), re.MULTILINE) is None
+    except OSError:  # URLError is one, also for a status that is an error
         return False
 
 
