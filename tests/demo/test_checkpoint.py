@@ -39,12 +39,12 @@ def test_unseen_scenes_are_answered_rightly(task: str, answer: Answerer) -> None
 
 @pytest.mark.parametrize("task", TALK_TASKS)
 def test_wordings_that_training_never_saw_are_understood(task: str, answer: Answerer) -> None:
-    examples = [make_talk(task, FIRST_EVALUATION_SEED + i, held_out=True) for i in range(10)]
+    examples = [make_talk(task, FIRST_EVALUATION_SEED + i, held_out=True) for i in range(25)]
     judged = [
         (example.turns[example.asked], text, is_right(example, text, example.asked))
         for example, text in zip(examples, answer(examples), strict=True)
     ]
-    assert sum(right for _, _, right in judged) >= 8, [(*turn, text) for turn, text, right in judged if not right]
+    assert sum(right for _, _, right in judged) >= 20, [(*turn, text) for turn, text, right in judged if not right]
 
 
 @pytest.mark.parametrize("question", ["describe this image", "How many circles are there?", "What does it say?"])
