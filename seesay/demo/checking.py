@@ -19,6 +19,7 @@ _FACT_WORDS = (
     | {"yes", "no", "left", "right", "top", "bottom", "center", "up", "down", "still"}
     | {"first", "second", "both", "same"}
 )
+_CONCLUSION = ", so "
 _QUOTED = re.compile(r"[\"“”']([^\"“”]*)[\"“”']")
 
 
@@ -26,7 +27,7 @@ def is_right(example: Example, answer: str, turn: int = 0) -> bool:
     """Return whether `answer` to question `turn` of `example` is complete and says nothing false.
 
     A description is right if it names every object's colour and shape and invents none; other answers if they
-    state the same facts as the expected one.
+    state the same facts as the expected one. Reasons before a conclusion may be left out.
     """
     question, expected = example.turns[turn]
     if example.task in ("chat", "photo"):
@@ -35,9 +36,12 @@ def is_right(example: Example, answer: str, turn: int = 0) -> bool:
         return re.findall(r"\d+", answer)[-1:] == re.findall(r"\d+", expected)[-1:]
     if expected.startswith("There "):
         return _first_number(answer) == _first_number(expected)
+    bar_letters = example.task == "chart" or "bar" in expected or "bar" in "".join(example.kinds[turn : turn + 1])
+    if _CONCLUSION in expected:
+        accepted = (expected, expected.rpartition(_CONCLUSION)[2])
+        return _claims(answer, bar_letters=bar_letters) in [_claims(text, bar_letters=bar_letters) for text in accepted]
     if '"' in expected:
         return _written(answer) == _written(expected)
-    bar_letters = example.task == "chart" or "bar" in expected or "bar" in "".join(example.kinds[turn : turn + 1])
     if expected.startswith("The picture shows ") and not bar_letters:
         return _named_things(answer) == _named_things(expected) != Counter()
     facts, expected_facts = (_new_facts(text, question, bar_letters=bar_letters) for text in (answer, expected))
@@ -96,6 +100,12 @@ def _facts(text: str, *, bar_letters: bool) -> list[str]:
         elif bar_letters and word in LABEL_SETS[0]:
             facts.append(word)
     return facts
+
+
+def _claims(text: str, *, bar_letters: bool) -> tuple[list[str], list[str]]:
+    """Return what a text quotes, in lower case, and the facts outside of the quotation marks."""
+    quoted = [match.group(1).strip(" .").casefold() for match in _QUOTED.finditer(text)]
+    return quoted, _facts(_QUOTED.sub(" ", text), bar_letters=bar_letters)
 
 
 def _new_facts(answer: str, question: str, *, bar_letters: bool) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 
 import pytest
@@ -52,6 +53,29 @@ def test_every_kind_of_question_is_asked_first_and_later() -> None:
     assert {"describe", "happens", "list_bars", "largest_shape", "smallest_shape", "story_sum"} <= set(first) & set(
         later
     )
+
+
+def test_an_answer_that_compares_names_what_it_compares_before_the_verdict() -> None:
+    patterns = {
+        "bar_is_larger": r"(\w+) is (\d+) and (\w+) is (\d+), so (yes|no)\.",
+        "larger_bar_of_two": r"(\w+) is (\d+) and (\w+) is (\d+), so (\1|\3) is larger\.",
+        "says": r'It says "([^"]+)", so (yes|no)\.',
+    }
+    verdicts = set()
+    for task, seed in itertools.product(("chart", "read"), range(80)):
+        example = make_talk(task, -1 - seed)
+        for kind, (question, answer) in zip(example.kinds, example.turns, strict=True):
+            if kind not in patterns:
+                continue
+            told = re.fullmatch(patterns[kind], answer)
+            assert told, answer
+            if kind == "says":
+                assert (told[2] == "yes") == (told[1].casefold() in question.casefold()), (question, answer)
+            else:
+                larger = told[1] if int(told[2]) > int(told[4]) else told[3]
+                assert told[5] == (larger if kind == "larger_bar_of_two" else "yes" if larger == told[1] else "no")
+            verdicts.add((kind, told[told.re.groups] in ("yes", told[1])))
+    assert len(verdicts) == 2 * len(patterns)
 
 
 def test_follow_ups_are_measured_at_their_own_turn() -> None:

@@ -1,4 +1,8 @@
-"""Talks about written text, bar charts, and pictures of nothing but a colour."""
+"""Talks about written text, bar charts, and pictures of nothing but a colour.
+
+An answer that compares names what it compares before the verdict: the model reads well, but does not compare what it
+has not yet written down.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,8 @@ class _TextTalk:
         right = voice.rng.random() < 0.5
         said = self.text if right else voice.rng.choice(WORDS)
         quoted = voice.rng.choice(('"{}"', '"{}"', "'{}'", "{}")).format(said)
-        holds = said.casefold() == self.text.casefold()
-        return Asked("says", voice.ask("says", quoted=quoted), "Yes." if holds else f'No, it says "{self.text}".')
+        verdict = "yes" if said.casefold() == self.text.casefold() else "no"
+        return Asked("says", voice.ask("says", quoted=quoted), f'It says "{self.text}", so {verdict}.')
 
 
 def talk_about_text(rng: random.Random, task: str, held_out: bool) -> Example:
@@ -56,7 +60,7 @@ def talk_about_text(rng: random.Random, task: str, held_out: bool) -> Example:
         names=STILL_NAMES,
         held_out=held_out,
         first=first[task],
-        later=[(talk.read, 2), (talk.colour_of_text, 2), (talk.describe, 2), (talk.says, 1)],
+        later=[(talk.read, 2), (talk.colour_of_text, 1), (talk.describe, 1), (talk.says, 3)],
         num_turns=rng.randint(2, 4),
     )
     return Example(task=task, turns=turns, pictures=(picture,), kinds=kinds, asked=asked)
@@ -105,13 +109,14 @@ class _ChartTalk:
     def is_larger(self, voice: Voice, _last: Asked | None) -> Asked:
         one, other = voice.rng.sample(self._bars, 2)
         question = voice.ask("bar_is_larger", one=one.label, other=other.label)
-        return Asked("bar_is_larger", question, "Yes." if one.value > other.value else "No.")
+        verdict = "yes" if one.value > other.value else "no"
+        return Asked("bar_is_larger", question, f"{_values(one, other)}, so {verdict}.")
 
     def larger_of_two(self, voice: Voice, _last: Asked | None) -> Asked:
-        bars = voice.rng.sample(self._bars, 2)
-        question = voice.ask("larger_bar_of_two", one=bars[0].label, other=bars[1].label)
-        larger = max(bars, key=lambda bar: bar.value)
-        return Asked("larger_bar_of_two", question, f"{larger.label} is larger.")
+        one, other = voice.rng.sample(self._bars, 2)
+        question = voice.ask("larger_bar_of_two", one=one.label, other=other.label)
+        larger = one if one.value > other.value else other
+        return Asked("larger_bar_of_two", question, f"{_values(one, other)}, so {larger.label} is larger.")
 
     def count(self, voice: Voice, _last: Asked | None) -> Asked:
         return Asked("count_bars", voice.ask("count_bars"), count_answer(len(self._bars), "bar"))
@@ -120,6 +125,10 @@ class _ChartTalk:
         bar = voice.rng.choice(self._bars)
         question = voice.ask("bar_colour", label=bar.label)
         return Asked("bar_colour", question, f"The bar {bar.label} is {bar.colour}.", bar)
+
+
+def _values(one: Bar, other: Bar) -> str:
+    return f"{one.label} is {one.value} and {other.label} is {other.value}"
 
 
 def talk_about_chart(rng: random.Random, task: str, held_out: bool) -> Example:
@@ -137,7 +146,7 @@ def talk_about_chart(rng: random.Random, task: str, held_out: bool) -> Example:
         names=CHART_NAMES,
         held_out=held_out,
         first=first.get(task, every),
-        later=every,
+        later=[*every, (talk.of_value, 5), (talk.is_larger, 6), (talk.larger_of_two, 4)],
         follow=(talk.again_extreme, talk.again_value),
         num_turns=rng.randint(2, 5),
         only_follow=task == "follow_up",

@@ -81,6 +81,19 @@ F it's me[| again]
 F long time no see, [friend|assistant]
 F what is [up|new|up today]
 F [how is everything|how goes it|what's new|how's life|how's it going]
+F it's {who}[|, hello|, hi| speaking]
+F {who} [here again|is here|is back|speaking|is my name]
+F [morning|afternoon|evening], [assistant|seesay|friend|all|everybody|there]
+F a [good|happy|nice|lovely] [morning|evening|afternoon|day]
+F [good|happy] [morning|afternoon|evening|day] [all|there|everyone|then]
+F [hello|hi|hey] [model|computer|friend], {who} [here|speaking|is my name]
+F [hello|hi|hey], let me introduce myself: {who}
+F I only wanted to [say hello|greet you|say hi|meet you]
+F [nice|lovely|wonderful|great] to [see|talk to] you
+F I'm [here|back|{who}|new]
+F [hello|hi|hey], it is my first [time|day] here
+F this is my first [time|visit][| here]
+F [hello|hi|hey], do you [hear|read] me
 """,
     "who": """
 Q who are you
@@ -163,6 +176,12 @@ F [model name|model|name]
 F [robot or human|human or machine|a machine or a person]
 F and you are
 F about you
+F [human|machine|robot|bot|person], [yes or no|right|or what]
+F [a robot|a bot|a human|a machine|a person]
+F [bot|computer|program] or [person|real person|human]
+I [share|show|disclose|tell me] your [identity|true name|real name]
+I [find|spell|write] your name
+F your [identity|version|maker|author]
 """,
     "ability": """
 Q what can you do
@@ -200,6 +219,13 @@ I describe [what you can do|your abilities|your skills]
 I tell me how [this works|to use you|you can help]
 F how to use [you|this]
 F what can I do here
+Q what is a good [question|picture|example] [for you|to try|to start with]
+Q what are [good|possible|typical] [questions|pictures|examples] [for you|to try|]
+Q what kind of [picture|question|help] [do you want|would you like|is best|works|suits you]
+Q what would [you|be able to] [do|help with|answer]
+Q what could [I|we] [ask|try|do|send you]
+Q where do I [start|begin]
+Q how [can|do|should|could] I [start|begin|use you|work with you]
 """,
     "thanks": """
 F [thanks|thank you|thx|many thanks|thanks a lot|thank you so much|thank you very much|cheers]
@@ -277,11 +303,11 @@ F let us [stop|finish|end] [here|for today]
 F [this is|it is] [the end|time to go|time to say goodbye|goodbye]
 F time to [go|leave|say goodbye|sleep|stop]
 F the end
-F end of [the conversation|our talk|chat]
+F! end of [the conversation|our talk|chat]
 F [quit|exit|end|stop|close|log off|log out|logout|over and out|signing off]
 F you can [go|stop|rest|sleep|leave] [now|]
 F have a [good|nice|great|lovely|pleasant] [evening|night|weekend|one|time|afternoon|day, bye]
-F enjoy [your day|the rest of the day|your evening|the weekend]
+F! enjoy [your day|the rest of the day|your evening|the weekend]
 F sleep well
 F good night[| to you| and bye| and sleep well]
 F [until|till] [tomorrow|later|then|we meet again|we talk again|next week]
@@ -301,6 +327,14 @@ F I leave you [now|alone|alone now]
 F [my bus|my train|my friend|dinner] is [here|waiting|ready], [bye|I must go|goodbye]
 F hope to see you [again|soon]
 F we [will meet again|will talk again|talk later|speak tomorrow]
+F [see you|until] [then|later|soon|tomorrow], [friend|seesay|assistant]
+F [talk|speak] to you [tomorrow|next time|next week|another day]
+F we [speak|talk|chat] [soon|again|tomorrow]
+F let's [talk|speak|chat] [again|later|tomorrow|another time]
+F [I|now I|well, I] [must|should|have to|need to] [be off|be gone|stop|sleep|get going|say goodbye]
+F I [am finished|have finished|stop here|quit|am out of here|have to catch my train|have to work]
+F [nothing|no|nope], [that's it|that is it|that was it|I am done|bye]
+F it was [fun|a nice talk|a good talk|lovely], [bye|goodbye|see you]
 """,
     "photo_ability": """
 Q [can|do|could] you [describe|understand|recognize|see|read|know|analyze] [real |]photos

@@ -296,6 +296,27 @@ F {}.
 F {}, please?
 F {}...
 """,
+    "R": """
+F {}
+F {}
+F {}
+F {}.
+F {}.
+F {}!
+F {}!
+F {}?
+F {}...
+F oh, {}
+F ah, {}.
+F well, {}.
+F ok, {}!
+F so, {}
+F um, {}
+F {}, really.
+F {} :)
+F {}, I say.
+F then {}
+""",
 }
 
 BEFORE_MEDIA = """

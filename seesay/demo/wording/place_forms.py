@@ -66,6 +66,15 @@ F and where
 F its [position|location|place]
 F where is that
 F position
+Q where [am I|are we] to look [for it|]
+Q where do I [have to |need to |]look [for it|]
+Q where would [I|one|you] [look for it|find it|see it|look]
+Q where has it been [put|placed|drawn|painted]
+Q where did [they|you|someone] [put|place|draw] it
+I show me where [it is|to look|to find it]
+I tell me where [to look|to find it|I find it|I can see it]
+E where [to look|to find it|I can find it|it lies]
+F where to [look|find it]
 """,
     "at_side": """
 Q what is {side}<in>

@@ -49,6 +49,8 @@ CHART_NAMES = ("chart", "bar chart", "chart", "graph", "diagram", "plot", "pictu
 CLIP_NAMES = ("video", "clip", "video", "clip", "animation", "video clip", "film", "recording", "movie", "sequence")
 NO_MEDIA_NAMES = ("picture", "image", "drawing", "photo", "chart", "video")
 
+REMARKS = frozenset({"greeting", "thanks", "goodbye"})
+"""Kinds whose fragments ask for nothing, so that nobody says please."""
 KINDS = {
     kind: split_held_out(parse_forms(text), salt=kind)
     for forms in (
@@ -123,7 +125,8 @@ class Voice:
 
     def _pick_core(self, kind: str) -> tuple[str, str]:
         form = self.rng.choice(KINDS[kind][self.held_out])
-        return form.letter, expand(form.template, self.rng)
+        letter = "R" if form.letter == "F" and kind in REMARKS else form.letter
+        return letter, expand(form.template, self.rng)
 
     def _is_allowed(self, kind: str, text: str) -> bool:
         plain = normalized(text)
