@@ -6,10 +6,11 @@
 Drives the real scheduler with a clock (simulator.py) and recorded step times (step_times.py writes such files). The
 workloads are those by which servers are compared:
 
-*text*: 512 chats of 744 tokens, 256 out, 256 at a time. *image*: 256 chats with a picture each, 1,424 tokens, 128 out,
-128 at a time. *mixed*: 20 s of arrivals at random, 16 texts and 6 pictures a second. *interference*: what
-interference.py does: 16 texts of 800 tokens out, and after 1.5 s 32 pictures, 20 a second. *offline-text* and
-*offline-image*: the requests of *text* and *image* all at once, with nobody reading meanwhile.
+*small*: 2,000 chats of 36 tokens, 16 out, 512 at a time. *text*: 512 chats of 744 tokens, 256 out, 256 at a time.
+*image*: 256 chats with a picture each, 1,424 tokens, 128 out, 128 at a time. *mixed*: 20 s of arrivals at random, 16
+texts and 6 pictures a second. *interference*: what interference.py does: 16 texts of 800 tokens out, and after 1.5 s 32
+pictures, 20 a second. *offline-text* and *offline-image*: the requests of *text* and *image* all at once, with nobody
+reading meanwhile.
 
 Policies, both the engine's (seesay/llm/step_policy.py): `chunk`, a fixed number of prompt tokens beside streamed
 answers, and `timed`, steps of at most `EngineConfig.max_step_ms` by their predicted duration; their fields follow after
@@ -42,7 +43,7 @@ from step_model import LinearTimes, RecordedTimes, load_recording
 from seesay.llm.step_policy import FixedChunks, StepPolicy, TimedSteps
 
 RECORDED = Path(__file__).parent / "recorded" / "h200_qwen2.5_vl_7b.json"
-WORKLOADS = ("text", "image", "mixed", "interference", "offline-text", "offline-image")
+WORKLOADS = ("small", "text", "image", "mixed", "interference", "offline-text", "offline-image")
 OFFLINE = "offline-"
 NUM_CLIENTS = 6
 MIXED_S = 20.0
@@ -50,6 +51,7 @@ LEAD_S = 1.5
 MAX_STEP_MS = 40.0
 GOOD_FIRST_S, GOOD_TOKEN_S = 2.0, 0.05
 
+SMALL = Request("small", num_prompt_tokens=36, num_output_tokens=16)
 TEXT = Request("text", num_prompt_tokens=744, num_output_tokens=256)
 IMAGE = Request("image", num_prompt_tokens=1424, num_output_tokens=128, num_media_tokens=1369, num_patches=5476)
 STREAMED_TEXT = Request("text", num_prompt_tokens=110, num_output_tokens=800)
@@ -87,6 +89,8 @@ front would take."""
 def make_clients(workload: str, scale: float) -> list[Client]:
     """The clients of a workload, with that share of its requests."""
     kind = workload.removeprefix(OFFLINE)
+    if kind == "small":
+        return divide([SMALL] * max(1, int(2000 * scale)), 512)
     if kind in ("text", "image"):
         request, num, at_a_time = (TEXT, 512, 256) if kind == "text" else (IMAGE, 256, 128)
         return divide([request] * max(1, int(num * scale)), at_a_time if kind == workload else num)

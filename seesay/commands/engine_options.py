@@ -112,7 +112,7 @@ _ENGINE = (
         "--max-step-ms",
         "max_step_ms",
         "longest step beside streamed answers, sized by its predicted duration; 'none' or 0: a fixed number of prompt "
-        "tokens (default: none)",
+        "tokens (default: 40 on a GPU, none on the CPU)",
         {"type": or_none(whole(1)), "metavar": "MS"},
     ),
     _Option(

@@ -36,6 +36,7 @@ class EngineConfig:
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks.
     max_step_ms: longest step, in milliseconds, beside answers that are streamed: steps have as many prompt tokens as
         their predicted duration allows, fewer while no prompt has waited long. None: a fixed number of prompt tokens.
+        'auto' is 40 on a GPU, None on the CPU.
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
     device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
     eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
@@ -64,7 +65,7 @@ class EngineConfig:
     num_gpu_blocks: int = 0
     adapters: Mapping[str, str] | None = None
     max_prefill_token_num: int = 8192
-    max_step_ms: int | None = None
+    max_step_ms: int | Literal["auto"] | None = "auto"
     thread_safe: bool = True
     enable_prefix_caching: bool = True
     device_type: str = "auto"
@@ -110,10 +111,10 @@ class EngineConfig:
         require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
         step_ms = self.max_step_ms
         require(
-            step_ms is None or 1 <= step_ms <= _LONGEST_STEP_MS,
+            step_ms is None or step_ms == "auto" or 1 <= step_ms <= _LONGEST_STEP_MS,
             "max_step_ms",
             step_ms,
-            f"must be in [1, {_LONGEST_STEP_MS}], or None",
+            f"must be in [1, {_LONGEST_STEP_MS}], 'auto' or None",
         )
         refuse_unsupported(
             self,

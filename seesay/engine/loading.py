@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
+_MAX_STEP_MS = 40
+"""By default, the longest step in which streamed answers go on, on a GPU: about 1,500 tokens of prompts."""
 _STREAMED_TOKENS = 368
 """Most tokens of prompts in a step in which streamed answers go on: about 8 ms of a 7B model on a large GPU. On a CPU,
 where steps take longer, one person's long prompt would halt the answers of all others."""
@@ -183,8 +185,11 @@ def _build_runner(
 
 def _build_policy(runner: ModelRunner, config: EngineConfig) -> StepPolicy | None:
     """Return the policy for the length of steps that is asked for; None for the scheduler's own."""
-    if config.max_step_ms is None:
+    max_step_ms = config.max_step_ms
+    if max_step_ms == "auto":
+        max_step_ms = _MAX_STEP_MS if runner.device.type == "cuda" else None
+    if max_step_ms is None:
         return None
     with _timed("measuring step times"):
         times = StepTimes(runner.measure_step_costs())
-    return TimedSteps(times=times, max_step_s=config.max_step_ms / 1e3)
+    return TimedSteps(times=times, max_step_s=max_step_ms / 1e3)

@@ -87,30 +87,33 @@ class FixedChunks:
 class TimedSteps:
     """Steps beside streamed answers are sized by the duration that `times` predicts, at most `max_step_s`.
 
-    They are as short as they may be for every waiting prompt to be computed `target_s` after it came, and take between
-    `short_share` and `usual_share` of `max_step_s`. When that is not enough, they grow to all of it while the oldest
-    prompt waits for another `patience_s`. While embeddings are made, calls of the tower come between steps: these then
-    take at most `usual_share`, also when no answer is streamed. Otherwise steps without streamed answers have no limit.
+    They are as short as they may be for every waiting prompt to be computed in time, and take between `short_share` and
+    `usual_share` of `max_step_s`. A prompt is in time `target_s` after it came, and `target_ms_per_token` later for
+    each of its tokens: short prompts cost little, and who asks one waits for its answer before asking again. When that
+    is not enough, steps grow to all of `max_step_s` while the oldest prompt waits for another `patience_s`. While
+    embeddings are made, calls of the tower come between steps: these then take at most `usual_share`, also when no
+    answer is streamed. Otherwise steps without streamed answers have no limit.
 
     Each step may have `least_tokens` prompt tokens, however long they take, so that every prompt is computed at last.
     """
 
     times: StepTimes
     max_step_s: float
-    target_s: float = 0.75
+    target_s: float = 0.05
+    target_ms_per_token: float = 0.5
     patience_s: float = 20.0
     short_share: float = 0.3
-    usual_share: float = 0.625
+    usual_share: float = 0.75
     least_tokens: int = LEAST_TOKENS
 
     def __post_init__(self) -> None:
-        assert min(self.max_step_s, self.target_s, self.patience_s) > 0, self
+        assert min(self.max_step_s, self.target_s, self.patience_s) > 0 <= self.target_ms_per_token, self
         assert 0 < self.short_share <= self.usual_share <= 1 <= self.least_tokens, self
 
     def limit_prompt_tokens(self, load: StepLoad) -> int | None:
         if not (load.is_streamed or load.is_encoding):
             return None
-        queue = _PromptQueue.look_at(load, target_s=self.target_s)
+        queue = _PromptQueue.look_at(load, self.target_s, self.target_ms_per_token / 1e3)
         return max(self.least_tokens, self._fit(load, queue, self._find_duration(load, queue)))
 
     def observe(self, rows: Sequence[Row], seconds: float) -> None:
@@ -129,7 +132,7 @@ class TimedSteps:
                 return max(self.short_share * self.max_step_s, needed_s)
         if load.is_encoding:
             return usual_s
-        lateness = max(0.0, queue.oldest_wait_s - self.target_s) / self.patience_s
+        lateness = max(0.0, queue.latest_s) / self.patience_s
         return usual_s + min(1.0, lateness) * (self.max_step_s - usual_s)
 
     def _fit(self, load: StepLoad, queue: _PromptQueue, max_s: float) -> int:
@@ -146,35 +149,35 @@ class TimedSteps:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PromptQueue:
     """The prompts that wait, as far as they matter. ends: tokens up to the end of each. pairs: see `StepWork`.
-    needed_per_s: tokens per second with which each is computed in time; infinite when one is late. oldest_wait_s: of
-    the prompt that has waited longest."""
+    needed_per_s: tokens per second with which each is computed in time; infinite when one is late. latest_s: how late
+    the prompt is that is latest; negative when none is late."""
 
     prompts: Sequence[WaitingPrompt]
     ends: Sequence[int]
     pairs: Sequence[float]
     needed_per_s: float
-    oldest_wait_s: float
+    latest_s: float
 
     @classmethod
-    def look_at(cls, load: StepLoad, *, target_s: float) -> _PromptQueue:
+    def look_at(cls, load: StepLoad, target_s: float, target_s_per_token: float) -> _PromptQueue:
         """Read the prompts of `load`, as long as more of them could matter. Each is to be computed `target_s` after it
-        came."""
+        came, and `target_s_per_token` later for each of its tokens."""
         prompts: list[WaitingPrompt] = []
         ends: list[int] = []
         pairs: list[float] = []
-        num_tokens, num_pairs, needed_per_s, oldest_wait_s = 0, 0.0, 0.0, 0.0
+        num_tokens, num_pairs, needed_per_s, latest_s = 0, 0.0, 0.0, -math.inf
         for prompt in load.prompts:
             num_tokens += prompt.num_tokens
             num_pairs += count_pairs(prompt.start, prompt.num_tokens)
             prompts.append(prompt)
             ends.append(num_tokens)
             pairs.append(num_pairs)
-            left_s = target_s - prompt.wait_s
+            left_s = target_s + target_s_per_token * (prompt.start + prompt.num_tokens) - prompt.wait_s
             needed_per_s = max(needed_per_s, num_tokens / left_s) if left_s > 0 else math.inf
-            oldest_wait_s = max(oldest_wait_s, prompt.wait_s)
+            latest_s = max(latest_s, -left_s)
             if len(prompts) == MAX_PROMPTS or (needed_per_s == math.inf and num_tokens >= ENOUGH_TOKENS):
                 break
-        return cls(prompts=prompts, ends=ends, pairs=pairs, needed_per_s=needed_per_s, oldest_wait_s=oldest_wait_s)
+        return cls(prompts=prompts, ends=ends, pairs=pairs, needed_per_s=needed_per_s, latest_s=latest_s)
 
     def count_pairs(self, count: int) -> float:
         """Return the pairs of the first `count` tokens."""

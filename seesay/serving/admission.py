@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,6 +16,8 @@ from seesay.serving.errors import ApiError
 from seesay.serving.settings import ServerSettings
 
 _RETRY_AFTER_S = 1.0
+REQUESTS_PER_TURN = 4
+"""Reading and checking one takes a millisecond or two."""
 
 
 class Gate:
@@ -94,14 +97,49 @@ def shutting_down() -> ApiError:
     )
 
 
+class Turnstile:
+    """Let `REQUESTS_PER_TURN` requests pass in each turn of an event loop. When hundreds arrive in one moment, the
+    streams of others are written between them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._num_passed = 0  # in this turn
+        self._is_scheduled = False
+
+    async def wait(self) -> None:
+        """Return when the request may pass. First come, first served."""
+        loop = asyncio.get_running_loop()
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            loop.call_soon(self._begin_turn, loop)
+        if self._num_passed < REQUESTS_PER_TURN and not self._waiting:
+            self._num_passed += 1
+            return
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._num_passed = 0
+        while self._waiting and self._num_passed < REQUESTS_PER_TURN:
+            turn = self._waiting.popleft()
+            if not turn.done():  # its task was cancelled
+                turn.set_result(None)
+                self._num_passed += 1
+        self._is_scheduled = bool(self._num_passed)
+        if self._is_scheduled:
+            loop.call_soon(self._begin_turn, loop)
+
+
 class AdmissionMiddleware:
-    """Pass POST requests through `gate`, and limit their bodies as `settings` say."""
+    """Pass POST requests through `gate`, a few at a time, and limit their bodies as `settings` say."""
 
     def __init__(self, app: ASGIApp, *, gate: Gate, settings: ServerSettings) -> None:
         self._app = app
         self._gate = gate
         self._max_bytes = settings.max_body_bytes
         self._timeout_s = settings.body_timeout_s
+        self._turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, Turnstile] = WeakKeyDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
@@ -113,6 +151,7 @@ class AdmissionMiddleware:
         take_bytes = partial(self._gate.take_bytes, turn)
         body = _BoundedBody(receive, take_bytes, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
         try:
+            await self._turnstiles.setdefault(asyncio.get_running_loop(), Turnstile()).wait()
             await self._app(scope, body.receive, send)
         finally:
             self._gate.leave(turn, body.num_bytes)

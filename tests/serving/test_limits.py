@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import re
@@ -11,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from live_server import (
 from seesay.config import MediaLimits
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.serving.admission import REQUESTS_PER_TURN, Turnstile
 from seesay.serving.app import create_app
 from seesay.serving.settings import ServerSettings
 
@@ -192,6 +195,32 @@ def test_a_long_answer_outlives_the_time_of_a_head(engine: AsyncEngine, monkeypa
 
 
 # --- the queue -----------------------------------------------------------------------------------------------------
+
+
+async def test_requests_that_arrive_in_one_moment_pass_a_few_in_each_turn_of_the_loop() -> None:
+    turnstile, turns, passed = Turnstile(), itertools.count(), list[tuple[int, int]]()
+    loop = asyncio.get_running_loop()
+    turn = 0
+
+    def count_turns() -> None:
+        nonlocal turn
+        turn = next(turns)
+        if len(passed) < 29:
+            loop.call_soon(count_turns)
+
+    async def enter(number: int) -> None:
+        await turnstile.wait()
+        passed.append((number, turn))
+
+    count_turns()
+    tasks = [asyncio.create_task(enter(number)) for number in range(30)]
+    await asyncio.sleep(0)
+    tasks[20].cancel()
+    await asyncio.wait(tasks)
+    assert [number for number, _ in passed] == [number for number in range(30) if number != 20]
+    assert max(Counter(turn for _, turn in passed).values()) <= REQUESTS_PER_TURN
+    await asyncio.sleep(0)
+    await turnstile.wait()  # free again
 
 
 async def test_full_queue_is_429_and_frees_again(engine: AsyncEngine) -> None:
