@@ -9,7 +9,7 @@ from same_answers import FEW_BLOCKS, Difference, ask_fast, ask_plainly, compare,
 
 from seesay import Response
 
-NUM_SCENES = 40
+NUM_SCENES = 24
 BF16_MARGIN = 0.05
 """Nats by which rounding to bfloat16 may make another token the likeliest."""
 
