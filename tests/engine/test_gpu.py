@@ -52,6 +52,9 @@ SAMPLING: tuple[Mapping[str, Any], ...] = (
 BF16_TOLERANCE = 0.06
 BF16_RATIO = 1.5
 
+IN_A_THREAD: dict[str, Any] = {"device_type": "cuda", "engine_process": False}
+"""An engine starts in a second, and its insides can be looked at. In a process, the default, it takes ten."""
+
 
 def make_requests(name: str, **options: Any) -> list[GenerationRequest]:
     return parse(make_conversations(name), max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, **options)
@@ -61,8 +64,9 @@ def make_requests(name: str, **options: Any) -> list[GenerationRequest]:
 def test_float32_answers_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     path = tiny_checkpoint(name)
     expected = [e.answer for e in run_transformers(path, name, new_tokens=NEW_TOKENS, device="cuda")]
-    for options in ({}, {"max_prefill_token_num": 7}):
-        config = EngineConfig(device_type="cuda", dtype="float32", block_size=16, num_gpu_blocks=200, **options)  # type: ignore[arg-type]
+    others: list[dict[str, Any]] = [{"engine_process": True}] if name == "qwen2_5_vl" else []
+    for options in ({}, {"max_prefill_token_num": 7}, *others):
+        config = EngineConfig(**{**IN_A_THREAD, **options}, dtype="float32", block_size=16, num_gpu_blocks=200)
         with AsyncEngine(str(path), backend_config=config) as engine:
             for _ in range(2):  # the second time from the cache
                 outputs = ask(engine, make_requests(name))
@@ -75,9 +79,7 @@ def test_kept_on_the_host(name: str, tiny_checkpoint: Callable[[str], Path]) -> 
     path = tiny_checkpoint(name)
     expected = run_transformers(path, name, new_tokens=NEW_TOKENS, device="cuda")
     num_blocks = max(len(e.input_ids) + NEW_TOKENS for e in expected) // 16 + 2
-    config = EngineConfig(
-        device_type="cuda", dtype="float32", block_size=16, num_gpu_blocks=num_blocks, num_cpu_blocks=100
-    )
+    config = EngineConfig(**IN_A_THREAD, dtype="float32", block_size=16, num_gpu_blocks=num_blocks, num_cpu_blocks=100)
     with AsyncEngine(str(path), backend_config=config) as engine:
         for is_known in (False, True):
             outputs = ask(engine, make_requests(name))
@@ -126,7 +128,7 @@ def test_graphs_change_no_token(
     answers = []
     for eager_mode in (False, True):
         config = EngineConfig(  # type: ignore[assignment]
-            device_type="cuda",
+            **IN_A_THREAD,
             dtype="float32",
             block_size=16,
             num_gpu_blocks=40,
@@ -150,7 +152,7 @@ def test_bfloat16_logits_are_as_good_as_transformers(name: str, tiny_checkpoint:
     path = tiny_checkpoint(name)
     reference = run_transformers(path, name, new_tokens=1, device="cuda")
     theirs = run_transformers(path, name, new_tokens=1, device="cuda", dtype=torch.bfloat16)
-    config = EngineConfig(device_type="cuda", dtype="bfloat16", block_size=16, num_gpu_blocks=200)
+    config = EngineConfig(**IN_A_THREAD, dtype="bfloat16", block_size=16, num_gpu_blocks=200)
     with AsyncEngine(str(path), backend_config=config) as engine:
         outputs = ask(engine, make_requests(name, output_logits="all"))
     for index, output in enumerate(outputs):
@@ -166,7 +168,7 @@ def test_who_asks_for_a_picture_that_another_gave_up_gets_an_answer(
 ) -> None:
     """For `--stress-s` seconds: requests are aborted while their picture is encoded, nothing is kept of it, and others
     ask for the same picture. All who wait get the answer of the picture alone."""
-    config = EngineConfig(device_type="cuda", dtype="float32", num_gpu_blocks=400, enable_prefix_caching=False)
+    config = EngineConfig(**IN_A_THREAD, dtype="float32", num_gpu_blocks=400, enable_prefix_caching=False)
     pictures = [make_picture(28 * (2 + n), 56, n) for n in range(3)]
     requests = parse([("what is it?", picture) for picture in pictures], max_new_tokens=4, ignore_eos=True)
     rng, deadline = random.Random(0), time.monotonic() + pytestconfig.getoption("stress_s")
@@ -200,7 +202,7 @@ def test_who_asks_for_a_picture_that_another_gave_up_gets_an_answer(
 def test_cache_is_sized_by_what_is_free(tiny_checkpoint: Callable[[str], Path]) -> None:
     """The share of the free memory that `cache_max_entry_count` says, after the largest prefill and encode."""
     free, _ = torch.cuda.mem_get_info()
-    config = EngineConfig(device_type="cuda", cache_max_entry_count=0.1)
+    config = EngineConfig(**IN_A_THREAD, cache_max_entry_count=0.1)
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
         block_bytes = 2 * 64 * 2 * 2 * 16 * 2  # layers · tokens · (key, value) · heads · width · bytes
         assert 0.05 * free < loop_of(engine).stats().num_kv_blocks * block_bytes < 0.11 * free
