@@ -442,3 +442,18 @@ def test_arrays_that_cross_are_writable_and_nobody_elses(engine: AsyncEngine) ->
     [first], [second] = ask(engine, parse(["a b c"], config)), ask(engine, parse(["a b c"], config))
     first.logits.zero_()
     assert second.logits.abs().max() > 0 and np.isfinite(second.logits.numpy()).all()
+
+
+def test_collections_of_garbage_do_not_visit_the_loaded_model(path: Path) -> None:
+    """They would stop the steps of all answers for a tenth of a second."""
+    script = """
+        import gc, os, sys
+        from seesay.engine.process import child, kinds
+        core = child._load(kinds.Start(sys.argv[1], {"device_type": "cpu"}, {}, 20, 1.0))
+        print(gc.get_freeze_count(), len(gc.get_objects()), flush=True)
+        os._exit(0)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    num_frozen, num_visited = map(int, done.stdout.split())
+    assert num_frozen > 10 * num_visited, "all modules and the model"

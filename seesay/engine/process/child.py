@@ -5,6 +5,7 @@ Its first message is what to load. It makes no text, and ends with its parent.
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import sys
@@ -59,7 +60,10 @@ def _load(start: kinds.Start) -> EngineLoop:
     from seesay.engine.opened_model import open_model
 
     config = EngineConfig(**start.engine)
-    return load_core(open_model(Path(start.folder), config), config, VisionConfig(**start.vision), is_watched=True)
+    core = load_core(open_model(Path(start.folder), config), config, VisionConfig(**start.vision), is_watched=True)
+    gc.collect()
+    gc.freeze()  # a collection that visits all modules and the model's objects would stop steps for 0.1 s and longer
+    return core
 
 
 class _LogSender(logging.Handler):
