@@ -84,7 +84,7 @@ def name_kernel(function: Any) -> str:
     return f"{function.fn.__module__}:{function.fn.__name__}"
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _add_one_kernel(x_ptr):  # type: ignore[no-untyped-def]  # Triton compiles annotations, too
     tl.store(x_ptr, tl.load(x_ptr) + 1)
 
