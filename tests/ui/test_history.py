@@ -37,7 +37,7 @@ def wait_until_kept(page: Any, num_turns: int, *, num_records: int = 1) -> None:
             database.close();
             const used = new Set(records.flatMap(r => r.turns.flatMap(t => t.files)));
             return records.length == numRecords && used.size == files.length
-                && records.some(r => r.turns.length == numTurns && r.turns.every(t => t.is_done));
+                && (!numRecords || records.some(r => r.turns.length == numTurns && r.turns.every(t => t.is_done)));
         }""",
         arg=[num_turns, num_records],
     )
@@ -173,6 +173,7 @@ def test_clearing_asks_and_forgets(scripted: Any, scripted_url: str, open_page: 
     page.click('#chat [aria-label="Clear"]')
     page.click(".seesay-confirm .seesay-yes")
     page.wait_for_selector("#chat .example")
+    wait_until_kept(page, 0, num_records=0)
     page.reload()
     page.wait_for_selector("#chat .example")
 
