@@ -100,6 +100,7 @@ class DrainingServer(uvicorn.Server):
             host=settings.host,
             port=settings.port,
             http=BoundedHttpProtocol,
+            loop="asyncio",  # uvloop takes one new connection in a turn: hundreds that come at once waited for seconds
             ws="none",  # no route has a WebSocket: an upgrade request is answered like any other
             log_level=settings.log_level.lower() if settings.log_level.upper() != "DEBUG" else "info",
             access_log=False,  # ContextMiddleware logs requests with their ids

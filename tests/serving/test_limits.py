@@ -37,6 +37,7 @@ from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.serving.admission import REQUESTS_PER_TURN, Turnstile
 from seesay.serving.app import create_app
+from seesay.serving.server import DrainingServer
 from seesay.serving.settings import ServerSettings
 
 CHAT = "/v1/chat/completions"
@@ -195,6 +196,33 @@ def test_a_long_answer_outlives_the_time_of_a_head(engine: AsyncEngine, monkeypa
 
 
 # --- the queue -----------------------------------------------------------------------------------------------------
+
+
+def test_connections_of_one_moment_are_taken_in_few_turns_of_the_loop(engine: AsyncEngine) -> None:
+    """An event loop that is busy has few turns in a second."""
+    server = DrainingServer.make(create_app(engine, make_settings()), make_settings())
+    num_turns = 0
+
+    async def connect(num: int) -> None:
+        nonlocal num_turns
+        taken: list[asyncio.BaseTransport] = []
+
+        class Protocol(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                taken.append(transport)
+
+        listening = await asyncio.get_running_loop().create_server(Protocol, "127.0.0.1", 0, backlog=num)
+        clients = [socket.create_connection(listening.sockets[0].getsockname()) for _ in range(num)]
+        while len(taken) < num:
+            num_turns += 1
+            await asyncio.sleep(0)
+        ends: list[Any] = [*clients, *taken, listening]
+        for end in ends:
+            end.close()
+
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(connect(50))
+    assert num_turns < 25
 
 
 async def test_requests_that_arrive_in_one_moment_pass_a_few_in_each_turn_of_the_loop() -> None:

@@ -1,8 +1,7 @@
 """A server whose listening sockets other processes have, too.
 
 asyncio's own servers take all connections that wait: the process that wakes up first would get most of a burst, and
-keep it for as long as its clients do. Here a process takes one at a time, and lets one with fewer open connections go
-first.
+keep it for as long as its clients do. Here a process lets one with fewer open connections go first.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ _YIELD_S = 0.005
 """Longest wait for a process with fewer connections: it may be busy, or hang."""
 _PAUSE_S = 1.0
 """No connection is taken for so long when the process has no descriptor or memory left for one."""
+_AT_ONCE = 64
+"""Most connections that are taken in one turn of the event loop."""
 _ABSENT = 2**31 - 1
 
 
@@ -91,11 +92,15 @@ class SharingServer(DrainingServer):
             asyncio.get_running_loop().add_reader(sock, self._on_waiting, sock)
 
     def _on_waiting(self, sock: socket.socket) -> None:
-        """Take a connection that waits, or let another process do so."""
-        count = len(self.server_state.connections) + len(self._opening)
-        self.counts.set(self.index, count)
-        if count <= self.counts.least():
-            self._take(sock)
+        """Take connections that wait, or let another process do so."""
+        for _ in range(_AT_ONCE):
+            count = len(self.server_state.connections) + len(self._opening)
+            self.counts.set(self.index, count)
+            if count > self.counts.least():
+                break
+            if not self._take(sock):
+                return
+        else:
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(sock)
@@ -107,21 +112,23 @@ class SharingServer(DrainingServer):
         if sock.fileno() >= 0:
             self._take(sock)
 
-    def _take(self, sock: socket.socket) -> None:
+    def _take(self, sock: socket.socket) -> bool:
+        """Take one connection. Returns whether one waited."""
         loop = asyncio.get_running_loop()
         try:
             connection, _ = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:
             logger.error("no connection can be taken: %s", error)
             loop.remove_reader(sock)
             loop.call_later(_PAUSE_S, self._resume, sock)
-            return
+            return False
         connection.setblocking(False)
         task = loop.create_task(self._open(connection))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
+        return True
 
     async def _open(self, connection: socket.socket) -> None:
         def make_protocol() -> asyncio.Protocol:
