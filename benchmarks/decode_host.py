@@ -25,13 +25,13 @@ import torch
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.transfers import upload
+from seesay.engine import loading
 from seesay.engine.opened_model import open_model
 from seesay.llm import decode_graphs, device_rows, sampler
 from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.launched_step import LaunchedStep
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.runner import ModelRunner
-from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
 
@@ -59,19 +59,11 @@ class EmptyRecorder:
 
 def load_runner(num_rows: int, num_steps: int) -> ModelRunner:
     """A runner on the CPU with empty graphs."""
-    opened = open_model(resolve_checkpoint("seesay-demo"), EngineConfig(device_type="cpu"))
     session_len = PROMPT_TOKENS[1] + num_steps + BLOCK_SIZE
-    runner = ModelRunner.load(
-        opened.checkpoint,
-        opened.backbone.text_config,
-        decoder_name=opened.backbone.decoder_name,
-        tied_embeddings=opened.backbone.tie_word_embeddings,
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-        limits=RunnerLimits(
-            max_batch_size=num_rows, max_step_tokens=num_rows, session_len=session_len, block_size=BLOCK_SIZE
-        ),
-    )
+    config = EngineConfig(device_type="cpu", dtype="float32", max_batch_size=num_rows, session_len=session_len)
+    opened = open_model(resolve_checkpoint("seesay-demo"), config)
+    resolved = loading.resolve(config, opened.checkpoint, opened.backbone.text_config)
+    runner = loading.load_runner(opened, resolved, max_step_tokens=num_rows, block_size=BLOCK_SIZE)
     runner.allocate_cache(num_blocks=-(-session_len // BLOCK_SIZE), share=0.5)
     assert runner._cache is not None
     with mock.patch.object(decode_graphs, "GraphRecorder", EmptyRecorder):

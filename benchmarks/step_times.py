@@ -36,7 +36,7 @@ from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.query import measure_memory, synchronize
 from seesay.device.streams import hold_stream, make_stream, on_stream, record_event
-from seesay.engine.loading import resolve
+from seesay.engine.loading import build_encoder, load_runner, resolve
 from seesay.engine.opened_model import open_model
 from seesay.llm.kv_cache import bytes_per_block
 from seesay.llm.launched_step import LaunchedStep
@@ -123,26 +123,12 @@ def make_grid(*, max_rows: int, max_tokens: int, max_context: int) -> list[Point
 
 
 def load(model: str) -> tuple[Family, ModelRunner, Encoder | None]:
-    opened = open_model(resolve_checkpoint(model), EngineConfig())
-    checkpoint, family, backbone = opened.checkpoint, opened.family, opened.backbone
-    resolved = resolve(EngineConfig(), checkpoint, backbone.text_config)
-    family.resizes_on_device = resolved.device.type == "cuda"
-    encoder = family.build_encoder(resolved.device, resolved.dtype) if family.modalities else None
-    runner = ModelRunner.load(
-        checkpoint,
-        backbone.text_config,
-        decoder_name=backbone.decoder_name,
-        tied_embeddings=backbone.tie_word_embeddings,
-        device=resolved.device,
-        dtype=resolved.dtype,
-        limits=RunnerLimits(
-            max_batch_size=resolved.max_batch_size,
-            max_step_tokens=WARM_TOKENS,
-            session_len=resolved.session_len,
-            block_size=BLOCK_SIZE,
-        ),
-    )
-    return family, runner, encoder
+    config = EngineConfig()
+    opened = open_model(resolve_checkpoint(model), config)
+    resolved = resolve(config, opened.checkpoint, opened.backbone.text_config)
+    encoder = build_encoder(opened, config, resolved)
+    runner = load_runner(opened, resolved, max_step_tokens=WARM_TOKENS, block_size=BLOCK_SIZE)
+    return opened.family, runner, encoder
 
 
 def get_ready(runner: ModelRunner, points: Sequence[Point]) -> list[Point]:

@@ -48,6 +48,7 @@ class ResolvedConfig:
     dtype: torch.dtype
     session_len: int
     max_batch_size: int
+    max_step_ms: int | None
 
 
 def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> ResolvedConfig:
@@ -70,11 +71,13 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> R
             config.session_len,
             num_positions,
         )
+    max_step_ms = config.max_step_ms
     return ResolvedConfig(
         device=device,
         dtype=getattr(torch, dtype),
         session_len=config.session_len or num_positions,
         max_batch_size=config.max_batch_size or (512 if device.type == "cuda" else 32),
+        max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if device.type == "cuda" else None,
     )
 
 
@@ -87,7 +90,7 @@ def load_core(
     with model.checkpoint.blamed():
         resolved = resolve(config, model.checkpoint, model.backbone.text_config)
         with _timed("loading the vision tower"):
-            encoder = _build_encoder(model, config, resolved)
+            encoder = build_encoder(model, config, resolved)
         runner, scheduler = _build_runner(model, config, resolved, encoder)
     is_ahead = config.async_scheduling
     return EngineLoop(
@@ -108,7 +111,8 @@ def _timed(stage: str) -> Iterator[None]:
     logger.info("%s: %.1f s", stage, time.perf_counter() - started_s)
 
 
-def _build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> Encoder | None:
+def build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> Encoder | None:
+    """Return the vision tower with its weights; None for a model without one, or where it is turned off."""
     family = model.family
     if not family.modalities or config.disable_vision_encoder:
         return None
@@ -119,27 +123,34 @@ def _build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedC
     return encoder
 
 
+def load_runner(model: OpenedModel, resolved: ResolvedConfig, *, max_step_tokens: int, block_size: int) -> ModelRunner:
+    """Return the decoder with its weights, and no KV cache yet."""
+    from seesay.llm.runner import ModelRunner
+
+    backbone = model.backbone
+    return ModelRunner.load(
+        model.checkpoint,
+        backbone.text_config,
+        decoder_name=backbone.decoder_name,
+        tied_embeddings=backbone.tie_word_embeddings,
+        device=resolved.device,
+        dtype=resolved.dtype,
+        limits=RunnerLimits(
+            max_batch_size=resolved.max_batch_size,
+            max_step_tokens=max_step_tokens,
+            session_len=resolved.session_len,
+            block_size=block_size,
+        ),
+    )
+
+
 def _build_runner(
     model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, encoder: Encoder | None
 ) -> tuple[ModelRunner, Scheduler]:
     """Load the decoder, and size the KV cache after the largest prefill and the largest encode were tried."""
-    from seesay.llm.runner import ModelRunner
-
-    backbone = model.backbone
     with _timed("loading the decoder"):
-        runner = ModelRunner.load(
-            model.checkpoint,
-            backbone.text_config,
-            decoder_name=backbone.decoder_name,
-            tied_embeddings=backbone.tie_word_embeddings,
-            device=resolved.device,
-            dtype=resolved.dtype,
-            limits=RunnerLimits(
-                max_batch_size=resolved.max_batch_size,
-                max_step_tokens=config.max_prefill_token_num,
-                session_len=resolved.session_len,
-                block_size=config.block_size,
-            ),
+        runner = load_runner(
+            model, resolved, max_step_tokens=config.max_prefill_token_num, block_size=config.block_size
         )
     is_gpu = resolved.device.type == "cuda"
     records_graphs = is_gpu and not config.eager_mode
@@ -180,14 +191,11 @@ def _build_runner(
         session_len=resolved.session_len,
         short_limit=runner.decoder.config.rotary.short_limit,
     )
-    return runner, Scheduler(scheduler_config, pool, policy=_build_policy(runner, config))
+    return runner, Scheduler(scheduler_config, pool, policy=_build_policy(runner, resolved.max_step_ms))
 
 
-def _build_policy(runner: ModelRunner, config: EngineConfig) -> StepPolicy | None:
+def _build_policy(runner: ModelRunner, max_step_ms: int | None) -> StepPolicy | None:
     """Return the policy for the length of steps that is asked for; None for the scheduler's own."""
-    max_step_ms = config.max_step_ms
-    if max_step_ms == "auto":
-        max_step_ms = _MAX_STEP_MS if runner.device.type == "cuda" else None
     if max_step_ms is None:
         return None
     with _timed("measuring step times"):
