@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 
@@ -139,6 +141,16 @@ def decoder_name(name: str) -> str | None:
     if ".visual." in name or name.startswith("visual."):
         return None
     return name.removeprefix("model.").removeprefix("language_model.")
+
+
+def make_saver(tmp_path_factory: pytest.TempPathFactory, **sizes: Any) -> Callable[[str], Backbone]:
+    """Return `make_backbone` by name, which makes each once."""
+
+    @cache
+    def get(name: str) -> Backbone:
+        return make_backbone(name, tmp_path_factory.mktemp(name), **sizes)
+
+    return get
 
 
 def load_runner(

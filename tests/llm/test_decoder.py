@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,8 @@ ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made = {}
-
-    def get(name: str) -> backbones.Backbone:
-        if name not in made:
-            made[name] = backbones.make_backbone(name, tmp_path_factory.mktemp(name))
-        return made[name]
-
-    return get
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], backbones.Backbone]:
+    return backbones.make_saver(tmp_path_factory)
 
 
 @pytest.mark.parametrize("name", backbones.BACKBONES)

@@ -31,14 +31,7 @@ PROJECTION = "model.layers.1.mlp.down_proj"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], backbones.Backbone]:
-    made: dict[str, backbones.Backbone] = {}
-
-    def get(name: str) -> backbones.Backbone:
-        if name not in made:
-            made[name] = backbones.make_backbone(name, tmp_path_factory.mktemp(name))
-        return made[name]
-
-    return get
+    return backbones.make_saver(tmp_path_factory)
 
 
 def logits_of(backbone: backbones.Backbone, prompt: Any) -> torch.Tensor:
