@@ -1,0 +1,12 @@
+"""How the linear layers of a checkpoint are quantized, as its `quantization_config` says, and which of them are not.
+
+A module for each family of formats reads its settings. `reading` is the one place that refuses formats which cannot be
+loaded.
+"""
+
+from __future__ import annotations
+
+from seesay.checkpoint.quantization.quantization import Quantization
+from seesay.checkpoint.quantization.reading import read_quantization
+
+__all__ = ["Quantization", "read_quantization"]

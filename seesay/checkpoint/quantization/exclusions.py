@@ -1,0 +1,78 @@
+"""The modules that a checkpoint leaves unquantized, by name or by pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import regex
+
+from seesay.errors import CheckpointError
+
+_PATTERN_SECONDS = 0.1
+_FRONTS = ("model.", "language_model.")
+
+
+class Exclusions:
+    """Names of modules or of what contains them, or 're:' and a regular expression that a name begins with."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self._entries = tuple(entries)
+
+    def __contains__(self, module: str) -> bool:
+        """Return whether the module that the checkpoint names so is listed. Raises `CheckpointError` for a pattern that
+        takes too long."""
+        return any(self._lists(name) for name in _spellings(module))
+
+    def _lists(self, name: str) -> bool:
+        return name in self._names or any(_matches(pattern, name) for pattern in self._patterns)
+
+    @cached_property
+    def _names(self) -> _Names:
+        return _Names(entry for entry in self._entries if not entry.startswith("re:"))
+
+    @cached_property
+    def _patterns(self) -> list[regex.Pattern[str]]:
+        return [compile_pattern(entry) for entry in self._entries if entry.startswith("re:")]
+
+
+class _Names:
+    """Names of modules; a name is in it if its parts, between dots, contain those of a listed one."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {tuple(name.split(".")) for name in names}
+        self._lengths = {len(name) for name in self._names}
+
+    def __contains__(self, name: str) -> bool:
+        parts = name.split(".")
+        return any(
+            tuple(parts[start : start + length]) in self._names
+            for length in self._lengths
+            for start in range(len(parts) - length + 1)
+        )
+
+
+def compile_pattern(entry: str) -> regex.Pattern[str]:
+    """Return the pattern of an entry that begins with 're:'. Raises `CheckpointError` if it is none."""
+    try:
+        return regex.compile(entry.removeprefix("re:"))
+    except regex.error as error:
+        raise CheckpointError(f"quantization_config: {entry!r} is not a regular expression: {error}") from None
+
+
+def _matches(pattern: regex.Pattern[str], name: str) -> bool:
+    try:
+        return pattern.match(name, timeout=_PATTERN_SECONDS) is not None
+    except TimeoutError:
+        raise CheckpointError(
+            f"quantization_config: pattern {pattern.pattern!r} takes too long for module {name!r}"
+        ) from None
+
+
+def _spellings(module: str) -> set[str]:
+    """Return the names that a module has in older and newer versions of one model: lists of exclusions have those of
+    the model in memory, tensors have those of the folder."""
+    base = module
+    while front := next((front for front in _FRONTS if base.startswith(front)), ""):
+        base = base.removeprefix(front)
+    return {module, base, f"model.{base}", f"model.language_model.{base}", f"language_model.model.{base}"}

@@ -1,0 +1,47 @@
+"""The description of quantized weights that loading follows, whatever format a checkpoint has them in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from seesay.checkpoint.quantization.exclusions import Exclusions
+
+Format = Literal["fp8", "awq", "gptq"]
+Strategy = Literal["tensor", "channel", "block", "group"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """The tensors that quantized linear layers have, and which layers these are.
+
+    format: FP8 weights (e4m3), or integers packed as AWQ or GPTQ pack them.
+    strategy: what a scale is for: a whole stored tensor, an output channel, a block of `block_size` (outputs, inputs),
+        or `group_size` inputs of one output, None for all of its inputs.
+    scale_name: FP8: the name of the tensor of scales behind the module's. has_input_scale: FP8: whether there is an
+        `input_scale` for activations, too. bits: of a packed integer. zero_offset: GPTQ: stored zero points are less
+        by this.
+    excluded: modules that are not quantized: see `Exclusions`.
+    is_stored: False where the checkpoint has plain weights, which are quantized while they are loaded.
+    """
+
+    format: Format = "fp8"
+    strategy: Strategy
+    scale_name: str = "weight_scale"
+    block_size: tuple[int, int] = (128, 128)
+    group_size: int | None = None
+    bits: int = 8
+    zero_offset: int = 0
+    has_input_scale: bool = False
+    excluded: tuple[str, ...] = ("lm_head",)
+    is_stored: bool = True
+
+    def covers(self, module: str) -> bool:
+        """Return whether the module that the checkpoint names so is quantized. Raises `CheckpointError` for a pattern
+        that takes too long."""
+        return module not in self._exclusions
+
+    @cached_property
+    def _exclusions(self) -> Exclusions:
+        return Exclusions(self.excluded)

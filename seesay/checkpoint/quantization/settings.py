@@ -1,0 +1,62 @@
+"""One `quantization_config`, field by field; errors name the file, the format and the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seesay.checkpoint.quantization.exclusions import compile_pattern
+from seesay.errors import CheckpointError
+
+SUPPORTED = "awq (gemm), gptq, fp8, and compressed-tensors of format float-quantized"
+_MAX_NAMES, _MAX_NAME_LENGTH = 20_000, 1_000
+
+
+class Settings:
+    """The fields of the `quantization_config` in `file`. Raises `CheckpointError` if it is not an object."""
+
+    def __init__(self, file: Path, fields: Any) -> None:
+        self._file = file
+        self.method = fields.get("quant_method") if isinstance(fields, Mapping) else fields
+        if not isinstance(fields, Mapping):
+            raise self.refused("it must be an object")
+        self._fields: Mapping[str, Any] = fields
+
+    def get(self, field: str, default: Any = None) -> Any:
+        return self._fields.get(field, default)
+
+    def expect(self, field: str, value: object, *allowed: object) -> None:
+        """Raise `CheckpointError` unless `value`, which `field` has, is one of `allowed`."""
+        if value not in allowed:
+            raise self.refused(f"{field} must be {' or '.join(map(repr, allowed))}, got {str(value)[:80]!r}")
+
+    def names(self, field: str, value: object) -> tuple[str, ...]:
+        """Return `value` of `field`, a list of names of modules and patterns."""
+        entries = list(value) if isinstance(value, list | tuple) else [None]
+        names = [entry for entry in entries if isinstance(entry, str) and 0 < len(entry) <= _MAX_NAME_LENGTH]
+        if len(names) != len(entries) or len(names) > _MAX_NAMES:
+            raise self.refused(f"{field} must be a list of names of modules")
+        for name in names:
+            if name.startswith("re:"):
+                compile_pattern(name)
+        return tuple(names)
+
+    def block(self, field: str, value: object) -> tuple[int, int]:
+        """Return `value` of `field`, the size of a block."""
+        sizes = value if isinstance(value, list | tuple) else []
+        if len(sizes) != 2 or not all(type(n) is int and n > 0 for n in sizes):
+            raise self.refused(f"{field} must be two positive integers, got {str(value)[:80]!r}")
+        return sizes[0], sizes[1]
+
+    def group_size(self, field: str, value: object) -> int | None:
+        """Return `value` of `field`, the number of inputs that share a scale; None for all."""
+        if type(value) is not int or not (value == -1 or 8 <= value <= 1 << 20):
+            raise self.refused(f"{field} must be -1 or at least 8, got {str(value)[:80]!r}")
+        return None if value == -1 else value
+
+    def refused(self, reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self._file}: quantization_config ({str(self.method)[:40]}): {reason}. "
+            f"Supported are {SUPPORTED}; else use the model's unquantized checkpoint"
+        )
