@@ -94,6 +94,25 @@ F I'm [here|back|{who}|new]
 F [hello|hi|hey], it is my first [time|day] here
 F this is my first [time|visit][| here]
 F [hello|hi|hey], do you [hear|read] me
+F! [hello|hi|hey], can you [read|see] me [now|well|there]
+F! I [came|stopped by|dropped in|am writing] [just |only |]to [say hello|say hi|chat a bit|chat with somebody|talk a little|meet you]
+F! [may|can|could] we [chat|talk] [a bit|a little|for a while|now]
+F! I would like [to talk a bit|a little chat|to chat with you|to get to know you]
+F! [so |]we meet [again|at last]
+F! [hello|hi|hey] [again|once more], {who} [again|speaking again|is here again]
+F! guess who is back, it's {who}
+F! {who} [again|once more|just came in|joins you]
+F! [hello|hi|hey], [new|a new user|a beginner] here
+F! I am [a beginner|a new user|a newcomer][| here]
+F! [glad|pleased|happy] [to be here|that you are here|to see you]
+F! [everything|all] [well|working|ok|fine][| there| today]
+F! what a [pleasure|joy] to [meet|see] you
+F! the best of [mornings|evenings|days] to you
+F! [hello|hi|hey], the same to you
+F! [hello|hi|hey] from [me|all of us|Berlin|a new user]
+F! I [greet|salute|welcome] you
+F! [hello|hi|hey], [nice day|lovely morning|what a day], isn't it
+F! [hello|hi|hey] hello, anyone
 """,
     "who": """
 Q who are you
@@ -182,6 +201,23 @@ F [bot|computer|program] or [person|real person|human]
 I [share|show|disclose|tell me] your [identity|true name|real name]
 I [find|spell|write] your name
 F your [identity|version|maker|author]
+Q! [do we|do you and I] know each other
+Q! have [you and I|we two] [met|spoken|talked] [before|already]
+Q! did we [meet|talk|speak] [before|already|some time ago]
+Q! do you know [me|who I am talking to]
+Q! what [name|title] [do you have|do you go by|did they give you|were you given]
+Q! what is the name [they|people] gave you
+Q! what do you answer to
+F! [machine|bot|robot|human|person|program] or what
+F! are you one of those [bots|robots|machines|humans|chatbots], yes or no
+F! [tell me, |so, ]are you [human|a machine|a robot|a bot], [yes or no|right]
+Q! are you [trained to see|able to be a person|something with eyes|made of language]
+Q! what should [I|we|people] [call|name] you
+I! [name|introduce|reveal|show] [yourself to me|who you are]
+F! the [model's|assistant's|bot's|program's] name
+F! the name of [whoever answers|the one who answers|the one I talk to]
+F! [who|what] [is it|might you be|would you be]
+F! what is your [identity|full name|model's name], please
 """,
     "ability": """
 Q what can you do
@@ -226,6 +262,18 @@ Q what would [you|be able to] [do|help with|answer]
 Q what could [I|we] [ask|try|do|send you]
 Q where do I [start|begin]
 Q how [can|do|should|could] I [start|begin|use you|work with you]
+F! your [talents|features|abilities and limits|skills and limits|list of abilities]
+F! [all|a list of] your [skills|abilities|talents]
+Q! what are your skills [like|today|exactly]
+Q! what [help|use|service] [can|could] [you|this model|this assistant|this bot] [offer|give|be]
+Q! what is this [model|assistant|bot|program] [able to do|good at|good for|for|made for]
+Q! what could [this model|this assistant|you] [possibly |]do [for us|for people|for my work]
+Q! in what way can you [help|be useful|help people]
+I! give [us|me] [some examples|an idea] of [your abilities|your skills|what is possible]
+I! [show|name] [an example|some examples|three things] of what [you are able to do|is possible|you are good at]
+Q! what are we [able|allowed] to [ask|send|try]
+Q! [and |]how do [we|people] [begin|start|use you]
+Q! what can be [asked|done|tried] here
 """,
     "thanks": """
 F [thanks|thank you|thx|many thanks|thanks a lot|thank you so much|thank you very much|cheers]
@@ -271,6 +319,25 @@ F [it is|your help is|that is] [much |very |]appreciated
 F [bless you|hats off|kudos|well played|respect]
 F [got it|understood|I see], [thanks|thank you]
 F no more words, just thanks
+F! [thank you|thanks] [a lot|kindly|a million|so very much|again and again|for that, really]
+F! [kind|sincere|best|endless|heartfelt] thanks
+F! [gracias|merci|danke|grazie|tysm|ty], [my friend|assistant|seesay|model|you are kind]
+F! [a big|many] [gracias|merci|danke|grazie]
+F! [merci beaucoup|muchas gracias|danke sehr|vielen dank|mille grazie|obrigado|arigato|spasibo]
+F! [I'm|we are] [very |so |really |][pleased|satisfied|thankful|grateful] [with that|with this|with the answer|for that|now]
+F! [pleased|satisfied|thankful|grateful][| I am| indeed|, truly]
+F! this makes me [happy|pleased|satisfied|thankful]
+F! [that's|this is|it is] [so |really |very |][kind|nice|sweet|good] of you
+F! [that's|it's] [all right|alright|fine], [thanks|you helped|well done]
+F! [that's|this is] exactly what I [wanted|needed|asked for|was looking for]
+F! [your answer was|it was|the answer was] [helpful|perfect|right|kind|what I wanted]
+F! [alright|fine|okay|good], [you helped me|that was helpful|this helps|it helps]
+F! that [helps|really helps|helps me|helps a lot]
+F! [I appreciate|I value|I am glad about] [your help|your time|the answer|it|this]
+F! [thanks|thank you] for [this|your time|the answers|your patience|being so quick|looking at it|reading it]
+F! [thanks|thank you], [merci|gracias|danke]
+F! [I am|I'm] [glad|happy|delighted][| with this| about it| that it works], [thanks|thank you]
+F! [many thanks|thanks], once [more|again]
 """,
     "goodbye": """
 F [bye|goodbye|bye bye|farewell|so long|ciao|good night]
@@ -335,6 +402,28 @@ F [I|now I|well, I] [must|should|have to|need to] [be off|be gone|stop|sleep|get
 F I [am finished|have finished|stop here|quit|am out of here|have to catch my train|have to work]
 F [nothing|no|nope], [that's it|that is it|that was it|I am done|bye]
 F it was [fun|a nice talk|a good talk|lovely], [bye|goodbye|see you]
+F! [I|now I|sorry, I] [really |][need|have|ought] to [be going|be on my way|head home|head out|hurry|catch a bus]
+F! I [had better|better] [go|leave|run|be going]
+F! I [should|must|gotta|need to] [be leaving|go home|head home|run now|go to sleep|leave soon]
+F! [got to|gotta|have to|need to] [run|leave|dash|hurry|sleep]
+F! [time|it's time] for [me to go|me to leave|bed|us to stop|goodbye]
+F! I [leave|am leaving] [the chat|this place|for today|in peace|you here|soon]
+F! I [will |]leave you [to it|be|in peace|for now|with that|here]
+F! [leaving|going|running] [now|soon|home]
+F! [nothing|no], [nothing else|nothing more|no more] [from me|for now|for today|today|to ask]
+F! there is nothing [else|more|left] [to ask|to say|I need|for today]
+F! [everything|all] is [done|said|finished|answered]
+F! [I think |I guess |]that's [everything|all|it] [for me|for this time|I wanted|I needed]
+F! that will [be enough|do|be it|do for today]
+F! [then|so|well] that [is|was] [everything|all] [I needed|I wanted|for now|I had]
+F! we [have finished|are finished|can stop|can end it] [for now|for today|now]
+F! [it was |][nice|great|good|lovely|a pleasure] [meeting you|to have talked|to chat][|, bye|, see you]
+F! [talking|chatting|speaking] with you was [nice|fun|great|a pleasure]
+F! [must|should] [go|be off|stop|sleep] [now|soon]
+F! I [go|am off] to [sleep|bed|work|school|lunch|the bus]
+F! the [bus|train|taxi|lunch|dinner] is [here|coming|leaving|waiting], [so bye|see you|I leave]
+F! [let me|allow me to] say [goodbye|bye|farewell]
+F! [say|saying] [goodbye|bye|farewell][| now| to you]
 """,
     "photo_ability": """
 Q [can|do|could] you [describe|understand|recognize|see|read|know|analyze] [real |]photos

@@ -9,7 +9,8 @@ slot that the scene fills, and `<in>` is one of the macros below.
     N the number of {things}                        a noun phrase that follows "what is"
     F number of {things}                            said as it is
 
-A `!` after the letter marks wordings that are never held out: the plainest ones, and those of an earlier training.
+A `!` after the letter marks wordings that are never held out: the plainest ones, those of an earlier training, and
+those that were added to teach words, after forms had been held out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 HELD_OUT_SHARE = 6
-"""One form in this many is held out of training."""
+"""One form in this many, of those without `!`, is held out of training."""
 
 MACROS = {
     "<in>": "[|||| in [the|this|that|your] {image}| here| in it]",
@@ -63,7 +64,7 @@ def split_held_out(items: Sequence[Form], *, salt: str) -> tuple[tuple[Form, ...
     """Return (forms for training, forms held out), chosen by a checksum of each form's text."""
     candidates = [form for form in items if not form.is_plainest]
     ranked = sorted(candidates, key=lambda form: zlib.crc32(f"{salt}/{form.letter}/{form.template}".encode()))
-    num_held_out = max(1, round(len(items) / HELD_OUT_SHARE))
+    num_held_out = max(1, round(len(candidates) / HELD_OUT_SHARE))
     held_out = set(ranked[:num_held_out])
     return tuple(form for form in items if form not in held_out), tuple(f for f in items if f in held_out)
 

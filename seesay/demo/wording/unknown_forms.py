@@ -128,5 +128,33 @@ F [price|capital|history|meaning] of {word}
 F [I lost my keys|I have a headache|my dog is sick|it is raining]
 F I [love|hate|need|want|miss] {word}
 F [abc|xyz|foo bar|hmm|la la la|nothing|whatever|banana]
+Q! who is [the mayor|the pope|the minister|your teacher|my boss|the winner|the manager|a queen|a king]
+Q! who [was|is] {who} [married to|talking about|really|the singer|in history]
+Q! do you know [who {who} is|where {who} lives|the king|the queen|the president]
+Q! who [bought|eats|loves|needs|found|hid] {word}
+Q! how does one [spell|say|cook|sing|prove] {word}
+Q! what does [a worm|a cat|a dog|the sun|my boss|{who}] [do|eat|want|think]
+Q! what [is|was] the [flag|size|language|area] of [France|Spain|the moon|Rome]
+Q! is it dark [in space|outside|at night|in {word}]
+Q! why [is space|is the night|is the sun|are stars|are dogs] [dark|black|hot|bright|loyal]
+Q! which do you [prefer|like more], [tea|coffee|cats|dogs] or [milk|water|birds|{word}]
+Q! what about [love|money|politics|football|{word}]
+I! [let's|let us] [play|sing|dance|cook|watch a movie][| together]
+F! [let's|let us] [play|sing|dance|cook|watch a movie|play a game|play cards|go swimming][| together]
+I! [reserve|order|find|buy] [a table|a flight|a hotel|a pizza|a ticket|{word}][| for me]
+I! [switch on|switch off|turn off|turn up] the [light|radio|music|heating|TV]
+I! [prove|disprove|show|derive] [the theorem of {who}|that {word} exists|that I am right|a theorem]
+I! [please |]sing [me |][the anthem|a lullaby|about {word}|happy birthday]
+I! put [hello|this text|the sentence|good night] into [French|German|Spanish|Chinese|Italian]
+F! I [hate|love|miss|want|need|enjoy|fear|adore] [my job|the rain|Mondays|pizza|my cat|coffee|my family|the sea|{who}]
+F! I [really |always |never ][hate|love|miss|want|need|enjoy] {word}
+F! [we|they|you|people] [hate|love|miss|want|need|like] {word}
+F! I [lost|broke|sold|bought|found|forgot] [my phone|my bike|{word}]
+F! [foo|bar|baz|foobar|spam|eggs|aaa|zzz|hmm hmm|mhm|uh|bla bla|la la|tra la la]
+F! [potato|apple|orange juice|cheese|spoon|window|elephant|bread]
+F! {word} [{word}|and {word}|or {word}|is nice|is bad]
+Q! is [money|love|coffee|sugar|sport|{word}] [good|bad|healthy|dangerous|expensive] [for people|for me|today|]
+F! the [weather|news|time|score], please
+N! the [weather|score|latest news] [like|today|in Paris]
 """,
 }
