@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from seesay.checkpoint import Checkpoint, guess_stored_name, is_buffer
+from seesay.checkpoint import guess_stored_name, is_buffer
 from seesay.checkpoint.parts import Part, Weight
+from seesay.checkpoint.source import TensorSource
 from seesay.errors import CheckpointError
 
 
@@ -30,32 +31,37 @@ class WeightGroup:
 
 def load_weights(
     groups: Iterable[WeightGroup],
-    checkpoint: Checkpoint,
+    checkpoint: TensorSource,
     *,
     name_of: Callable[[str], str | None],
     device: torch.device,
     dtype: torch.dtype,
     ignored: frozenset[str] = frozenset(),
+    is_partial: bool = False,
+    checks_finite: bool = False,
 ) -> None:
     """Fill all weights of `groups` from the checkpoint, on `device`, in their own type or else in `dtype`. Only the
     slices that parts name are read, each straight to `device`; memory is taken after all names and shapes were checked.
 
     `name_of` maps a checkpoint tensor's name to the model's, or to None for tensors of other parts. Tensors whose model
-    name is in `ignored` may be in the checkpoint and are not read.
+    name is in `ignored` may be in the checkpoint and are not read. `is_partial`: groups of which the checkpoint has no
+    tensor are left out.
 
-    Raises `CheckpointError` naming a tensor that is missing, unexpected, there twice, or of a type or shape that does
-    not fit.
+    Raises `CheckpointError` naming a tensor that is missing, unexpected, there twice, of a type or shape that does not
+    fit, or, with `checks_finite`, that has NaN or infinity (formats of one byte check their own).
     """
     groups = list(groups)
     stored_as = find_names(checkpoint, name_of)
+    if is_partial:
+        groups = [group for group in groups if any(part.tensor in stored_as for w in group.weights for part in w.parts)]
     parts = [part for group in groups for weight in group.weights for part in weight.parts]
     _check_names(checkpoint, [part.tensor for part in parts], stored_as, ignored)
     for part in parts:
-        _check_stored(checkpoint, part, stored_as[part.tensor])
-    _Loading(groups, stored_as, device, dtype).run(checkpoint)
+        check_stored(checkpoint, part, stored_as[part.tensor])
+    _Loading(groups, stored_as, device, dtype, checks_finite=checks_finite).run(checkpoint)
 
 
-def find_names(checkpoint: Checkpoint, name_of: Callable[[str], str | None]) -> dict[str, str]:
+def find_names(checkpoint: TensorSource, name_of: Callable[[str], str | None]) -> dict[str, str]:
     """Return the checkpoint's names by the model's. Buffers belong to no model. Raises `CheckpointError` for two
     tensors of the same name."""
     names: dict[str, str] = {}
@@ -70,7 +76,7 @@ def find_names(checkpoint: Checkpoint, name_of: Callable[[str], str | None]) -> 
 
 
 def _check_names(
-    checkpoint: Checkpoint, wanted: Iterable[str], stored_as: Mapping[str, str], ignored: frozenset[str]
+    checkpoint: TensorSource, wanted: Iterable[str], stored_as: Mapping[str, str], ignored: frozenset[str]
 ) -> None:
     wanted = dict.fromkeys(wanted)
     if missing := [name for name in wanted if name not in stored_as]:
@@ -81,7 +87,8 @@ def _check_names(
         raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}")
 
 
-def _check_stored(checkpoint: Checkpoint, part: Part, name: str) -> None:
+def check_stored(checkpoint: TensorSource, part: Part, name: str) -> None:
+    """Raise `CheckpointError` if the stored tensor `name` has not the type and shape of `part`."""
     stored = checkpoint.find(name)
     if stored.dtype not in part.dtypes:
         raise CheckpointError(
@@ -106,9 +113,17 @@ class _Loading:
     """Reads each stored tensor once, copies its parts to their places, and finishes groups as they become complete."""
 
     def __init__(
-        self, groups: list[WeightGroup], stored_as: Mapping[str, str], device: torch.device, dtype: torch.dtype
+        self,
+        groups: list[WeightGroup],
+        stored_as: Mapping[str, str],
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        checks_finite: bool,
     ) -> None:
         self._device, self._dtype = device, dtype
+        self._stored_as = stored_as
+        self._checks_finite = checks_finite
         self._missing = [sum(len(weight.parts) for weight in group.weights) for group in groups]
         self._groups = groups
         self._wanted: dict[str, list[tuple[int, Weight, int]]] = {}
@@ -117,7 +132,7 @@ class _Loading:
                 for number, part in enumerate(weight.parts):
                     self._wanted.setdefault(stored_as[part.tensor], []).append((index, weight, number))
 
-    def run(self, checkpoint: Checkpoint) -> None:
+    def run(self, checkpoint: TensorSource) -> None:
         for name, tensor in checkpoint.slices(self._wanted, self._device):
             for index, weight, number in self._wanted[name]:
                 if not hasattr(weight, "data"):
@@ -129,8 +144,19 @@ class _Loading:
                 if self._missing[index] == 0:
                     self._finish(self._groups[index], checkpoint)
 
-    def _finish(self, group: WeightGroup, checkpoint: Checkpoint) -> None:
+    def _finish(self, group: WeightGroup, checkpoint: TensorSource) -> None:
+        if self._checks_finite:
+            for weight in group.weights:
+                self._check_finite(weight, checkpoint)
         try:
             group.finish()
         except CheckpointError as error:
             raise CheckpointError(f"{checkpoint.path}: {error}") from None
+
+    def _check_finite(self, weight: Weight, checkpoint: TensorSource) -> None:
+        if not weight.data.is_floating_point() or weight.data.element_size() == 1:
+            return
+        for part, place in weight.places():
+            if not place.isfinite().all():
+                name = self._stored_as[part.tensor]
+                raise CheckpointError(f"{checkpoint.path}: tensor {name!r} has numbers that are not finite")

@@ -20,9 +20,9 @@ INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
-_MAX_HEADER_BYTES = 25 << 20
+MAX_HEADER_BYTES = 25 << 20
 _SAMPLE_BYTES = 4096
-_DTYPE_BYTES = {
+DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
     "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
 }  # fmt: skip
@@ -118,7 +118,7 @@ def read_header(file: Path, digest: Any) -> dict[str, StoredTensor]:
     with file.open("rb") as stream:
         prefix = stream.read(8)
         length = int.from_bytes(prefix, "little")
-        if len(prefix) < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
+        if len(prefix) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
             raise CheckpointError(f"{file}: truncated or not a safetensors file ({size} bytes)")
         raw = stream.read(length)
         data_bytes = size - 8 - length
@@ -134,10 +134,11 @@ def read_header(file: Path, digest: Any) -> dict[str, StoredTensor]:
         raise CheckpointError(f"{file}: its safetensors header is damaged")
     header.pop("__metadata__", None)
     update_framed(digest, file.name.encode(), size.to_bytes(8, "little"), raw, *samples)
-    return {name: _stored_tensor(file, name, entry, data_bytes) for name, entry in header.items()}
+    return {name: make_stored(file, name, entry, data_bytes) for name, entry in header.items()}
 
 
-def _stored_tensor(file: Path, name: str, entry: Any, data_bytes: int) -> StoredTensor:
+def make_stored(file: Path, name: str, entry: Any, data_bytes: int) -> StoredTensor:
+    """Return the tensor that an entry of a header describes, for data of so many bytes. Raises `CheckpointError`."""
     try:
         dtype, shape, (start, stop) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
         is_sound = all(isinstance(n, int) and n >= 0 for n in (*shape, start, stop))
@@ -145,13 +146,13 @@ def _stored_tensor(file: Path, name: str, entry: Any, data_bytes: int) -> Stored
         is_sound = False
     if not is_sound:
         raise CheckpointError(f"{file}: header entry of tensor {name!r} is damaged")
-    if dtype not in _DTYPE_BYTES:
+    if dtype not in DTYPE_BYTES:
         raise CheckpointError(f"{file}: tensor {name!r} has unknown dtype {dtype!r}")
     if stop > data_bytes:
         raise CheckpointError(
             f"{file}: truncated: tensor {name!r} ends at byte {stop} of the data, which has {data_bytes}"
         )
-    if stop - start != math.prod(shape) * _DTYPE_BYTES[dtype]:
+    if stop - start != math.prod(shape) * DTYPE_BYTES[dtype]:
         raise CheckpointError(
             f"{file}: tensor {name!r} takes {stop - start} bytes, which does not fit its shape {list(shape)}"
         )

@@ -152,13 +152,14 @@ def _make_scaled_product(numbers: torch.Tensor, scale: torch.Tensor, bias: torch
         if x.numel():
             target.add_(multiply(x, None))
 
+    tensors = (numbers, scale) if bias is None else (numbers, scale, bias)
     max_rows = max_fused_rows(numbers.device, torch.bfloat16)
     if not max_rows:
-        return Product(run=run, add=add)
+        return Product(tensors=tensors, run=run, add=add)
     from seesay.kernels.few_row_matmul import multiply as multiply_few
 
     fused = partial(multiply_few, weight=numbers, bias=bias, scale=scale)
-    return Product(run=run, add=add, fused=fused, max_fused_rows=max_rows)
+    return Product(tensors=tensors, run=run, add=add, fused=fused, max_fused_rows=max_rows)
 
 
 def _pick_quantizer(device: torch.device) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:

@@ -1,15 +1,17 @@
-"""Loads linear layers and the weights beside them from a checkpoint: decoder and towers go this one way."""
+"""The linear layers and the weights beside them of a decoder or a tower: loaded, replaced and dropped this one way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
-from seesay.checkpoint.parts import Weight
+from seesay.checkpoint.parts import Part, Weight
 from seesay.checkpoint.quantization import Quantization
+from seesay.checkpoint.source import TensorSource
 from seesay.device.fp8 import Fp8, Fp8InFlight
 from seesay.device.linear import UNQUANTIZED, Linear
 from seesay.device.linear_method import LinearMethod
@@ -17,29 +19,125 @@ from seesay.device.packed_integers import Awq, Gptq
 from seesay.errors import CheckpointError
 
 
-def load_layers(
-    linears: Mapping[str, Linear],
-    plain: Iterable[Weight],
-    checkpoint: Checkpoint,
-    *,
-    name_of: Callable[[str], str | None],
-    device: torch.device,
-    dtype: torch.dtype,
-    ignored: frozenset[str] = frozenset(),
-    may_quantize: bool = False,
-) -> None:
-    """Load `linears`, which are at the given paths in the model, and the weights `plain`, which belong to none of them.
-    A layer is finished as soon as its tensors are loaded. Parameters and errors: see `load_weights`.
+class LoadedLayers:
+    """`linears` at the given paths in a model, and the weights `plain`, which belong to none of them.
 
-    Each layer gets its method by the names that its modules have in the checkpoint. `may_quantize`: plain weights may
-    be quantized while they are loaded, if that is asked for.
+    on_change: called when weights were loaded, replaced or dropped, to renew what was made of them. A plain weight has
+    no `data` then if it was dropped. Other parameters: see `load_weights`.
     """
-    choose = _MethodChoice(checkpoint, name_of, dtype, may_quantize=may_quantize)
-    for path, linear in linears.items():
-        linear.method = choose(linear.modules_in(path))
-    groups = [WeightGroup(weights=(weight,)) for weight in plain]
-    groups += [linear.make_group(path) for path, linear in linears.items()]
-    load_weights(groups, checkpoint, name_of=name_of, device=device, dtype=dtype, ignored=ignored)
+
+    def __init__(
+        self,
+        linears: Mapping[str, Linear],
+        plain: Sequence[Weight],
+        *,
+        name_of: Callable[[str], str | None],
+        device: torch.device,
+        dtype: torch.dtype,
+        ignored: frozenset[str] = frozenset(),
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name_of = name_of
+        self.device, self.dtype = device, dtype
+        self._linears, self._plain = linears, plain
+        self._ignored = ignored
+        self._on_change = on_change
+
+    def load(self, checkpoint: Checkpoint, *, may_quantize: bool = False) -> None:
+        """Load all weights. A layer is finished as soon as its tensors are loaded. Raises `CheckpointError` as
+        `load_weights`.
+
+        Each layer gets its method by the names that its modules have in the checkpoint. `may_quantize`: plain weights
+        may be quantized while they are loaded, if that is asked for.
+        """
+        choose = _MethodChoice(checkpoint, self.name_of, self.dtype, may_quantize=may_quantize)
+        for path, linear in self._linears.items():
+            linear.method = choose(linear.modules_in(path))
+        groups = [WeightGroup(weights=(weight,)) for weight in self._plain]
+        groups += [linear.make_group(path) for path, linear in self._linears.items()]
+        self._load(groups, checkpoint)
+        self._on_change()
+
+    def check(self, source: TensorSource, *, is_partial: bool) -> None:
+        """Raise what `replace` would raise: `CheckpointError` that names a tensor that does not fit, or an error of the
+        device that has no memory for a layer. Nothing is replaced."""
+        groups = [_make_trial(weight) for weight in self._plain]
+        groups += [linear.make_group(path, is_trial=True) for path, linear in self._linears.items()]
+        self._load(groups, source, is_partial=is_partial, checks_finite=True)
+
+    def replace(self, source: TensorSource, *, is_partial: bool) -> None:
+        """Load new weights in place of those that are there or were dropped; with `is_partial`, those that `source`
+        has: of a linear layer all of its tensors. Layers keep their methods. Tensors keep their addresses where the new
+        ones have the same layout."""
+        groups = [_make_replacing(weight) for weight in self._plain]
+        groups += [linear.make_group(path) for path, linear in self._linears.items()]
+        self._load(groups, source, is_partial=is_partial)
+        self._on_change()
+
+    def drop(self) -> None:
+        """Free all weights."""
+        for weight in self._plain:
+            if hasattr(weight, "data"):
+                del weight.data
+        for linear in self._linears.values():
+            linear.drop()
+        self._on_change()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return all tensors that are there."""
+        plain = [weight.data for weight in self._plain if hasattr(weight, "data")]
+        return plain + [tensor for linear in self._linears.values() for tensor in linear.tensors]
+
+    def parts(self) -> dict[str, Part]:
+        """Return what is taken of each tensor, by the model's name; of one that several layers share, one part."""
+        weights = [*self._plain]
+        for path, linear in self._linears.items():
+            weights += linear.make_group(path).weights
+        return {part.tensor: part for weight in weights for part in weight.parts}
+
+    def _load(
+        self,
+        groups: Iterable[WeightGroup],
+        source: TensorSource,
+        *,
+        is_partial: bool = False,
+        checks_finite: bool = False,
+    ) -> None:
+        load_weights(
+            groups,
+            source,
+            name_of=self.name_of,
+            device=self.device,
+            dtype=self.dtype,
+            ignored=self._ignored,
+            is_partial=is_partial,
+            checks_finite=checks_finite,
+        )
+
+
+def _copy_of(weight: Weight) -> Weight:
+    """Return the same weight without data."""
+    return Weight(parts=weight.parts, dtype=weight.dtype)
+
+
+def _make_trial(weight: Weight) -> WeightGroup:
+    """Return a group that loads a weight, and drops it."""
+    new = _copy_of(weight)
+    return WeightGroup(weights=(new,), finish=partial(delattr, new, "data"))
+
+
+def _make_replacing(weight: Weight) -> WeightGroup:
+    """Return a group that loads a weight beside the data that it has, and copies it there."""
+    new = _copy_of(weight)
+
+    def finish() -> None:
+        if hasattr(weight, "data"):
+            weight.data.copy_(new.data)
+        else:
+            weight.data = new.data
+        del new.data
+
+    return WeightGroup(weights=(new,), finish=finish)
 
 
 class _MethodChoice:

@@ -59,7 +59,8 @@ class Linear(nn.Module):
     zeros to multiples in memory, when `finish` is called.
 
     A layer is made with parameters `weight` and `bias`, usually on the meta device, and computes with them as they are.
-    When it is finished, `method` makes a product of the loaded tensors; the `weight` parameter then is empty.
+    When it is finished, `method` makes a product of the loaded tensors; the `weight` parameter then is empty. Finished
+    once more, it copies the new tensors to the addresses of the old ones where it can, so that CUDA graphs stay valid.
 
     fused: computes the layer for up to `max_fused_rows` rows with what comes before and behind (see `Product`); None
     where there is no such kernel.
@@ -131,28 +132,42 @@ class Linear(nn.Module):
             return weights, bias
         return {name: weight.shard(*shard) for name, weight in weights.items()}, bias and bias.shard(*shard)
 
-    def make_group(self, path: str) -> WeightGroup:
+    def make_group(self, path: str, *, is_trial: bool = False) -> WeightGroup:
         """Return the weights of the layer, which is at `path` in the model. It is finished with them when they are
-        loaded."""
+        loaded; in a trial, it makes a product of them, which raises what finishing would raise, and drops it."""
         weights, bias = self.list_weights(path)
 
         def finish() -> None:
-            if bias is not None:
-                self.bias = nn.Parameter(bias.data, requires_grad=False)
-            self._finish(weights)
+            product, padded = self._prepare(weights, None if bias is None else bias.data)
+            if not is_trial:
+                self._take(product, padded)
 
         return WeightGroup(weights=(*weights.values(), *(() if bias is None else (bias,))), finish=finish)
 
     def use(self, weight: Tensor) -> None:
         """Get ready to compute with this weight, which belongs to another layer, too."""
         self.weight = nn.Parameter(weight, requires_grad=False)
+        self._product = None  # never copied into: the tensor is the other layer's
         self.finish()
 
     def finish(self) -> None:
         """Get ready to compute with the parameters as they are."""
         weights, _ = self.list_weights("")
         weights["weight"].data = self.weight.data
-        self._finish(weights)
+        self._take(*self._prepare(weights, None if self.bias is None else self.bias.data))
+
+    def drop(self) -> None:
+        """Drop all tensors. The layer computes nothing until it is finished again."""
+        self._product = None
+        self.weight = nn.Parameter(self.weight.data.new_empty(0), requires_grad=False)
+        if self.bias is not None:
+            self.bias = nn.Parameter(self.bias.data.new_empty(0), requires_grad=False)
+        self._compose()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors of a finished layer; none before it is finished, or once they are dropped."""
+        return () if self._product is None else self._product.tensors
 
     def extend(
         self,
@@ -184,15 +199,22 @@ class Linear(nn.Module):
             for source in self._sources
         )
 
-    def _finish(self, weights: Mapping[str, Weight]) -> None:
-        bias = None
-        if self.bias is not None:
-            bias = pad_outputs(self.bias.data, self.sizes)
-            self.bias = nn.Parameter(bias, requires_grad=False)
+    def _prepare(self, weights: Mapping[str, Weight], bias: Tensor | None) -> tuple[Product, Tensor | None]:
+        """Return the product with loaded weights, which are given up, and its bias."""
+        padded = None if bias is None else pad_outputs(bias, self.sizes)
         self.weight = nn.Parameter(next(iter(weights.values())).data.new_empty(0), requires_grad=False)
-        self._product = self.method.prepare(weights, bias, self.sizes)
+        product = self.method.prepare(weights, padded, self.sizes)
         for weight in weights.values():
             del weight.data  # the product has what it needs
+        return product, padded
+
+    def _take(self, product: Product, bias: Tensor | None) -> None:
+        """Compute with a product from now on."""
+        if self._product is not None and self._product.try_copy(product):
+            return
+        self._product = product
+        if bias is not None:
+            self.bias = nn.Parameter(bias, requires_grad=False)
         self._compose()
 
     def _add(self, target: Tensor, x: Tensor) -> None:

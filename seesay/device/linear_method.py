@@ -19,15 +19,28 @@ FusedKernel = Callable[..., torch.Tensor]
 class Product:
     """x Wᵀ + b with the weight of one layer, which lies in the layout that computes fastest.
 
+    tensors: all that it computes with, bias included, and owns: what is copied into, moved to the host and back, or
+        dropped. It keeps no other reference to their memory.
     run: x [..., in] → [..., out]. add: (target [N, out], x [N, in]), add x Wᵀ to target in place, without the bias.
     fused: as `seesay.kernels.few_row_matmul.multiply` with this weight and bias, for at most `max_fused_rows` rows;
         None if there is no such kernel.
     """
 
+    tensors: tuple[torch.Tensor, ...]
     run: LinearKernel
     add: Callable[[torch.Tensor, torch.Tensor], None]
     fused: FusedKernel | None = None
     max_fused_rows: int = 0
+
+    def try_copy(self, other: Product) -> bool:
+        """Copy another product's tensors to the addresses of this one's, if they have the same types and layouts."""
+        if list(map(_layout_of, self.tensors)) != list(map(_layout_of, other.tensors)):
+            return False
+        if any(tensor.layout is not torch.strided for tensor in self.tensors):  # packed by a library
+            return False
+        for tensor, new in zip(self.tensors, other.tensors, strict=True):
+            tensor.copy_(new)
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +67,11 @@ class LinearMethod(Protocol):
         """Return the product with loaded tensors, of the names of `layouts`. `bias` is padded already. Raises
         `CheckpointError` that names a tensor whose values make no sense."""
         ...
+
+
+def _layout_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return tensor.shape, strides, tensor.dtype, tensor.device
 
 
 def pad_matrix(weight: torch.Tensor, sizes: Sizes) -> torch.Tensor:

@@ -35,12 +35,14 @@ def make_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     def add(target: torch.Tensor, x: torch.Tensor) -> None:
         target.addmm_(x, weight.t())
 
+    tensors = (weight,) if bias is None else (weight, bias)
     max_rows = max_fused_rows(weight.device, weight.dtype)
     if not max_rows:
-        return Product(run=run, add=add)
+        return Product(tensors=tensors, run=run, add=add)
     from seesay.kernels.few_row_matmul import multiply
 
-    return Product(run=run, add=add, fused=partial(multiply, weight=weight, bias=bias), max_fused_rows=max_rows)
+    fused = partial(multiply, weight=weight, bias=bias)
+    return Product(tensors=tensors, run=run, add=add, fused=fused, max_fused_rows=max_rows)
 
 
 def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
@@ -71,4 +73,4 @@ def _try_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product | No
     def add(target: torch.Tensor, x: torch.Tensor) -> None:
         target.add_(apply(x, packed, None, "none", [], ""))
 
-    return Product(run=run, add=add)
+    return Product(tensors=(packed,) if bias is None else (packed, bias), run=run, add=add)

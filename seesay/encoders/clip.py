@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, SplitAttention, add_norm, get_activation
 from seesay.encoders.tiles import TileEncoder
@@ -138,7 +139,7 @@ class ProjectedClip(nn.Module):
 class ClipEncoder(TileEncoder):
     """Tower and projector as an encoder. Features: those of `TileEncoder`, with one tile of `image_size`²."""
 
-    def __init__(self, model: ProjectedClip, normalizer: PixelNormalizer) -> None:
+    def __init__(self, model: ProjectedClip, normalizer: PixelNormalizer, weights: LoadedLayers | None = None) -> None:
         config = model.config
         super().__init__(
             model,
@@ -146,4 +147,5 @@ class ClipEncoder(TileEncoder):
             tile_size=(config.image_size, config.image_size),
             patch_size=(config.patch_size, config.patch_size),
             hidden_size=config.out_hidden_size,
+            weights=weights,
         )

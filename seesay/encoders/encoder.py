@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from seesay.device.layer_loading import LoadedLayers
+
 
 class Encoder(Protocol):
     """Turns preprocessed media into embeddings, on `device`."""
@@ -23,4 +25,14 @@ class Encoder(Protocol):
 
     def disable_graphs(self) -> None:
         """Never record CUDA graphs."""
+        ...
+
+
+class LoadedEncoder(Encoder, Protocol):
+    """An encoder whose weights came from a checkpoint, and may be replaced or dropped between its calls."""
+
+    weights: LoadedLayers
+
+    def forget_graphs(self) -> None:
+        """Drop the CUDA graphs that were recorded. Called when weights have changed their addresses or are gone."""
         ...

@@ -73,6 +73,11 @@ class GraphedTower(Generic[K]):
         graph.replay()
         return graph.output.clone()
 
+    def forget(self) -> None:
+        """Drop all graphs and the memory that they share. None is being computed."""
+        self._graphs.clear()
+        self._recorder = None
+
     def _count(self, shape: K) -> int:
         """Return how many calls with this shape came before this one."""
         if shape not in self._counts and len(self._counts) == MAX_COUNTED_SHAPES:

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, RMSNorm, SplitAttention, add_norm, get_activation
 from seesay.encoders.tiles import TileEncoder
@@ -158,7 +159,9 @@ class ProjectedIntern(nn.Module):
 class InternEncoder(TileEncoder):
     """Tower and projector as an encoder. Features: those of `TileEncoder`."""
 
-    def __init__(self, model: ProjectedIntern, normalizer: PixelNormalizer) -> None:
+    def __init__(
+        self, model: ProjectedIntern, normalizer: PixelNormalizer, weights: LoadedLayers | None = None
+    ) -> None:
         config = model.config
         super().__init__(
             model,
@@ -166,4 +169,5 @@ class InternEncoder(TileEncoder):
             tile_size=config.image_size,
             patch_size=config.patch_size,
             hidden_size=config.out_hidden_size,
+            weights=weights,
         )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seesay.device.backends import has_kernels
+from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.streams import current_stream
 from seesay.device.transfers import upload
@@ -311,10 +312,17 @@ class QwenVisionTower(nn.Module):
 
 
 class QwenEncoder:
-    """The tower as an encoder. Features: those of `PatchLoader`, and `grid` (t, h, w)."""
+    """The tower as an encoder. Features: those of `PatchLoader`, and `grid` (t, h, w). `weights` are those of the
+    tower, where a checkpoint has them."""
 
-    def __init__(self, tower: QwenVisionTower, normalizer: PixelNormalizer) -> None:
+    weights: LoadedLayers
+
+    def __init__(
+        self, tower: QwenVisionTower, normalizer: PixelNormalizer, weights: LoadedLayers | None = None
+    ) -> None:
         self.tower = tower
+        if weights is not None:
+            self.weights = weights
         self._graphed = GraphedTower(tower.plan)
         self.hidden_size = tower.config.out_hidden_size
         self.dtype = tower.merger.ln_q.weight.dtype
@@ -329,6 +337,9 @@ class QwenEncoder:
 
     def disable_graphs(self) -> None:
         self._graphed.records_graphs = False
+
+    def forget_graphs(self) -> None:
+        self._graphed.forget()
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:

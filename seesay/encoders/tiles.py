@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seesay.device.layer_loading import LoadedLayers
 from seesay.device.transfers import upload
 from seesay.encoders.graphs import GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
@@ -19,8 +20,10 @@ class TileEncoder:
     in the dtype and on the device of its parameters.
 
     Features: `pixels` uint8 [tiles, height, width, 3], or the frames of `PatchLoader` and `num_tiles`. `tile_size` is
-    (height, width), `patch_size` (ph, pw).
+    (height, width), `patch_size` (ph, pw). `weights` are those of the model, where a checkpoint has them.
     """
+
+    weights: LoadedLayers
 
     def __init__(
         self,
@@ -30,8 +33,11 @@ class TileEncoder:
         tile_size: tuple[int, int],
         patch_size: tuple[int, int],
         hidden_size: int,
+        weights: LoadedLayers | None = None,
     ) -> None:
         self.model = model
+        if weights is not None:
+            self.weights = weights
         self.hidden_size = hidden_size
         parameter = next(model.parameters())
         self.dtype, self.device = parameter.dtype, parameter.device
@@ -64,6 +70,9 @@ class TileEncoder:
 
     def disable_graphs(self) -> None:
         self._graphed.records_graphs = False
+
+    def forget_graphs(self) -> None:
+        self._graphed.forget()
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:

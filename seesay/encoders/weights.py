@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.parts import plain_weight
-from seesay.device.layer_loading import load_layers
+from seesay.checkpoint.parts import Weight, plain_weight
+from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.encoders.layers import Fusible
 
@@ -21,8 +21,9 @@ def load_tower(
     *,
     device: torch.device,
     dtype: torch.dtype,
-) -> None:
-    """Load the linear layers and other parameters of `module`, built on the meta device, to `device`.
+) -> LoadedLayers:
+    """Load the linear layers and other parameters of `module`, built on the meta device, to `device`. Returns what
+    replaces them.
 
     `name_of` maps a checkpoint tensor's name to that in the module, or to None for tensors of other parts. Raises
     `CheckpointError`: see `load_weights`.
@@ -30,12 +31,24 @@ def load_tower(
     linears = _find_linears(module)
     owned = {f"{path}.{name}" for path, linear in linears.items() for name, _ in linear.named_parameters()}
     others = {name: plain_weight(name, *p.shape) for name, p in module.named_parameters() if name not in owned}
-    load_layers(linears, others.values(), checkpoint, name_of=name_of, device=device, dtype=dtype)
-    for name, weight in others.items():
-        path, _, attribute = name.rpartition(".")
-        setattr(module.get_submodule(path), attribute, nn.Parameter(weight.data, requires_grad=False))
+
+    def renew() -> None:
+        for name, weight in others.items():
+            _set_parameter(module, name, weight, device, dtype)
+        if layers.tensors():
+            _fuse(module, device)
+
+    layers = LoadedLayers(linears, list(others.values()), name_of=name_of, device=device, dtype=dtype, on_change=renew)
+    layers.load(checkpoint)
     module.eval()
-    _fuse(module, device)
+    return layers
+
+
+def _set_parameter(module: nn.Module, name: str, weight: Weight, device: torch.device, dtype: torch.dtype) -> None:
+    """Let the parameter `name` be the data of `weight`; empty if that was dropped."""
+    data = weight.data if hasattr(weight, "data") else torch.empty(0, device=device, dtype=dtype)
+    path, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(path), attribute, nn.Parameter(data, requires_grad=False))
 
 
 def finish_layers(module: nn.Module) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from seesay.checkpoint import Checkpoint
     from seesay.config import EngineConfig, VisionConfig
-    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.encoder import LoadedEncoder
     from seesay.engine.opened_model import OpenedModel
     from seesay.llm.runner import ModelRunner
     from seesay.llm.step_policy import StepPolicy
@@ -111,7 +111,7 @@ def _timed(stage: str) -> Iterator[None]:
     logger.info("%s: %.1f s", stage, time.perf_counter() - started_s)
 
 
-def build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> Encoder | None:
+def build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> LoadedEncoder | None:
     """Return the vision tower with its weights; None for a model without one, or where it is turned off."""
     family = model.family
     if not family.modalities or config.disable_vision_encoder:
@@ -145,7 +145,7 @@ def load_runner(model: OpenedModel, resolved: ResolvedConfig, *, max_step_tokens
 
 
 def _build_runner(
-    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, encoder: Encoder | None
+    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, encoder: LoadedEncoder | None
 ) -> tuple[ModelRunner, Scheduler]:
     """Load the decoder, and size the KV cache after the largest prefill and the largest encode were tried."""
     with _timed("loading the decoder"):

@@ -73,7 +73,9 @@ class ModelRunner:
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
         self._num_blocks = 0
+        self._num_host_slots = 0
         self._graphs: DecodeGraphs | None = None
+        self._has_graphs = False  # or would have, were the cache there
         self._padding: StepPadding | None = None
         self.stream = make_stream(decoder.device, is_urgent=True)
         self._device_rows: DeviceRows | None = None
@@ -153,25 +155,49 @@ class ModelRunner:
                 f"num_gpu_blocks={num_blocks}: blocks of {block_bytes} bytes take "
                 f"{num_blocks * block_bytes / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free"
             )
-        self._cache = self._make_cache(num_blocks + 1)  # the last one is scratch, for what steps are filled up with
-        self._num_blocks = num_blocks
+        self._num_blocks, self._num_host_slots = num_blocks, num_host_slots
         self.limits = replace(
             self.limits, session_len=min(self.limits.session_len, num_blocks * self.limits.block_size)
         )
+        self.restore_cache()
+        return num_blocks
+
+    def drop_cache(self) -> None:
+        """Free the KV cache on the device and on the host, and the graphs that use it. No sequence is alive. Nothing is
+        launched before `restore_cache`."""
+        synchronize(self.device)
+        self._unsampled = None
+        self._graphs = None
+        self._host_cache = None
+        self._cache = None
+        self._device_rows = None
+        self.rows = RowTable()
+        self.decoder.forget_blocks()
+
+    def restore_cache(self) -> None:
+        """Allocate the KV cache, with the size that was settled, and an empty row table on the device. Raises
+        `torch.OutOfMemoryError`; then there still is none."""
+        cache = self._make_cache(self._num_blocks + 1)  # the last one is scratch, for what steps are filled up with
         with on_stream(self.stream):
-            self._device_rows = DeviceRows(
+            rows = DeviceRows(
                 num_slots=self.limits.max_batch_size,
                 max_blocks=self.limits.max_sequence_blocks,
-                scratch_block=num_blocks,
-                device=device,
+                scratch_block=self._num_blocks,
+                device=self.device,
             )
-        if num_host_slots:
-            self._host_cache = HostCache(self._cache.blocks, num_host_slots)
-        return num_blocks
+        if self._num_host_slots:
+            self._host_cache = HostCache(cache.blocks, self._num_host_slots)
+        self._cache, self._device_rows = cache, rows
+
+    def restore_graphs(self) -> None:
+        """Record graphs anew for a restored cache, if there were any."""
+        if self._has_graphs:
+            self.record_graphs()
 
     def record_graphs(self) -> None:
         """Have decode steps computed by CUDA graphs. Only on a GPU."""
         assert self._cache is not None and self.stream is not None
+        self._has_graphs = True
         with torch.inference_mode(), on_stream(self.stream):
             self._graphs = DecodeGraphs(
                 self.decoder, self._cache.layers, self.device_rows, stream=self.stream, block_size=self.block_size

@@ -27,7 +27,7 @@ from seesay.vl.pixels import PixelSettings, read_processor
 if TYPE_CHECKING:
     import torch
 
-    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.encoder import LoadedEncoder
     from seesay.encoders.qwen_vit import QwenVisionConfig
 
 
@@ -235,7 +235,7 @@ class DynamicResolutionFamily(Family):
     def tower_config(self) -> QwenVisionConfig:
         """Return the sizes of the tower, from config.json's vision_config."""
 
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
         from seesay.encoders.layers import PixelNormalizer
@@ -244,8 +244,8 @@ class DynamicResolutionFamily(Family):
 
         with torch.device("meta"):
             tower = QwenVisionTower(self.tower_config())
-        load_tower(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-        return QwenEncoder(tower, PixelNormalizer(**self.settings[Modality.IMAGE].pixels.statistics))
+        weights = load_tower(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
+        return QwenEncoder(tower, PixelNormalizer(**self.settings[Modality.IMAGE].pixels.statistics), weights)
 
     def largest_size(self) -> tuple[int, int] | None:
         settings = self.settings[Modality.IMAGE]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig
 
-    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.encoder import LoadedEncoder
     from seesay.processors.media.images import Resample
     from seesay.processors.text.tokenizer import Tokenizer
 
@@ -249,7 +249,7 @@ class Family(ABC):
             tie_word_embeddings=is_tied and "lm_head.weight" not in names,
         )
 
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:  # noqa: ARG002
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:  # noqa: ARG002
         """Return the tower with its weights on `device`. Raises `CheckpointError` naming a tensor that does not fit."""
         raise CheckpointError(f"{self.checkpoint.architecture} has no vision tower")
 

@@ -54,7 +54,7 @@ def test_padding_is_behind_each_source_and_the_inputs() -> None:
 def test_the_plain_weight_is_given_up_when_a_packed_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(module, "make_product", lambda weight, bias: made.append(weakref.ref(weight)) or Product(  # type: ignore[func-returns-value]
-        run=lambda x: x, add=lambda target, x: None
+        tensors=(), run=lambda x: x, add=lambda target, x: None
     ))  # fmt: skip
     layer = make(6, 4)
     layer.finish()
@@ -93,7 +93,7 @@ def test_what_is_put_around_it_is_called_in_order() -> None:
 
 
 def test_an_extended_layer_has_no_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    product = Product(run=lambda x: x, add=lambda target, x: None, fused=lambda x, **_: x, max_fused_rows=8)
+    product = Product(tensors=(), run=lambda x: x, add=lambda target, x: None, fused=lambda x, **_: x, max_fused_rows=8)
     monkeypatch.setattr(module, "make_product", lambda weight, bias: product)
     layer = make(4, 4)
     assert layer.fused is None and layer.max_fused_rows == 0

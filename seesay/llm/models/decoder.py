@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.parts import Source, Weight, plain_weight
-from seesay.device.layer_loading import load_layers
+from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.llm.models.rotary import Rotary
 from seesay.llm.models.spec import DecoderConfig
@@ -175,7 +175,9 @@ def _cut(module: str, *sizes: int) -> list[Source]:
 
 
 class Decoder:
-    """A loaded text backbone."""
+    """A text backbone. `weights` loads, replaces and drops all of its weights."""
+
+    weights: LoadedLayers
 
     def __init__(self, config: DecoderConfig, *, device: torch.device, dtype: torch.dtype) -> None:
         self.config = config
@@ -209,21 +211,27 @@ class Decoder:
         """
         decoder = cls(config, device=device, dtype=dtype)
         is_tied = config.tied_embeddings
-        load_layers(
+        decoder.weights = LoadedLayers(
             {path: linear for path, linear in decoder.linears.items() if not (is_tied and path == _HEAD)},
             decoder.plain_weights,
-            checkpoint,
             name_of=decoder_name,
             device=device,
             dtype=dtype,
             ignored=frozenset([f"{_HEAD}.weight"]) if is_tied else frozenset(),
-            may_quantize=True,
+            on_change=decoder._renew,
         )
-        if is_tied:
-            decoder._head.use(decoder._embed.data)
-        in_layers = [linear for layer in decoder._layers for linear in layer.linears.values()]
-        decoder._max_few_rows = max(linear.max_fused_rows for linear in in_layers)
+        decoder.weights.load(checkpoint, may_quantize=True)
         return decoder
+
+    def _renew(self) -> None:
+        """Renew what is made of the weights, which have changed."""
+        in_layers = [linear for layer in self._layers for linear in layer.linears.values()]
+        self._max_few_rows = max(linear.max_fused_rows for linear in in_layers)
+        if self.config.tied_embeddings:
+            if hasattr(self._embed, "data"):
+                self._head.use(self._embed.data)
+            else:
+                self._head.drop()
 
     @property
     def needs_clean_blocks(self) -> bool:

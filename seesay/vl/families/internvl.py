@@ -26,7 +26,7 @@ from seesay.vl.pixels import PixelSettings, read_processor, read_square
 if TYPE_CHECKING:
     import torch
 
-    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.encoder import LoadedEncoder
 
 
 class InternVL(Family):
@@ -153,7 +153,7 @@ class InternVL(Family):
     def largest_size(self) -> tuple[int, int] | None:
         return self._tile[0], self._tile[1] * self._max_tiles
 
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
         from seesay.encoders.intern_vit import InternEncoder, InternVisionConfig, ProjectedIntern
@@ -194,5 +194,5 @@ class InternVL(Family):
                 return None
             return parameter if sizes.has_final_norm or not parameter.startswith("tower.layernorm.") else None
 
-        load_tower(model, self.checkpoint, used_name, device=device, dtype=dtype)
-        return InternEncoder(model, PixelNormalizer(**self._pixels[Modality.IMAGE].statistics))
+        weights = load_tower(model, self.checkpoint, used_name, device=device, dtype=dtype)
+        return InternEncoder(model, PixelNormalizer(**self._pixels[Modality.IMAGE].statistics), weights)

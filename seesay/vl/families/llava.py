@@ -25,7 +25,7 @@ from seesay.vl.pixels import PixelSettings, read_processor, read_square
 if TYPE_CHECKING:
     import torch
 
-    from seesay.encoders.encoder import Encoder
+    from seesay.encoders.encoder import LoadedEncoder
 
 _TOWERS = ("vision_tower.", "vision_tower.vision_model.")
 _UNUSED = ("post_layernorm.", "embeddings.position_ids")
@@ -125,7 +125,7 @@ class Llava(Family):
     def largest_size(self) -> tuple[int, int] | None:
         return self._image_size, self._image_size
 
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> Encoder:
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
         from seesay.encoders.clip import ClipConfig, ClipEncoder, ProjectedClip
@@ -150,8 +150,8 @@ class Llava(Family):
         )
         with torch.device("meta"):
             model = ProjectedClip(sizes)
-        load_tower(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
-        return ClipEncoder(model, PixelNormalizer(**self._pixels.statistics))
+        weights = load_tower(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
+        return ClipEncoder(model, PixelNormalizer(**self._pixels.statistics), weights)
 
     def _used_tower_name(self, name: str) -> str | None:
         """Return the tower's name of a tensor; None for layers above the last one whose output is used."""
