@@ -27,7 +27,7 @@ from seesay.config import EngineConfig
 from seesay.device.transfers import upload
 from seesay.engine import loading
 from seesay.engine.opened_model import open_model
-from seesay.llm import decode_graphs, device_rows, sampler
+from seesay.llm import device_rows, sampler
 from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.launched_step import LaunchedStep
 from seesay.llm.models.decoder import Decoder
@@ -44,17 +44,12 @@ BLOCK_SIZE = 16
 NUM_UNTIMED = 8
 
 
-class EmptyRecorder:
-    """Stands in for `GraphRecorder`: nothing is captured, and a replay does nothing."""
-
-    def __init__(self, stream: object) -> None:
-        pass
-
-    def record(self, run: object) -> tuple[Callable[[], None], DecodeOutput]:
-        del run
-        ids = torch.zeros(4096, dtype=torch.int64)
-        logits = torch.zeros(1, 1).expand(len(ids), 1 << 15)
-        return lambda: None, DecodeOutput(logits=logits, best=ids.float(), token_ids=ids, faults=ids.float())
+def record_nothing(run: Callable[[], DecodeOutput]) -> tuple[Callable[[], None], DecodeOutput]:
+    """Record an empty graph: a replay does nothing."""
+    del run
+    ids = torch.zeros(4096, dtype=torch.int64)
+    logits = torch.zeros(1, 1).expand(len(ids), 1 << 15)
+    return lambda: None, DecodeOutput(logits=logits, best=ids.float(), token_ids=ids, faults=ids.float())
 
 
 def load_runner(num_rows: int, num_steps: int) -> ModelRunner:
@@ -66,14 +61,9 @@ def load_runner(num_rows: int, num_steps: int) -> ModelRunner:
     runner = loading.load_runner(opened, resolved, max_step_tokens=num_rows, block_size=BLOCK_SIZE)
     runner.allocate_cache(num_blocks=-(-session_len // BLOCK_SIZE), share=0.5)
     assert runner._cache is not None
-    with mock.patch.object(decode_graphs, "GraphRecorder", EmptyRecorder):
-        runner._graphs = DecodeGraphs(
-            runner.decoder,
-            runner._cache.layers,
-            runner.device_rows,
-            stream=None,  # type: ignore[arg-type]
-            block_size=BLOCK_SIZE,
-        )
+    runner._graphs = DecodeGraphs(
+        runner.decoder, runner._cache.layers, runner.device_rows, record=record_nothing, block_size=BLOCK_SIZE
+    )
     return runner
 
 

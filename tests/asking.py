@@ -22,7 +22,7 @@ from seesay.config import GenerationConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.loop import EngineLoop
 from seesay.engine.response import AnswerBuilder, Response
-from seesay.values import GenerationRequest, OutputDelta
+from seesay.values import GenerationRequest, Message, OutputDelta
 from seesay.vl.messages import parse_prompts
 
 BACKBONES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "phi3_longrope")
@@ -72,12 +72,20 @@ def make_video_prompt(name: str) -> Conversation:
     return [{"role": "user", "content": [before, video, between, picture, after]}]
 
 
+def messages_of(request: GenerationRequest) -> tuple[Message, ...]:
+    """The conversation of a request that is not a text or token ids."""
+    messages = tuple(each for each in request.prompt if isinstance(each, Message))
+    assert len(messages) == len(request.prompt), request.prompt
+    return messages
+
+
 def parse(prompts: Sequence[Any], *configs: GenerationConfig, **options: Any) -> list[GenerationRequest]:
     """Requests with one configuration each, one for all, or one made of `options`."""
     config = list(configs) if len(configs) > 1 else configs[0] if configs else GenerationConfig(**options)
-    requests, _ = parse_prompts(list(prompts), config)
-    assert all(isinstance(request, GenerationRequest) for request in requests), requests
-    return requests  # type: ignore[return-value]
+    parsed, _ = parse_prompts(list(prompts), config)
+    requests = [request for request in parsed if isinstance(request, GenerationRequest)]
+    assert len(requests) == len(parsed), parsed
+    return requests
 
 
 def collect(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[list[OutputDelta]]:
@@ -178,7 +186,7 @@ def assert_same(answer: Response, other: Response) -> None:
                 theirs,
                 rtol=1e-4,
                 atol=1e-5,
-                msg=lambda text, name=name: f"{name}: {text}",  # type: ignore[misc]
+                msg=(name + ": {}").format,
             )
     assert (answer.logprobs is None) == (other.logprobs is None)
     for ours, others in zip(answer.logprobs or (), other.logprobs or (), strict=True):

@@ -135,7 +135,7 @@ def hf_rows(loaded: Loaded, inputs: Any, media: list[DecodedMedia]) -> list[torc
             rows = model.get_image_features(inputs["pixel_values"]).pooler_output
             rows = torch.cat([r.reshape(-1, r.shape[-1]) for r in rows])
             counts = [len(item.slots) for item in build(loaded, media).items]
-            return list(rows.split(counts))  # type: ignore[no-untyped-call]
+            return list(torch.split(rows, counts))
         images = iter(model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]).pooler_output)
         videos = iter(())
         if "pixel_values_videos" in inputs:

@@ -57,11 +57,11 @@ class Faults:
     def strike(self, name: str, plan: StepPlan | None = None) -> None:
         """Raise now and then. A step of one row is spared mostly: it fails for good."""
         rate = self.rates.get(name, 0.0)
-        is_alone = plan is not None and len(plan.rows) == 1
-        if self._rng.random() >= rate * (0.02 if is_alone else 1.0):
+        alone = plan.rows[0] if plan is not None and len(plan.rows) == 1 else None
+        if self._rng.random() >= rate * (0.02 if alone else 1.0):
             return
-        if is_alone:
-            self.blamed.add(plan.rows[0].seq_id)  # type: ignore[union-attr]
+        if alone:
+            self.blamed.add(alone.seq_id)
         self.counts[name] = self.counts.get(name, 0) + 1
         raise Injected(name)
 

@@ -20,6 +20,8 @@ import numpy as np
 from PIL import Image
 
 from seesay.engine.engine import AsyncEngine
+from seesay.engine.live_answer import OutputSink
+from seesay.engine.shared_prompts import SharedPrompts
 from seesay.serving.app import create_app
 from seesay.serving.server import DrainingServer
 from seesay.serving.settings import ServerSettings
@@ -77,21 +79,21 @@ def serve(engine: AsyncEngine, settings: ServerSettings | None = None) -> Iterat
         assert not thread.is_alive(), "the server does not end"
 
 
-class HeldEngine:
-    """An engine that keeps requests until they are released, or answers them by hand."""
+class HeldEngine(AsyncEngine):
+    """An engine that keeps requests until they are released, or answers them by hand. In all else it is the engine
+    that it is made of."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._ids = iter(range(10**9, 2 * 10**9))
+        vars(self).update(vars(engine))
+        self._held_ids = iter(range(10**9, 2 * 10**9))
         self.submitted: queue.SimpleQueue[tuple[int, GenerationRequest, Callable[[OutputDelta], None]]]
         self.submitted = queue.SimpleQueue()
         self.aborted: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit_batch(self, requests: Sequence[GenerationRequest], on_output: Any, prompts: Any) -> list[int]:
-        ids = [next(self._ids) for _ in requests]
+    def submit_batch(
+        self, requests: Sequence[GenerationRequest], on_output: OutputSink, prompts: SharedPrompts | None = None
+    ) -> list[int]:
+        ids = [next(self._held_ids) for _ in requests]
         for request_id, request in zip(ids, requests):
             self.submitted.put((request_id, request, on_output))
         return ids

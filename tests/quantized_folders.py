@@ -64,8 +64,10 @@ def per_block(rows: int, columns: int, name: str) -> Callable[[torch.Tensor], tu
 
 def _pack(numbers: torch.Tensor, bits: int, order: tuple[int, ...]) -> torch.Tensor:
     """Pack each run of 32 / bits numbers along the last axis into a word; field i is number order[i] of the run."""
-    runs = numbers.to(torch.int64).unflatten(-1, (-1, 32 // bits))  # type: ignore[no-untyped-call]
-    words = sum(runs[..., number] << (bits * field) for field, number in enumerate(order))
+    runs = torch.unflatten(numbers.to(torch.int64), -1, (-1, 32 // bits))
+    words = torch.zeros_like(runs[..., 0])
+    for field, number in enumerate(order):
+        words += runs[..., number] << (bits * field)
     return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
 
 

@@ -121,14 +121,15 @@ def test_halves_of_surrogate_pairs_end_their_request(pipe: Any) -> None:
 
 @pytest.mark.parametrize("option", ["stop_token_ids", "bad_token_ids"])
 def test_token_ids_outside_the_vocabulary_are_named(pipe: Any, option: str) -> None:
-    answer = pipe("hello", GenerationConfig(max_new_tokens=2, **{option: [3, 10_000_000]}))  # type: ignore[arg-type]
+    options: dict[str, Any] = {option: [3, 10_000_000]}
+    answer = pipe("hello", GenerationConfig(max_new_tokens=2, **options))
     assert answer.error.param == option
     assert f"{option}: token id 10000000 is not in the vocabulary (0 to " in answer.text
 
 
 def test_numbers_of_numpy_reach_the_engine(pipe: Any) -> None:
-    plain = {"max_new_tokens": 3, "top_k": 5, "random_seed": 7, "logprobs": 2, "bad_token_ids": [3]}
-    given = {name: [np.int64(3)] if name == "bad_token_ids" else np.int64(value) for name, value in plain.items()}  # type: ignore[arg-type]
+    plain: dict[str, Any] = {"max_new_tokens": 3, "top_k": 5, "random_seed": 7, "logprobs": 2, "bad_token_ids": [3]}
+    given = {name: [np.int64(3)] if name == "bad_token_ids" else np.int64(value) for name, value in plain.items()}
     answers = [pipe("hello", GenerationConfig(do_sample=True, **options)) for options in (plain, given)]
     assert answers[0].error is None and answers[0].token_ids == answers[1].token_ids
 

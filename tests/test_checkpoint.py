@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def truncate(folder: Any) -> None:
     file.write_bytes(file.read_bytes()[:-9])
 
 
-BROKEN = {
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), r"config.json: not valid JSON"),
     "config is no object": (lambda f: write_config(f, [1]), r"config.json: must hold a JSON object, got a list"),
@@ -173,7 +174,7 @@ BROKEN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_folders_are_refused_by_name(folder: Any, case: str) -> None:
     damage, message = BROKEN[case]
-    damage(folder)  # type: ignore[no-untyped-call]
+    damage(folder)
     with pytest.raises(CheckpointError, match=message):
         Checkpoint.load(folder)
 

@@ -151,15 +151,20 @@ def test_tour_of_a_model_without_video(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_tour_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tour.Path, "cwd", lambda: tmp_path / "missing")  # type: ignore[attr-defined]
+    monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "missing")
     status, shown = run(monkeypatch, tmp_path, FakePipe())
     assert status == 0
-    path = tour.Path(shown.split("picture: ", 1)[1].splitlines()[0])  # type: ignore[attr-defined]
+    path = Path(shown.split("picture: ", 1)[1].splitlines()[0])
     assert path.is_file() and tmp_path not in path.parents
 
 
 def test_demo_takes_the_model_like_the_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(tour, "run_tour", lambda model, **kwargs: seen.append(model) or 0)  # type: ignore[func-returns-value]
+
+    def note(model: str, **options: Any) -> int:
+        seen.append(model)
+        return 0
+
+    monkeypatch.setattr(tour, "run_tour", note)
     assert cli.main(["demo", "./mine"]) == cli.main(["demo"]) == 0
     assert seen == ["./mine", "seesay-demo"]

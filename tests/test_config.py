@@ -68,9 +68,10 @@ def test_wrong_types_and_values_name_the_option(config: Any, option: str, values
 
 
 def test_what_is_wrong_with_a_template() -> None:
+    wrong: dict[str, Any]
     for wrong in ({"user": 5}, {"stop_words": "abc"}, {"stop_words": [1]}, {"capability": "xx"}, {"model_name": None}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            ChatTemplateConfig(**{"model_name": "chatml", **wrong})  # type: ignore[arg-type]
+            ChatTemplateConfig(**({"model_name": "chatml"} | wrong))
 
 
 def test_numbers_of_numpy_and_paths_are_fine(tmp_path: Path) -> None:
@@ -136,6 +137,7 @@ def test_devices_are_named(name: str) -> None:
 
 
 def test_log_levels_are_names() -> None:
-    for level, length in ((10, None), ("LOUD", None), ("INFO", "5"), ("INFO", -1)):
+    wrong: list[tuple[Any, Any]] = [(10, None), ("LOUD", None), ("INFO", "5"), ("INFO", -1)]
+    for level, length in wrong:
         with pytest.raises(ConfigError, match=r"log_level|max_log_len"):
-            set_up_logging(level, length)  # type: ignore[arg-type]
+            set_up_logging(level, length)

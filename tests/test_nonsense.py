@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_nonsense_in_config_json(name: str, field: str, tiny_checkpoint: Callabl
     """Every value either loads or is refused as the checkpoint's fault: nothing else is raised, and nothing hangs."""
     for index, value in enumerate([*NUMBERS, None]):
         folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
-        replace(folder, "config.json", lambda data, value=value: put(data, field, value))  # type: ignore[misc]
+        replace(folder, "config.json", partial(put, field=field, value=value))
         load(folder)
 
 
@@ -120,7 +121,7 @@ def test_the_field_is_named(
 ) -> None:
     for index, value in enumerate(values):
         folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
-        replace(folder, "config.json", lambda data, value=value: put(data, field, value))  # type: ignore[misc]
+        replace(folder, "config.json", partial(put, field=field, value=value))
         told = load(folder)
         assert told is not None and field in told and "config.json" in told, (value, told)
 
@@ -145,7 +146,7 @@ def test_nonsense_in_processor_files(
 ) -> None:
     for index, value in enumerate(NUMBERS):
         folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
-        replace(folder, "processor_config.json", lambda data, value=value: put(data, f"image_processor.{field}", value))  # type: ignore[misc]
+        replace(folder, "processor_config.json", partial(put, field=f"image_processor.{field}", value=value))
         load(folder)
 
 
@@ -208,14 +209,16 @@ def test_files_that_are_none(name: str, kind: str, tiny_checkpoint: Callable[[st
 )  # fmt: skip
 def test_options_that_are_nonsense(option: str, value: int, tiny_checkpoint: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match=option):
-        AsyncEngine(str(tiny_checkpoint("llama")), backend_config=EngineConfig(device_type="cpu", **{option: value}))  # type: ignore[arg-type]
+        options: dict[str, Any] = {option: value}
+        AsyncEngine(str(tiny_checkpoint("llama")), backend_config=EngineConfig(device_type="cpu", **options))
 
 
 @pytest.mark.parametrize("option", ("thread_num", "max_batch_size", "max_batch_tokens"))
 def test_options_of_the_encoder_that_are_nonsense(option: str) -> None:
     for value in (0, -1, 10**30):
+        options: dict[str, Any] = {option: value}
         with pytest.raises(ConfigError, match=option):
-            VisionConfig(**{option: value})  # type: ignore[arg-type]
+            VisionConfig(**options)
 
 
 def test_overrides_that_are_nonsense(tiny_checkpoint: Callable[[str], Path]) -> None:

@@ -25,7 +25,7 @@ USED = ("serve", "ui", "video")
 
 def packages_of(extra: str) -> list[str]:
     """Names of the packages that an extra adds itself."""
-    names = [re.match(r"[\w-]+", requirement)[0] for requirement in EXTRAS[extra]]  # type: ignore[index]
+    names = [re.split(r"[^\w-]", requirement)[0] for requirement in EXTRAS[extra]]
     return [name for name in names if name != "seesay"]
 
 

@@ -107,7 +107,7 @@ def test_each_piece_appears_at_its_time() -> None:
     film = record_terminal.draw([*record_terminal.type_command(), Piece(time_s=5.0, row=1, column=0, text="a < b")])
     texts = list(ElementTree.fromstring(film).iter(f"{SVG}text"))
     assert "".join(text.text or "" for text in texts) == f"${record_terminal.COMMAND}a < b".replace("", "")
-    name = texts[-1].get("class").split()[0]  # type: ignore[union-attr]
+    name = texts[-1].attrib["class"].split()[0]
     assert (
         f"@keyframes {name}{{0%{{opacity:0}}50%{{opacity:1}}}}" in film and f".{name}{{animation-name:{name}}}" in film
     )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from seesay.device.streams import GraphRecorder
 from seesay.llm.device_rows import DeviceRows, begin_decode
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
@@ -31,6 +30,10 @@ class DecodeOutput:
     faults: torch.Tensor
 
 
+Record = Callable[[Callable[[], DecodeOutput]], tuple[Callable[[], None], DecodeOutput]]
+"""Record a computation, as `GraphRecorder.record` does; returns what replays it, and its output."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Graph:
     replay: Callable[[], None]
@@ -38,8 +41,8 @@ class _Graph:
 
 
 class DecodeGraphs:
-    """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one tensor per layer). Recording takes a
-    second or two."""
+    """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one tensor per layer). Recording them by
+    `record` takes a second or two."""
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class DecodeGraphs:
         caches: Sequence[torch.Tensor],
         rows: DeviceRows,
         *,
-        stream: torch.cuda.Stream,
+        record: Record,
         block_size: int,
     ) -> None:
         self._decoder = decoder
@@ -55,12 +58,11 @@ class DecodeGraphs:
         self._rows = rows
         self._block_size = block_size
         self._tables = rows.block_table[: rows.num_slots].clone()
-        recorder = GraphRecorder(stream)
         self._sizes = row_sizes(rows.num_slots)
-        self._graphs = {size: self._record(recorder, size) for size in reversed(self._sizes)}
+        self._graphs = {size: self._record(record, size) for size in reversed(self._sizes)}
 
-    def _record(self, recorder: GraphRecorder, size: int) -> _Graph:
-        replay, output = recorder.record(lambda: self._compute(size))
+    def _record(self, record: Record, size: int) -> _Graph:
+        replay, output = record(lambda: self._compute(size))
         return _Graph(replay=replay, output=output)
 
     def _compute(self, size: int) -> DecodeOutput:

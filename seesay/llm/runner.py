@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from seesay.device.query import cpu_threads, measure_memory, synchronize
-from seesay.device.streams import Stopwatch, make_stream, on_stream, traced
+from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stream, traced
 from seesay.device.transfers import HostCopy
 from seesay.errors import ConfigError, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
@@ -200,7 +200,11 @@ class ModelRunner:
         self._has_graphs = True
         with torch.inference_mode(), on_stream(self.stream):
             self._graphs = DecodeGraphs(
-                self.decoder, self._cache.layers, self.device_rows, stream=self.stream, block_size=self.block_size
+                self.decoder,
+                self._cache.layers,
+                self.device_rows,
+                record=GraphRecorder(self.stream).record,
+                block_size=self.block_size,
             )
 
     def warm_up(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from same_answers import FEW_BLOCKS, Difference, ask_fast, ask_plainly, compare, make_scenes
 
 from seesay import Response
+from seesay.values import FinishReason
 
 NUM_SCENES = 24
 BF16_MARGIN = 0.05
@@ -45,9 +46,9 @@ def test_on_a_gpu_answers_are_equal(dtype: str) -> None:
 
 
 def test_differences_say_how_near_the_other_token_was() -> None:
-    def answer(*token_ids: int, reason: str = "stop") -> Response:
+    def answer(*token_ids: int, reason: FinishReason = "stop") -> Response:
         logprobs = [{token_id: -0.5, 100: -0.7} for token_id in token_ids]
-        return Response("", token_ids=list(token_ids), logprobs=logprobs, finish_reason=reason)  # type: ignore[arg-type]
+        return Response("", token_ids=list(token_ids), logprobs=logprobs, finish_reason=reason)
 
     plain = [answer(1, 2, 3), answer(1, 2, 3), answer(1, 2), answer(4), answer(5)]
     fast = [answer(1, 2, 3), answer(1, 100, 9), answer(1, 2, 3), answer(7), answer(5, reason="length")]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,10 @@ async def answering(*answers: list[bytes]) -> AsyncIterator[tuple[Client, list[o
         await asyncio.gather(*connections)
 
 
+def keep(events: list[bytes], data: bytes, now: float) -> None:
+    events.append(data)
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000])
 async def test_events_are_read_however_they_are_cut(size: int) -> None:
     whole = chunked(b"data: a\n", b"\n", b"data: b\n\ndata: \xc3\xa4", b"\n\n", b"")
@@ -119,7 +124,7 @@ async def test_events_are_read_however_they_are_cut(size: int) -> None:
     async with answering(pieces, pieces) as (client, connections):
         for _ in range(2):
             events = list[bytes]()
-            await client.post(b"{}", lambda data, now, events=events: events.append(data), timeout_s=20)  # type: ignore[misc]
+            await client.post(b"{}", partial(keep, events), timeout_s=20)
             assert events == [b"a", b"b", "ä".encode()]
         assert len(connections) == 1, "kept open"
 

@@ -156,12 +156,13 @@ def test_types_and_shapes_are_checked_by_name(tmp_path: Path) -> None:
 
 def test_a_group_is_finished_when_all_of_it_is_there(tmp_path: Path) -> None:
     checkpoint = save(tmp_path, {name: torch.ones(2) for name in "abc"})
-    weights, done = [plain_weight(name, 2) for name in "abc"], []
+    weights = [plain_weight(name, 2) for name in "abc"]
+    done: list[object] = []
     groups = [
         WeightGroup(
             weights=(weights[0], weights[2]), finish=lambda: done.append([hasattr(w, "data") for w in weights])
         ),
-        WeightGroup(weights=(weights[1],), finish=lambda: done.append("second")),  # type: ignore[arg-type]
+        WeightGroup(weights=(weights[1],), finish=lambda: done.append("second")),
     ]
     load_weights(groups, checkpoint, name_of=lambda name: name, device=CPU, dtype=torch.float32)
     assert done == [[True, False, True], "second"]

@@ -45,8 +45,9 @@ def test_every_published_form_is_read() -> None:
         "fp8, blocks of 128": "block",
         "fp8, small blocks": "block",
     }
-    assert found["fp8, small blocks"].block_size == (32, 16)  # type: ignore[union-attr]
-    assert [name for name, q in found.items() if q.has_input_scale] == ["compressed-tensors, static tensors"]  # type: ignore[union-attr]
+    small = found["fp8, small blocks"]
+    assert small is not None and small.block_size == (32, 16)
+    assert [name for name, q in found.items() if q and q.has_input_scale] == ["compressed-tensors, static tensors"]
     assert read(None) is None and read({}) is None
     for part in ("text_config", "llm_config"):
         assert read_quantization(FILE, {part: {"quantization_config": COMPRESSED}}, None) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -110,11 +111,11 @@ def test_unknown_tasks_are_refused_by_name() -> None:
 
 
 def test_phrasings_are_scored_beside_the_known_wordings() -> None:
-    def right(examples: list[Example]) -> list[str]:
+    def right(examples: Sequence[Example]) -> list[str]:
         return [example.turns[example.asked][1] for example in examples]
 
     seed = FIRST_EVALUATION_SEED
-    figures = evaluate_phrasings(right, num_scenes=2, seed=seed)  # type: ignore[arg-type]
+    figures = evaluate_phrasings(right, num_scenes=2, seed=seed)
     assert tuple(figures) == TALK_TASKS
     assert all(set(shares.values()) == {1.0} for shares in figures.values())
     assert all(("known" in figures[task]) == (task in TASKS) for task in figures)

@@ -76,7 +76,8 @@ def test_padded_layers_are_padded_after_they_are_quantized() -> None:
     for parameter in layer.parameters():
         parameter.copy_(torch.randn(parameter.shape))
     numbers, scale = quantize_rows(layer.weight)
-    x, expected_bias = torch.randn(3, 10), layer.bias.clone()  # type: ignore[union-attr]
+    assert layer.bias is not None
+    x, expected_bias = torch.randn(3, 10), layer.bias.clone()
     layer.method = fp8.Fp8InFlight()
     layer.finish()
     with torch.inference_mode():

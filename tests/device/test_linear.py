@@ -41,7 +41,8 @@ def test_computes_its_formula_before_and_after_it_is_finished(bias: bool) -> Non
 def test_padding_is_behind_each_source_and_the_inputs() -> None:
     sources = [Source(module="gate", num_outputs=3), Source(module="up", num_outputs=3)]
     layer = make(5, sources=sources, input_multiple=4, output_multiple=4)
-    weight, bias, x = layer.weight.clone(), layer.bias.clone(), torch.randn(2, 5)  # type: ignore[union-attr]
+    assert layer.bias is not None
+    weight, bias, x = layer.weight.clone(), layer.bias.clone(), torch.randn(2, 5)
     layer.finish()
     with torch.inference_mode():
         y = layer(F.pad(x, (0, 3)))
@@ -53,9 +54,12 @@ def test_padding_is_behind_each_source_and_the_inputs() -> None:
 
 def test_the_plain_weight_is_given_up_when_a_packed_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr(module, "make_product", lambda weight, bias: made.append(weakref.ref(weight)) or Product(  # type: ignore[func-returns-value]
-        tensors=(), run=lambda x: x, add=lambda target, x: None
-    ))  # fmt: skip
+
+    def make_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+        made.append(weakref.ref(weight))
+        return Product(tensors=(), run=lambda x: x, add=lambda target, x: None)
+
+    monkeypatch.setattr(module, "make_product", make_packed)
     layer = make(6, 4)
     layer.finish()
     assert made[0]() is None
@@ -80,7 +84,11 @@ def test_what_is_put_around_it_is_called_in_order() -> None:
     plain, product = F.linear(x, layer.weight, layer.bias), x @ layer.weight.t()
     layer.finish()
     seen: list[Any] = []
-    layer.extend(observe=seen.append, adapt=lambda x, y: y.add_(x[:, :4]), reduce=lambda y: 2 * y)  # type: ignore[arg-type]
+
+    def adapt(x: torch.Tensor, y: torch.Tensor) -> None:
+        y.add_(x[:, :4])
+
+    layer.extend(observe=seen.append, adapt=adapt, reduce=lambda y: 2 * y)
     with torch.inference_mode():
         torch.testing.assert_close(layer(x), 2 * (plain + x[:, :4]))
         target = torch.ones(3, 4)

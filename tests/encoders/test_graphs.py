@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from encoders.test_qwen_vit import make_config, make_tower
+from gpu_work import keep_gpu_busy, make_gpu_event, make_gpu_stream
 from torch import Tensor
 
 from seesay.encoders import graphs
@@ -46,7 +47,7 @@ def test_on_the_cpu_nothing_is_recorded() -> None:
 
 @pytest.fixture
 def stream() -> Iterator[torch.cuda.Stream]:
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream = make_gpu_stream()
     with torch.inference_mode(), torch.cuda.stream(stream):
         yield stream
 
@@ -57,13 +58,13 @@ def test_shapes_that_come_again_are_recorded_and_computed_the_same(stream: torch
     graphed = GraphedTower(tower.plan)
     for _ in range(graphs.CALLS_BEFORE):
         graphed(torch.ones(3, 2, device="cuda"), 4, torch.bfloat16)
-    assert not graphed.num_graphs
+    num_before = graphed.num_graphs
     graphed(torch.ones(3, 2, device="cuda"), 4, torch.bfloat16)
-    assert graphed.num_graphs == 1  # type: ignore[comparison-overlap]
-    tower.calls.clear()  # type: ignore[unreachable]
+    assert (num_before, graphed.num_graphs) == (0, 1)
+    tower.calls.clear()
     garbage = [torch.full((3, 2), float("nan"), device="cuda") for _ in range(50)]
     results = [graphed(torch.full((3, 2), float(n), device="cuda"), 4, torch.bfloat16) for n in range(5)]
-    assert [result.unique().tolist() for result in results] == [[n + 4.0] for n in range(5)]
+    assert [torch.unique(result).tolist() for result in results] == [[n + 4.0] for n in range(5)]
     assert results[0].dtype == torch.bfloat16 and not tower.calls
     assert graphed(torch.ones(2, 2, device="cuda"), 5, torch.bfloat16).tolist() == [[6.0] * 2] * 2
     assert tower.calls == [5] and len(garbage) == 50
@@ -80,7 +81,7 @@ def test_the_graphs_kept_are_those_used_last(stream: torch.cuda.Stream, monkeypa
         """Whether the last call was a graph's."""
         for _ in range(times):
             tower.calls.clear()
-            assert graphed(x, number, torch.float32).unique().tolist() == [1 + number]  # type: ignore[no-untyped-call]
+            assert torch.unique(graphed(x, number, torch.float32)).tolist() == [1 + number]
         return not tower.calls
 
     often = graphs.CALLS_BEFORE + 5
@@ -106,7 +107,7 @@ def test_graphs_are_replaced_while_their_replays_are_queued(stream: torch.cuda.S
     rng, results = random.Random(0), []
     for call in range(600):
         if call % 50 == 0:
-            torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]
+            keep_gpu_busy(20_000_000)
         number = rng.randrange(20)
         before = set(graphed._graphs)
         results.append((number, graphed(inputs[number], shapes[number], torch.float32)))
@@ -137,12 +138,12 @@ def test_no_graphs_when_disabled_too_large_or_elsewhere(
 def test_a_graph_is_recorded_while_other_streams_work(stream: torch.cuda.Stream) -> None:
     graphed = GraphedTower(Tower().plan)
     x = torch.ones(3, 2, device="cuda")
-    busy = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(4_000_000_000)  # type: ignore[no-untyped-call]
+    busy = make_gpu_event()
+    with torch.cuda.stream(make_gpu_stream()):
+        keep_gpu_busy(4_000_000_000)
         busy.record()
     for _ in range(graphs.CALLS_BEFORE + 2):
         graphed(x, 1, torch.float32)
     stream.synchronize()
-    assert graphed.num_graphs and not busy.query()  # type: ignore[no-untyped-call]
+    assert graphed.num_graphs and not busy.query()
     torch.cuda.synchronize()

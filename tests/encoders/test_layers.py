@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import torch
@@ -17,7 +18,10 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 pytestmark = [pytest.mark.gpu] if ON_GPU else []
 
 
-def fill(module: nn.Module) -> nn.Module:
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+def fill(module: Layer) -> Layer:
     torch.manual_seed(0)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -29,14 +33,14 @@ def fill(module: nn.Module) -> nn.Module:
 def test_a_gated_mlp_with_padded_weights(inner_size: int, activation: str) -> None:
     mlp = fill(GatedMlp(32, inner_size, activation))
     x = torch.randn(7, 32, device=DEVICE)
-    gate, up = F.linear(x, mlp.gate_up_proj.weight, mlp.gate_up_proj.bias).chunk(2, dim=-1)  # type: ignore[arg-type, union-attr]
-    expected = F.linear(getattr(F, activation)(gate) * up, mlp.down_proj.weight, mlp.down_proj.bias)  # type: ignore[arg-type, union-attr]
+    gate, up = F.linear(x, mlp.gate_up_proj.weight, mlp.gate_up_proj.bias).chunk(2, dim=-1)
+    expected = F.linear(getattr(F, activation)(gate) * up, mlp.down_proj.weight, mlp.down_proj.bias)
     torch.testing.assert_close(mlp(x), expected, rtol=0, atol=1e-4)
     finish_layers(mlp)
     with torch.inference_mode():
-        assert mlp.inner(x).shape == (7, 64)  # type: ignore[operator]
+        assert mlp.inner(x).shape == (7, 64)
         torch.testing.assert_close(mlp(x), expected, rtol=0, atol=1e-4)
-    assert not mlp.gate_up_proj.weight.numel() and not mlp.down_proj.weight.numel(), "weights are kept twice"  # type: ignore[operator, union-attr]
+    assert not mlp.gate_up_proj.weight.numel() and not mlp.down_proj.weight.numel(), "weights are kept twice"
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -49,8 +53,8 @@ def test_attention_with_joined_weights(bias: bool, make_norm: Callable[[], nn.Mo
     joined = attention.qkv_proj
     biases = (None,) * 3 if joined.bias is None else joined.bias.chunk(3)
     q, k, v = (F.linear(x, w, b) for w, b in zip(joined.weight.chunk(3), biases, strict=True))
-    heads = [t.view(2, 9, 4, 8).transpose(1, 2) for t in (attention.q_norm(q), attention.k_norm(k), v)]
-    expected = F.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(2, 9, 32)  # type: ignore[arg-type]
+    q, k, v = (t.view(2, 9, 4, 8).transpose(1, 2) for t in (attention.q_norm(q), attention.k_norm(k), v))
+    expected = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 9, 32)
     finish_layers(attention)
     with torch.inference_mode():
         torch.testing.assert_close(attention.attend(x), expected, rtol=0, atol=1e-5)
@@ -60,7 +64,7 @@ def test_attention_with_joined_weights(bias: bool, make_norm: Callable[[], nn.Mo
 @pytest.mark.parametrize("has_scale", [True, False])
 @pytest.mark.parametrize("norm", [RMSNorm(24, 1e-6), nn.LayerNorm(24, 1e-5), None])
 def test_the_norm_of_a_sum(norm: RMSNorm | nn.LayerNorm | None, has_scale: bool) -> None:
-    norm = norm and fill(norm)  # type: ignore[assignment]
+    norm = norm and fill(norm)
     x, update = torch.randn(2, 5, 24, device=DEVICE), torch.randn(2, 5, 24, device=DEVICE)
     scale = torch.randn(24, device=DEVICE) if has_scale else None
     total = x + update * (1 if scale is None else scale)

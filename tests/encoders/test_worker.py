@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gpu_work import keep_gpu_busy, make_gpu_event, make_gpu_stream
 
 from seesay.config import VisionConfig
 from seesay.encoders.store import EmbeddingStore
@@ -43,7 +44,7 @@ class FakeEncoder:
         self.batches.append(batch)
         self.fail(batch)
         packed = torch.cat([torch.full((f.get("made", f["rows"]), 4), float(f["number"])) for f in features])
-        return list(packed.split([f.get("made", f["rows"]) for f in features]))  # type: ignore[no-untyped-call]
+        return list(torch.split(packed, [f.get("made", f["rows"]) for f in features]))
 
 
 class Desk:
@@ -284,7 +285,7 @@ class SlowEncoder(FakeEncoder):
 
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
         rows = [torch.zeros(f["rows"], 4, device=self.device) for f in features]
-        torch.cuda._sleep(100_000_000)  # type: ignore[no-untyped-call]
+        keep_gpu_busy(100_000_000)
         self.batches.append([f["number"] for f in features])
         self.fail(self.batches[-1])
         return [row.add_(f["number"]) for row, f in zip(rows, features)]
@@ -292,14 +293,14 @@ class SlowEncoder(FakeEncoder):
 
 @pytest.mark.gpu
 def test_on_a_gpu_embeddings_are_done_when_they_are_announced(desks: Callable[..., Desk]) -> None:
-    desk, reader = desks(SlowEncoder(), size=1), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    desk, reader = desks(SlowEncoder(), size=1), make_gpu_stream()
     values = []
 
     def read(item_hash: bytes, timing: EncodeTiming) -> None:
         embedding = desk.store.get(item_hash)
         assert embedding is not None
         with torch.cuda.stream(reader):
-            values.append(embedding.cpu().unique().tolist())  # type: ignore[no-untyped-call]
+            values.append(torch.unique(embedding.cpu()).tolist())
         desk.note_ready(item_hash, timing)
 
     desk.worker._on_ready = read
@@ -315,11 +316,11 @@ def test_on_a_gpu_embeddings_are_done_when_they_are_announced(desks: Callable[..
 def test_on_a_gpu_other_streams_are_not_waited_for(desks: Callable[..., Desk]) -> None:
     desk = desks(SlowEncoder())
     desk.send(make_item(1))
-    busy = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    torch.cuda._sleep(4_000_000_000)  # type: ignore[no-untyped-call]
+    busy = make_gpu_event()
+    keep_gpu_busy(4_000_000_000)
     busy.record()
     desk.send(make_item(2))
-    assert not busy.query()  # type: ignore[no-untyped-call]
+    assert not busy.query()
     torch.cuda.synchronize()
 
 

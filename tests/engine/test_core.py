@@ -111,7 +111,8 @@ def test_messages_can_be_serialized(make_core: Callable[..., Recorder]) -> None:
     assert again.report.logits.dtype == again.report.hidden_states.dtype == np.float32
     assert len(again.report.logits) == len(prompt.token_ids) + 3 and len(again.report.hidden_states) == 4
     assert again.report.prompt_logprobs.shape == (len(prompt.token_ids) - 1,)
-    np.testing.assert_array_equal(again.report.logits, final.report.logits)  # type: ignore[union-attr]
+    assert final.report is not None
+    np.testing.assert_array_equal(again.report.logits, final.report.logits)
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
@@ -245,8 +246,12 @@ def test_the_front_decodes_again_what_was_evicted(
         front = engine._preparer._media
         monkeypatch.setattr(front, "_is_encoded", lambda _key: True)
         wanted, want = [], engine._delivery.on_features_wanted
-        monkeypatch.setattr(engine._delivery, "on_features_wanted", lambda *which: (wanted.append(which), want(*which)))  # type: ignore[func-returns-value]
-        monkeypatch.setattr(loop_of(engine).embeddings, "_on_features_wanted", engine._delivery.on_features_wanted)
+
+        def note(*which: Any) -> None:
+            wanted.append(which)
+            want(*which)
+
+        monkeypatch.setattr(loop_of(engine).embeddings, "_on_features_wanted", note)
         answers = ask(engine, requests)
         assert [answer.token_ids for answer in answers] == expected and len(wanted) == 3
         assert not any(media.is_cached for answer in answers for media in answer.media)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import ask, collect, held, join, loop_of, make_picture, parse
+from asking import ask, collect, held, join, loop_of, make_picture, messages_of, parse
 
 from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
@@ -212,8 +212,8 @@ def test_min_new_tokens_holds_for_text_stop_words(text_engine: AsyncEngine) -> N
 def test_ignore_eos_goes_past_the_ends_of_a_template(tiny_checkpoint: Callable[[str], Path]) -> None:
     """The special tokens that end a template's turns are ends of the model's kind; what a user asks for is not."""
     path = str(tiny_checkpoint("llama"))
-    pieces = {"user": "[", "eoh": "]", "assistant": "(", "eoa": ")"}
-    with AsyncEngine(path, backend_config=CPU, chat_template_config=ChatTemplateConfig("mine", **pieces)) as engine:  # type: ignore[arg-type]
+    pieces: dict[str, Any] = {"user": "[", "eoh": "]", "assistant": "(", "eoa": ")"}
+    with AsyncEngine(path, backend_config=CPU, chat_template_config=ChatTemplateConfig("mine", **pieces)) as engine:
         end = engine.tokenizer.token_id("<|im_start|>")
         config: dict[str, Any] = {"max_new_tokens": 8, "logit_bias": {end: 100.0}}
         engine.chat_template.stop_words = ["<|im_start|>"]
@@ -276,7 +276,7 @@ def test_too_long_prompt_names_both_numbers(tiny_checkpoint: Callable[[str], Pat
 
 
 def test_token_ids_are_prompts(text_engine: AsyncEngine) -> None:
-    rendered = text_engine.chat_template.render(parse(["hello"])[0].prompt)  # type: ignore[arg-type]
+    rendered = text_engine.chat_template.render(messages_of(parse(["hello"])[0]))
     ids = tuple(text_engine.tokenizer.encode(rendered.text))
     config = GenerationConfig(max_new_tokens=6, ignore_eos=True)
     same, bad = ask(
@@ -536,11 +536,12 @@ def test_failing_steps_lose_nothing_between_device_and_host(
     tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, is_ahead: bool
 ) -> None:
     """Steps of several rows fail half-way and are computed again row by row: their copies have been made, once."""
-    path, options = str(tiny_checkpoint("llama")), {"device_type": "cpu", "block_size": 4}
+    path = str(tiny_checkpoint("llama"))
+    options: dict[str, Any] = {"device_type": "cpu", "block_size": 4}
     requests = parse([f"{word} " * 6 for word in ("game", "frame", "the", "in")], max_new_tokens=12, ignore_eos=True)
-    with AsyncEngine(path, backend_config=EngineConfig(**options)) as engine:  # type: ignore[arg-type]
+    with AsyncEngine(path, backend_config=EngineConfig(**options)) as engine:
         expected = [output.token_ids for output in ask(engine, requests)]
-    config = EngineConfig(**options, num_gpu_blocks=24, num_cpu_blocks=100, async_scheduling=is_ahead)  # type: ignore[arg-type]
+    config = EngineConfig(**options, num_gpu_blocks=24, num_cpu_blocks=100, async_scheduling=is_ahead)
     with AsyncEngine(path, backend_config=config) as engine:
         runner = loop_of(engine)._runner
         launch, forward, plans, failed = runner.launch, runner.decoder.forward, [], []

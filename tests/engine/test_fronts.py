@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ def supervisor(path: Path) -> Iterator[tuple[ProcessCore, str]]:
         ).wait_until_loaded()
         yield core, address
         core.close()
+
+
+def encoded_of(engine: AsyncEngine) -> set[bytes]:
+    """The pictures that a front knows to be encoded."""
+    assert isinstance(engine.core, ProcessCore)
+    return set(engine.core._ledger.encoded)
+
+
+def knows_pictures(engine: AsyncEngine) -> bool:
+    return bool(encoded_of(engine))
 
 
 def enter(path: Path, address: str) -> AsyncEngine:
@@ -93,7 +104,7 @@ def test_fronts_ask_one_engine_at_the_same_time(path: Path, supervisor: tuple[Pr
         found = [[answer.token_ids for answer in read(*asked)] for asked in running]
         assert found == [expected, expected[::-1]]
         assert one.stats().total_encoder_items == before + 3
-        wait_until(lambda: set(other.core._ledger.encoded) == set(one.core._ledger.encoded) != set())  # type: ignore[attr-defined]
+        wait_until(lambda: encoded_of(other) == encoded_of(one) != set())
     wait_until(lambda: supervisor[0].stats().num_running == 0)
 
 
@@ -101,7 +112,8 @@ def test_a_front_that_joins_later_knows_what_is_encoded(path: Path, supervisor: 
     request = parse([("known?", make_picture(80, 81, 50))], max_new_tokens=2)
     for is_known in (False, True):
         with enter(path, supervisor[1]) as one:
-            wait_until(lambda engine=one, waits=is_known: not waits or bool(engine.core._ledger.encoded))  # type: ignore[misc]
+            if is_known:
+                wait_until(partial(knows_pictures, one))
             [answer] = read(*submit(one, request))
             assert answer.media[0].is_cached is is_known
 

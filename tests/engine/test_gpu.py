@@ -127,7 +127,7 @@ def test_graphs_change_no_token(
         requests.append(replace(request, gen_config=config))
     answers = []
     for eager_mode in (False, True):
-        config = EngineConfig(  # type: ignore[assignment]
+        backend_config = EngineConfig(
             **IN_A_THREAD,
             dtype="float32",
             block_size=16,
@@ -137,7 +137,7 @@ def test_graphs_change_no_token(
             async_scheduling=is_ahead,
             eager_mode=eager_mode,
         )
-        with AsyncEngine(str(tiny_checkpoint(name)), backend_config=config) as engine:  # type: ignore[arg-type]
+        with AsyncEngine(str(tiny_checkpoint(name)), backend_config=backend_config) as engine:
             outputs = ask_in_order(engine, requests)
             assert engine.stats().total_preemptions > 0
         answers.append([list(output.token_ids) for output in outputs])

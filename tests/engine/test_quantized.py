@@ -79,4 +79,5 @@ def answer_about_a_scene(**options: Any) -> tuple[list[int], list[dict[int, floa
     config = EngineConfig(device_type="cpu", **options)
     with pipeline("seesay-demo", backend_config=config) as pipe:
         response = pipe("What is a square?", gen_config=GenerationConfig(max_new_tokens=8, logprobs=1))
-    return response.token_ids, response.logprobs  # type: ignore[return-value]
+    assert response.logprobs is not None
+    return response.token_ids, response.logprobs

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 4e-2 if IS_INTERPRETED else 1e-2}
 """Largest error ‖ours - exact‖, as a share of ‖exact‖ or of 1. The interpreter cuts bfloat16 off."""
-ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}  # fmt: skip
 SHAPES = [(9, 5), (7, 3584), (40, 4100), (33, 8)]
 """(outputs, inputs)."""
 
@@ -77,7 +80,7 @@ def test_product_with_what_rides_along(
     exact = F.linear(exact, weight.double(), None if bias is None else bias.double())
     if activation is not None:
         gate, up = exact.chunk(2, -1)
-        exact = ACTIVATIONS[activation](gate) * up  # type: ignore[operator]
+        exact = ACTIVATIONS[activation](gate) * up
     wide = random(num_rows, num_outputs + 3, dtype=dtype, seed=4)
     before, target = wide.clone(), wide[:, :num_outputs]
     found = multiply(x, weight, bias, norm=norm, activation=activation, add_to=target if adds else None)
@@ -108,7 +111,7 @@ def test_weights_in_fp8_with_a_scale_per_output(
     exact = F.linear(x.double(), weight.double() * scale.double()[:, None], None if bias is None else bias.double())
     if activation is not None:
         gate, up = exact.chunk(2, -1)
-        exact = ACTIVATIONS[activation](gate) * up  # type: ignore[operator]
+        exact = ACTIVATIONS[activation](gate) * up
     target = random(num_rows, num_outputs, dtype=dtype, seed=4)
     if adds:
         exact = exact + target.double()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from seesay.kernels.resize import Filter
 from seesay.processors.media.images import qwen_patchify, resize
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -54,7 +55,9 @@ def random_table(dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(3, 256, generator=torch.Generator().manual_seed(3)).to(DEVICE, dtype)
 
 
-def make_patches(frames: npt.NDArray[np.uint8], size: tuple[int, int], kind: str, table: torch.Tensor) -> torch.Tensor:
+def make_patches(
+    frames: npt.NDArray[np.uint8], size: tuple[int, int], kind: Filter, table: torch.Tensor
+) -> torch.Tensor:
     """Patches of 4 pixels and 2 frames in groups of 2 · 2, by the kernels."""
     from seesay.kernels import resize as kernels
 
@@ -74,9 +77,9 @@ def make_patches(frames: npt.NDArray[np.uint8], size: tuple[int, int], kind: str
 
 
 def expect_patches(
-    frames: npt.NDArray[np.uint8], size: tuple[int, int], kind: str, table: torch.Tensor
+    frames: npt.NDArray[np.uint8], size: tuple[int, int], kind: Filter, table: torch.Tensor
 ) -> torch.Tensor:
-    resized = torch.from_numpy(resize(frames, size, resample=kind)).permute(0, 3, 1, 2)  # type: ignore[arg-type]
+    resized = torch.from_numpy(resize(frames, size, resample=kind)).permute(0, 3, 1, 2)
     patches, _ = qwen_patchify(resized, patch_size=4, temporal_patch_size=2, merge_size=2)
     values = patches.view(len(patches), 3, -1).long().to(DEVICE)
     return torch.stack([table[channel][values[:, channel]] for channel in range(3)], dim=1).flatten(1)
@@ -85,7 +88,7 @@ def expect_patches(
 @runs_here
 @pytest.mark.parametrize("kind", ["bicubic", "bilinear"])
 @pytest.mark.parametrize(("size", "new_size"), LARGE if ON_GPU else SMALL)
-def test_patches_are_those_of_the_cpu(size: tuple[int, int], new_size: tuple[int, int], kind: str) -> None:
+def test_patches_are_those_of_the_cpu(size: tuple[int, int], new_size: tuple[int, int], kind: Filter) -> None:
     """Every value of the table is another, so that equal patches were resized equally."""
     frames, table = random_frames(1, size), random_table(torch.float32)
     assert torch.equal(make_patches(frames, new_size, kind, table), expect_patches(frames, new_size, kind, table))
@@ -102,7 +105,7 @@ def test_a_patch_of_a_clip_holds_two_frames(count: int) -> None:
 
 @pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
 @pytest.mark.parametrize("kind", ["bicubic", "bilinear"])
-def test_weights_give_what_the_cpu_gives(kind: str) -> None:
+def test_weights_give_what_the_cpu_gives(kind: Filter) -> None:
     """For 200 pairs of lengths, computed with NumPy."""
     from seesay.kernels.resize import make_taps
 
@@ -112,7 +115,7 @@ def test_weights_give_what_the_cpu_gives(kind: str) -> None:
         taps = make_taps(size, new_size, kind)
         sources = np.minimum(taps.starts + np.arange(len(taps.weights))[:, None], size - 1)
         total = taps.half + (taps.weights[..., None].astype(np.int64) * line[0, 0][sources]).sum(axis=0)
-        expected = resize(line, (1, new_size), resample=kind)[0, 0]  # type: ignore[arg-type]
+        expected = resize(line, (1, new_size), resample=kind)[0, 0]
         assert np.array_equal(np.clip(total >> taps.precision, 0, 255), expected), (size, new_size)
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +75,8 @@ def test_draws_are_those_that_the_host_makes() -> None:
     from seesay.kernels import row_state
 
     rows, params = make_rows(), list[SamplingParams]()
-    options = ({}, {"top_k": 7}, {"top_p": 0.3}, {"min_p": 0.2}, {"temperature": 1e-4, "top_k": 1 << 62})  # type: ignore[var-annotated]
+    options: tuple[dict[str, Any], ...]
+    options = ({}, {"top_k": 7}, {"top_p": 0.3}, {"min_p": 0.2}, {"temperature": 1e-4, "top_k": 1 << 62})
     for slot in range(NUM_SLOTS):
         params.append(SamplingParams(greedy=False, **options[slot % len(options)]))
         rows.state[slot, OPTIONS:] = torch.tensor(draw_options(params[-1]), dtype=torch.float64).view(torch.int64)

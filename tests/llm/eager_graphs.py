@@ -8,37 +8,42 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-from seesay.llm import decode_graphs
 from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.ops import DecodeRows, RowLayout
 from seesay.llm.runner import ModelRunner
 from seesay.llm.step_input import StepRows
 
 
-class EagerRecorder:
-    """Stands in for `GraphRecorder`."""
+def record_eager(run: Callable[[], DecodeOutput]) -> tuple[Callable[[], None], DecodeOutput]:
+    """Compute again what a graph would replay."""
+    output = run()
 
-    def __init__(self, stream: Any) -> None:
-        pass
+    def replay() -> None:
+        fresh = run()
+        for each in fields(output):
+            getattr(output, each.name).copy_(getattr(fresh, each.name))
 
-    def record(self, run: Callable[[], DecodeOutput]) -> tuple[Callable[[], None], DecodeOutput]:
-        output = run()
+    return replay, output
 
-        def replay() -> None:
-            fresh = run()
-            for each in fields(output):
-                getattr(output, each.name).copy_(getattr(fresh, each.name))
 
-        return replay, output
+class CountedGraphs(DecodeGraphs):
+    """Keeps the number of rows of each step."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sizes: list[int] = []
+
+    def run(self, step: StepRows) -> DecodeOutput:
+        self.sizes.append(len(step.rows))
+        return super().run(step)
 
 
 def record_eagerly(runner: ModelRunner) -> list[int]:
     """Let decode steps of a runner on the CPU take the path of graphs. Returns a list of the sizes of such steps, which
     grows with them."""
-    block_size, sizes = runner.block_size, list[int]()
+    block_size = runner.block_size
     plan_attention = runner.decoder._ops.plan_attention
 
     def plan(layout: RowLayout | DecodeRows, **options: Any) -> Any:
@@ -58,21 +63,12 @@ def record_eagerly(runner: ModelRunner) -> list[int]:
 
     runner.decoder._ops.plan_attention = plan  # type: ignore[method-assign]
     assert runner._cache is not None
-    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_graphs, "GraphRecorder", EagerRecorder)
-        graphs = DecodeGraphs(
+    with torch.inference_mode():
+        runner._graphs = CountedGraphs(
             runner.decoder,
             runner._cache.layers,
             runner.device_rows,
-            stream=None,  # type: ignore[arg-type]
+            record=record_eager,
             block_size=block_size,
         )
-    run = graphs.run
-
-    def count_run(step: StepRows) -> DecodeOutput:
-        sizes.append(len(step.rows))
-        return run(step)
-
-    graphs.run = count_run  # type: ignore[method-assign]
-    runner._graphs = graphs
-    return sizes
+    return runner._graphs.sizes

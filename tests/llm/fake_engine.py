@@ -188,7 +188,7 @@ class FakeEngine:
             self.host[slot] = self.kv[block_id * size : (block_id + 1) * size]
         for block_id, slot in plan.loads:
             self.kv[block_id * size : (block_id + 1) * size] = self.host[slot]
-        sampled = {}
+        sampled: dict[int, tuple[int, ...]] = {}
         for row in plan.rows:
             seq, member = self.alive[row.seq_id], self.rows[row.seq_id]
             slots = [b * size + offset for b in member.block_ids for offset in range(size)]
@@ -208,7 +208,7 @@ class FakeEngine:
             assert not (seq.waits_for_tokens and row.start >= member.num_known), "planned ahead of its token"
             if row.samples:
                 sampled[row.seq_id] = (sample(value),)
-        return sampled  # type: ignore[return-value]
+        return sampled
 
     def pending(self, row: RowState, index: int) -> int | None:
         """The token that the step in flight sampled, if `index` is its place."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from llm.test_row_table import make_begun
 
+from seesay.device.transfers import upload
 from seesay.llm import device_rows
 from seesay.llm.device_rows import LENGTH, OFFSET, OPTIONS, SEED, TOKEN, DeviceRows, begin_decode, make_draws
 from seesay.llm.row_table import RowTable
@@ -29,7 +30,6 @@ class Device:
         self.rows = DeviceRows(num_slots=NUM_SLOTS, max_blocks=8, scratch_block=SCRATCH, device=CPU)
         self.sent: list[tuple[int, int]] = []  # words and blocks
         self.fails = False
-        upload = device_rows.upload  # type: ignore[attr-defined]
 
         def watch(arrays: Any, device: torch.device) -> list[torch.Tensor]:
             if self.fails:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Hashable
 
 import pytest
 from hypothesis import given, settings
@@ -46,8 +47,8 @@ def steps_to_first_token(engine: FakeEngine, seq: Sequence) -> int:
 
 
 @given(st.integers(1, 300), st.dictionaries(st.integers(0, 9), st.integers(1, 200), min_size=1))
-def test_tokens_are_divided_equally(total: int, wanted: dict[int, int]) -> None:
-    shares = divide_tokens(total, wanted)  # type: ignore[arg-type]
+def test_tokens_are_divided_equally(total: int, wanted: dict[Hashable, int]) -> None:
+    shares = divide_tokens(total, wanted)
     assert shares.keys() == wanted.keys()
     assert all(1 <= shares[owner] <= wanted[owner] for owner in wanted)
     if total >= len(wanted):

@@ -19,6 +19,7 @@ from llm import backbones
 
 from seesay.checkpoint import Checkpoint
 from seesay.device import linear as linear_module
+from seesay.device.matmul import make_product
 from seesay.llm.kv_cache import KVCache
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.models.spec import DecoderConfig
@@ -46,17 +47,17 @@ def test_layers_without_a_kernel_compute_the_same(
 ) -> None:
     from seesay.kernels.few_row_matmul import multiply
 
-    make, used = linear_module.make_product, set()  # type: ignore[attr-defined]
+    used = set()
 
     def make_with_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-        shape = tuple(weight.shape)
+        shape = (weight.shape[0], weight.shape[1])
 
         def fused(x: torch.Tensor, **options: Any) -> Any:
             used.add(shape)
             return multiply(x, weight, bias, **options)
 
-        limit = max_rows.get(shape, 0)  # type: ignore[arg-type]
-        return replace(make(weight, bias), fused=partial(fused) if limit else None, max_fused_rows=limit)
+        limit = max_rows.get(shape, 0)
+        return replace(make_product(weight, bias), fused=partial(fused) if limit else None, max_fused_rows=limit)
 
     backbone = backbones.make_backbone("llama", tmp_path)
     expected = compute(backbone, num_tokens)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from seesay.llm.ops import RowLayout, pick_ops, torch_ops
+from seesay.llm.ops.interface import Activation
 
 DEVICES = [
     "cpu",
@@ -93,10 +94,10 @@ def test_tokens_whose_keys_or_values_are_not_finite_are_marked(device: Any, valu
         ("gelu_tanh", lambda x: 0.5 * x * (1 + math.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))),
     ],
 )
-def test_activation_times_the_other_half(device: Any, activation: str, formula: Any) -> None:
+def test_activation_times_the_other_half(device: Any, activation: Activation, formula: Any) -> None:
     x = torch.randn(3, 10, device=device) * 3
     expected = [[formula(gate) * up for gate, up in zip(row[:5], row[5:], strict=True)] for row in x.tolist()]
-    torch.testing.assert_close(pick_ops(device).act_and_mul(x, activation), torch.tensor(expected, device=device))  # type: ignore[arg-type]
+    torch.testing.assert_close(pick_ops(device).act_and_mul(x, activation), torch.tensor(expected, device=device))
 
 
 def test_splice_writes_rows(device: Any) -> None:

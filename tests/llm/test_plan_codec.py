@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from seesay.values import Modality, MultimodalInput
 
 
 def make_begun(**changes: object) -> BegunSequence:
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "seq_id": 3,
         "token_ids": np.arange(7),
         "num_prompt_tokens": 5,
@@ -32,7 +33,7 @@ def make_begun(**changes: object) -> BegunSequence:
         "items": (MediaSpan(modality=Modality.VIDEO, span=(1, 3), slots=np.array([1, 2]), hash=b"\x00\xff" * 16),),
         "is_long": True,
     }
-    return BegunSequence(**(values | changes))  # type: ignore[arg-type]
+    return BegunSequence(**(values | changes))
 
 
 FULL = StepPlan(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from seesay.llm.block_pool import BlockPool
@@ -11,10 +13,10 @@ from seesay.values import MultimodalInput
 BLOCK_SIZE = 4
 
 
-def make_sequence(seq_id: int, num_tokens: int, **params: object) -> Sequence:
+def make_sequence(seq_id: int, num_tokens: int, **params: Any) -> Sequence:
     """All begin with the same text."""
     prompt = MultimodalInput(token_ids=np.arange(num_tokens), positions=np.arange(num_tokens), next_position=num_tokens)
-    return Sequence(seq_id, prompt, SamplingParams(**params))  # type: ignore[arg-type]
+    return Sequence(seq_id, prompt, SamplingParams(**params))
 
 
 def begin(cache: PrefixCache, pool: BlockPool, seq: Sequence) -> None:

@@ -60,7 +60,8 @@ def spliced_logits(backbone: Any, prompt: Any, embeddings: Any) -> torch.Tensor:
         hidden = backbone.model.get_input_embeddings()(torch.tensor(prompt.token_ids))
         for item in prompt.items:
             hidden[torch.tensor(item.slots)] = embeddings[item.hash]
-        return backbone.model(inputs_embeds=hidden[None], use_cache=False).logits[0]  # type: ignore[no-any-return]
+        logits: torch.Tensor = backbone.model(inputs_embeds=hidden[None], use_cache=False).logits[0]
+    return logits
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
@@ -158,7 +159,9 @@ def test_blocks_loaded_from_the_host_are_read_and_not_what_was_there(backbone: A
             runner.run(StepPlan(rows=(row(above, 3, 4),)), {})
         loads = (BlockCopy(0, 0),) if is_loaded else ()
         result = runner.run(StepPlan(rows=(row(second, 4, 5),), loads=loads), {})
-        kept.append(result.rows[0].logits.values)  # type: ignore[union-attr]
+        logits = result.rows[0].logits
+        assert logits is not None
+        kept.append(logits.values)
     torch.testing.assert_close(kept[0], kept[1], atol=1e-4, rtol=0)
 
 

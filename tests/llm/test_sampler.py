@@ -50,15 +50,15 @@ def make_logits(num_rows: int, seed: int = 0) -> torch.Tensor:
 
 
 def expected_distribution(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    scores, ids = logits[None].clone(), torch.zeros(1, 1, dtype=torch.int64)
-    scores = hf.TemperatureLogitsWarper(params.temperature)(ids, scores)
+    ids = torch.zeros(1, 1, dtype=torch.int64)
+    scores: torch.Tensor = hf.TemperatureLogitsWarper(params.temperature)(ids, logits[None].clone())
     if params.top_k:
         scores = hf.TopKLogitsWarper(params.top_k)(ids, scores)
     if params.top_p < 1:
         scores = hf.TopPLogitsWarper(params.top_p)(ids, scores)
     if params.min_p:
         scores = hf.MinPLogitsWarper(params.min_p)(ids, scores)
-    return scores[0].softmax(-1)  # type: ignore[no-any-return]
+    return scores[0].softmax(-1)
 
 
 FILTERS: list[dict[str, Any]] = [
@@ -155,7 +155,7 @@ def shift_plainly(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
     return shifted
 
 
-SHIFTS = [
+SHIFTS: list[dict[str, Any]] = [
     {"presence_penalty": 1.5},
     {"frequency_penalty": 0.8},
     {"presence_penalty": -2.0, "frequency_penalty": 2.0},
@@ -180,7 +180,7 @@ def test_penalties_and_biases_equal_the_plain_formula() -> None:
     for seed in range(10):
         logits = make_logits(len(SHIFTS), seed)
         rows = [
-            make_row(  # type: ignore[arg-type]
+            make_row(
                 rng.integers(0, 9, 12),
                 num_generated=int(rng.integers(0, 12)),
                 greedy=True,
@@ -362,7 +362,8 @@ def test_steps_one_ahead_of_the_host_sample_what_steps_in_turn_do() -> None:
     for step, scores in enumerate(logits):
         rows = [make_row(in_turn[i], num_generated=step, **options) for i, options in enumerate(MIXED)]
         for i, choice in enumerate(sample(scores, rows)):
-            in_turn[i].append(choice.token_id)  # type: ignore[arg-type]
+            assert choice.token_id is not None
+            in_turn[i].append(choice.token_id)
 
     known = {i: list(prompt) for i in in_turn}
     places: dict[int, int] = {}
@@ -443,10 +444,15 @@ def test_a_mask_that_allows_nothing_ends_its_row_alone() -> None:
 
 def test_a_processor_sees_what_a_mask_left() -> None:
     seen = []
+
+    def negate(ids: Any, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(scores)
+        return -scores
+
     row = make_row(
         greedy=True,
         mask=make_mask([4, 9]),
-        processors=(lambda ids, scores: seen.append(scores) or -scores,),  # type: ignore[func-returns-value]
+        processors=(negate,),
     )
     sample(make_logits(1), [row])
     assert seen[0].isfinite().nonzero()[:, 0].tolist() == [4, 9]

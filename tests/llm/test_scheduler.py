@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def picture_hash(number: int) -> bytes:
 
 
 def make_sequence(
-    seq_id: int, num_tokens: int, *pictures: Span, text: int | None = None, waits: bool = False, **params: object
+    seq_id: int, num_tokens: int, *pictures: Span, text: int | None = None, waits: bool = False, **params: Any
 ) -> Sequence:
     """A prompt of `num_tokens` tokens; equal `text` numbers give equal tokens."""
     items = tuple(
@@ -44,7 +45,7 @@ def make_sequence(
         next_position=num_tokens,
         items=items,
     )
-    chosen = SamplingParams(**({"max_new_tokens": 4} | params))  # type: ignore[arg-type]
+    chosen = SamplingParams(**({"max_new_tokens": 4} | params))
     return Sequence(seq_id, prompt, chosen, waits_for_tokens=waits)
 
 
@@ -506,10 +507,10 @@ def test_a_beginning_is_awaited_chunk_by_chunk_and_no_longer_than_somebody_compu
     "params",
     [{"prompt_logprobs": True}, {"output_logits": "all"}, {"output_last_hidden_state": "all"}],
 )
-def test_who_needs_all_outputs_computes_all(params: dict[str, object]) -> None:
+def test_who_needs_all_outputs_computes_all(params: dict[str, Any]) -> None:
     scheduler = make_scheduler([make_sequence(1, 10, text=5)])
     run_until_idle(scheduler)
-    scheduler.add(make_sequence(2, 10, text=5, **params))  # type: ignore[arg-type]
+    scheduler.add(make_sequence(2, 10, text=5, **params))
     assert rows(scheduler.plan_step()) == [(2, 0, 10)]
 
 

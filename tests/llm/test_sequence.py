@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -23,11 +25,11 @@ def make_item(start: int, stop: int, slots: list[int] | None = None) -> MediaIte
     )
 
 
-def make_sequence(num_tokens: int = 10, items: tuple[MediaItem, ...] = (), **params: object) -> Sequence:
+def make_sequence(num_tokens: int = 10, items: tuple[MediaItem, ...] = (), **params: Any) -> Sequence:
     prompt = MultimodalInput(
         token_ids=np.arange(100, 100 + num_tokens), positions=np.arange(num_tokens), next_position=50, items=items
     )
-    return Sequence(1, prompt, SamplingParams(**params))  # type: ignore[arg-type]
+    return Sequence(1, prompt, SamplingParams(**params))
 
 
 def test_tokens_grow_and_views_stay_right() -> None:
@@ -94,8 +96,8 @@ def test_items_that_do_not_fit_the_prompt_are_our_bug(items: tuple[MediaItem, ..
         ([5, 5, 5, 5], {}, Stop("length")),
     ],
 )
-def test_check_stop(generated: list[int], params: dict[str, object], stop: Stop | None) -> None:
-    seq = make_sequence(10, **params)  # type: ignore[arg-type]
+def test_check_stop(generated: list[int], params: dict[str, Any], stop: Stop | None) -> None:
+    seq = make_sequence(10, **params)
     for token in generated:
         seq.append(token)
     assert check_stop(seq, generated[-1], session_len=14) == stop

@@ -140,10 +140,12 @@ def test_a_prompt_whose_embedding_is_not_there_does_not_count() -> None:
     scheduler = make_scheduler(policy, Clock(), make_sequence(1, 20, (4, 12)), make_sequence(2, 6))
     plan = step(scheduler)
     assert [job.seq_id for job in plan.encode_jobs] == [1] and rows(plan) == [(2, 0, 6)]
-    assert policy.prompts[-1] == [WaitingPrompt(0, 6, 0.0)] and not policy.loads[-1].is_encoding
+    load = policy.loads[-1]
+    assert policy.prompts[-1] == [WaitingPrompt(0, 6, 0.0)] and not load.is_encoding
     step(scheduler)
-    assert policy.prompts[-1] == [] and policy.loads[-1].is_encoding
-    scheduler.mark_ready((1).to_bytes(32, "little"))  # type: ignore[unreachable]
+    load = policy.loads[-1]
+    assert policy.prompts[-1] == [] and load.is_encoding
+    scheduler.mark_ready((1).to_bytes(32, "little"))
     step(scheduler)
     assert policy.prompts[-1] == [WaitingPrompt(0, 20, 0.0)] and not policy.loads[-1].is_encoding
 

@@ -96,7 +96,12 @@ def test_more_work_never_takes_less_time(
     times = StepTimes(costs)
     for each, seconds in observed:
         times.observe(each, seconds)
-    both = StepWork(*(a + b for a, b in zip(work, more)))  # type: ignore[arg-type]
+    both = StepWork(
+        work.num_decode_rows + more.num_decode_rows,
+        work.num_decode_context + more.num_decode_context,
+        work.num_prompt_tokens + more.num_prompt_tokens,
+        work.num_prompt_pairs + more.num_prompt_pairs,
+    )
     assert 0 < times.predict(StepWork(num_prompt_tokens=1)) <= times.predict(work) <= times.predict(both) < 1e12
 
 

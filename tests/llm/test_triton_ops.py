@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from seesay.llm.models.spec import RotarySpec
 from seesay.llm.ops import DecodeRows, Ops, RowLayout, pick_ops
+from seesay.llm.ops.interface import Activation
 from seesay.llm.ops.torch_ops import TorchOps
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -94,10 +95,10 @@ def test_rotary_tables(dtype: torch.dtype, sections: Any, has_long: bool, num_to
     positions = torch.from_numpy(rng.integers(0, 30000, (3, num_tokens) if sections else num_tokens)).to(DEVICE)
     axes = torch.from_numpy(spec.section_of_component()).to(DEVICE) if sections else None
     is_long = torch.from_numpy(rng.integers(0, 2, num_tokens) > 0).to(DEVICE) if has_long else None
-    frequencies = [torch.tensor(half * 2, dtype=torch.float32, device=DEVICE) for half in (short, long)]
-    cos, sin = make_rotary_tables(positions, axes, *frequencies, is_long, scale=1.3, dtype=dtype)  # type: ignore[arg-type, misc]
+    near, far = (torch.tensor(half * 2, dtype=torch.float32, device=DEVICE) for half in (short, long))
+    cos, sin = make_rotary_tables(positions, axes, near, far, is_long, scale=1.3, dtype=dtype)
     points = positions[:, None] if axes is None else positions[axes].t()
-    inv_freq = frequencies[0] if is_long is None else torch.where(is_long[:, None], frequencies[1], frequencies[0])
+    inv_freq = near if is_long is None else torch.where(is_long[:, None], far, near)
     angles = (points.float() * inv_freq).double()  # float32 angles are the contract
     sign = torch.tensor([-1.0] * 12 + [1.0] * 12, device=DEVICE)
     assert_close(cos, (angles.cos() * 1.3)[:, None])
@@ -161,14 +162,14 @@ def test_tokens_whose_keys_or_values_are_not_finite_are_marked(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_tokens", "size"), [(0, 8), (1, 1), (3, 1500), (9, 64)])
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
-def test_act_and_mul(ops: Ops, dtype: torch.dtype, num_tokens: int, size: int, activation: str) -> None:
+def test_act_and_mul(ops: Ops, dtype: torch.dtype, num_tokens: int, size: int, activation: Activation) -> None:
     x = random(num_tokens, 2 * size, dtype=dtype) * 2
     gate, up = x.double().chunk(2, -1)
     if activation == "silu":
         expected = gate * gate.sigmoid() * up
     else:
         expected = F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
-    assert_close(ops.act_and_mul(x, activation), expected)  # type: ignore[arg-type]
+    assert_close(ops.act_and_mul(x, activation), expected)
 
 
 @runs_here
@@ -257,7 +258,7 @@ def large_cases() -> list[Case]:
         rows = [(1, int(rng.integers(1, 3000))) for _ in range(rng.integers(0, 6))]
         for _ in range(rng.integers(0, 5)):
             num_new = int(rng.integers(2, 600))
-            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, rng.integers(2000)]))))  # type: ignore[arg-type]
+            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, int(rng.integers(2000))]))))
         kv_heads = int(rng.choice([1, 2, 4]))
         cases.append(
             Case(

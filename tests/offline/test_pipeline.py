@@ -18,7 +18,7 @@ from PIL import Image
 
 import seesay
 from seesay import GenerationConfig, Pipeline
-from seesay.config import EngineConfig, TurbomindEngineConfig
+from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.log import set_up_logging
@@ -393,7 +393,8 @@ def test_deprecated_pipeline_arguments_work() -> None:
     arguments = {"backend": "turbomind", "model_name": "vicuna", "instance_num": 8}
     with pytest.warns(DeprecationWarning):
         backend, template = with_pipeline_arguments(None, None, arguments)
-    assert backend == EngineConfig(max_batch_size=8) and template.model_name == "vicuna"  # type: ignore[union-attr]
+    assert isinstance(template, ChatTemplateConfig)
+    assert backend == EngineConfig(max_batch_size=8) and template.model_name == "vicuna"
     with pytest.warns(DeprecationWarning):
         backend, _ = with_pipeline_arguments(TurbomindEngineConfig(session_len=9), None, {"instance_num": 8})
     assert backend == replace(TurbomindEngineConfig(session_len=9), max_batch_size=8)

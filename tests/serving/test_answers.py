@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def held(engine: AsyncEngine) -> HeldEngine:
 
 @pytest.fixture
 def make(held: HeldEngine) -> MakeAnswering:
-    return lambda **options: Answering(held, make_settings(**options), ServerMetrics(held))  # type: ignore[arg-type]
+    return lambda **options: Answering(held, make_settings(**options), ServerMetrics(held))
 
 
 async def never() -> Any:
@@ -240,8 +241,12 @@ def test_event_loops_share_the_slots(held: HeldEngine, make: MakeAnswering) -> N
     answering = make(max_concurrent_requests=1, request_timeout_s=60)
     with ThreadPoolExecutor(3) as threads:
         answers = [threads.submit(asyncio.run, answering.collect([REQUEST], receive=never)) for _ in range(3)]
+
+        def are_left(num: int) -> bool:
+            return answering.num_waiting == num and not held.submitted.empty()
+
         for num_left in (2, 1, 0):
-            wait_until(lambda num_left=num_left: answering.num_waiting == num_left and not held.submitted.empty())  # type: ignore[misc]
+            wait_until(partial(are_left, num_left))
             assert held.submitted.qsize() == 1
             held.answer({"text": "a", "finish_reason": "stop"})
         assert [answer.result()[0].text for answer in answers] == ["a"] * 3

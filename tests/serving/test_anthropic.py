@@ -28,6 +28,12 @@ def text(value: str) -> dict[str, Any]:
     return {"type": "text", "text": value}
 
 
+def first_text(message: anthropic.types.Message) -> str:
+    block = message.content[0]
+    assert block.type == "text"
+    return block.text
+
+
 @pytest.fixture
 def client(server: LiveServer) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
@@ -50,7 +56,7 @@ def test_streamed_is_the_same(client: anthropic.Anthropic) -> None:
     with client.messages.stream(messages=HI, **GREEDY) as stream:
         texts = list(stream.text_stream)
         message = stream.get_final_message()
-    assert "".join(texts) == message.content[0].text == whole.content[0].text  # type: ignore[union-attr]
+    assert "".join(texts) == first_text(message) == first_text(whole)
     assert message.stop_reason == whole.stop_reason
     total = message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
     assert total == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
@@ -62,17 +68,16 @@ async def test_async(server: LiveServer) -> None:
         whole = await client.messages.create(messages=HI, **GREEDY)
         async with client.messages.stream(messages=HI, **GREEDY) as stream:
             streamed = await stream.get_final_text()
-    assert streamed == whole.content[0].text
+    assert streamed == first_text(whole)
 
 
 def test_picture_url_data_and_base64_are_the_same(client: anthropic.Anthropic) -> None:
     by_url = {"type": "image", "source": {"type": "url", "url": make_data_url(seed=3)}}
-    answers = [
-        client.messages.create(messages=[{"role": "user", "content": [part, text("what?")]}], **GREEDY)  # type: ignore[list-item, misc]
-        for part in (picture(3), by_url)
-    ]
+    questions: list[list[Any]]
+    questions = [[{"role": "user", "content": [part, text("what?")]}] for part in (picture(3), by_url)]
+    answers = [client.messages.create(messages=question, **GREEDY) for question in questions]
     assert answers[0].content == answers[1].content
-    assert answers[1].usage.cache_read_input_tokens > 0  # type: ignore[operator]
+    assert (answers[1].usage.cache_read_input_tokens or 0) > 0
 
 
 def test_count_tokens(client: anthropic.Anthropic) -> None:
@@ -84,18 +89,18 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
 
 
 def test_system_as_text_and_blocks(client: anthropic.Anthropic) -> None:
-    cached = [{**text("Be brief."), "cache_control": {"type": "ephemeral"}}]
+    cached: list[Any] = [{**text("Be brief."), "cache_control": {"type": "ephemeral"}}]
     counts = [
-        client.messages.count_tokens(model=MODEL, messages=HI, system=system).input_tokens  # type: ignore[arg-type]
+        client.messages.count_tokens(model=MODEL, messages=HI, system=system).input_tokens
         for system in ("Be brief.", cached)
     ]
     assert counts[0] == counts[1]
 
 
 def test_turns_of_one_role_are_one(client: anthropic.Anthropic) -> None:
-    apart = [{"role": "user", "content": "one "}, {"role": "user", "content": "two"}]
-    together = [{"role": "user", "content": [text("one "), text("two")]}]
-    counts = {client.messages.count_tokens(model=MODEL, messages=m).input_tokens for m in (apart, together)}  # type: ignore[arg-type]
+    apart: list[Any] = [{"role": "user", "content": "one "}, {"role": "user", "content": "two"}]
+    together: list[Any] = [{"role": "user", "content": [text("one "), text("two")]}]
+    counts = {client.messages.count_tokens(model=MODEL, messages=m).input_tokens for m in (apart, together)}
     assert len(counts) == 1
 
 
@@ -121,8 +126,8 @@ def test_stop_sequences(client: anthropic.Anthropic) -> None:
 
 def test_a_full_context_has_a_reason_of_its_own(client: anthropic.Anthropic) -> None:
     count = client.messages.count_tokens(model=MODEL, messages=HI).input_tokens
-    filler = [{"role": "user", "content": "hi " * ((512 - count) // 4)}]
-    message = client.messages.create(**{**GREEDY, "max_tokens": 5000}, messages=filler)  # type: ignore[arg-type]
+    filler: list[Any] = [{"role": "user", "content": "hi " * ((512 - count) // 4)}]
+    message = client.messages.create(**{**GREEDY, "max_tokens": 5000}, messages=filler)
     assert message.stop_reason in ("model_context_window_exceeded", "end_turn")
 
 
@@ -278,7 +283,8 @@ def test_keys(engine: AsyncEngine) -> None:
         bad = anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0)
         with pytest.raises(anthropic.AuthenticationError) as caught:
             bad.messages.create(messages=HI, **GREEDY)
-        assert caught.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+        body: Any = caught.value.body
+        assert body["error"]["type"] == "authentication_error"
 
 
 async def test_the_document_describes_it(http: httpx.AsyncClient) -> None:

@@ -19,6 +19,7 @@ import pytest
 from cpu_time import measure_cpu_s
 from live_server import make_data_url, make_settings, wait_until
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from seesay.config import MediaLimits
 from seesay.engine.engine import AsyncEngine
@@ -236,7 +237,6 @@ async def test_large_bodies_are_checked_in_a_thread(engine: AsyncEngine, monkeyp
     """The event loop goes on meanwhile, and small ones do not go there."""
     threads: list[str] = []
     held = threading.Event()
-    from_json = bodies.from_json  # type: ignore[attr-defined]
 
     def parse(content: Any) -> Any:
         threads.append(threading.current_thread().name)

@@ -71,8 +71,9 @@ def test_what_is_refused_is_named(server: LiveServer) -> None:
 
 
 def test_what_is_refused(server: LiveServer) -> None:
+    body: dict[str, Any]
     both = {"input": "a", "messages": [{"role": "user", "content": "a"}]}
-    for body in ({}, both, {"input": [""]}, {"input": ["a"] * 2049}, {"input": "game " * 2000}, {"messages": []}):  # type: ignore[var-annotated]
+    for body in ({}, both, {"input": [""]}, {"input": ["a"] * 2049}, {"input": "game " * 2000}, {"messages": []}):
         response = server.post(PATH, body)
         assert response.status_code == 400, response.text
         schemas.check(response.json(), schemas.ERROR)

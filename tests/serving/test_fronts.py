@@ -109,8 +109,8 @@ def running(model: str, port: int, folder: Path, *options: str) -> Iterator[Serv
     environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     server = Server(f"http://127.0.0.1:{port}", process, folder)
+    assert process.stderr is not None
     try:
-        assert process.stderr is not None
         log = []
         for line in process.stderr:
             log.append(line)
@@ -122,7 +122,7 @@ def running(model: str, port: int, folder: Path, *options: str) -> Iterator[Serv
         if process.poll() is None:
             process.kill()
         process.wait()
-        process.stderr.close()  # type: ignore[union-attr]
+        process.stderr.close()
 
 
 @pytest.fixture(scope="module")

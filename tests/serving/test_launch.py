@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import anthropic
 import httpx
@@ -83,24 +84,31 @@ def test_a_session_about_a_picture(client: ServerProcess, scene: Example) -> Non
         assert (text, reason) == (expected, "stop")
 
 
+def text_of(message: anthropic.types.Message) -> str:
+    block = message.content[0]
+    assert block.type == "text"
+    return block.text
+
+
 def test_anthropic_sync_and_streaming(client: ServerProcess, scene: Example) -> None:
     claude = anthropic.Anthropic(base_url=client.api_server_url, api_key="key", max_retries=0)
     source = {"type": "base64", "media_type": "image/png", "data": encode(scene)}
     question, expected = scene.turns[0]
+    messages: list[Any]
     messages = [{"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": question}]}]
-    message = claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)  # type: ignore[arg-type]
-    assert message.content[0].text == expected and message.stop_reason == "end_turn"  # type: ignore[union-attr]
+    message = claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)
+    assert text_of(message) == expected and message.stop_reason == "end_turn"
     (follow_up, second) = scene.turns[1]
     messages += [{"role": "assistant", "content": message.content}, {"role": "user", "content": follow_up}]
-    with claude.messages.stream(model="seesay-demo", max_tokens=100, messages=messages) as stream:  # type: ignore[arg-type]
+    with claude.messages.stream(model="seesay-demo", max_tokens=100, messages=messages) as stream:
         assert stream.get_final_text() == second
 
 
 async def test_anthropic_async(client: ServerProcess) -> None:
     async with anthropic.AsyncAnthropic(base_url=client.api_server_url, api_key="key", max_retries=0) as claude:
-        messages = [{"role": "user", "content": "Calculate 2 + 6."}]
-        message = await claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)  # type: ignore[arg-type]
-    assert "8" in message.content[0].text  # type: ignore[union-attr]
+        messages: list[Any] = [{"role": "user", "content": "Calculate 2 + 6."}]
+        message = await claude.messages.create(model="seesay-demo", max_tokens=100, messages=messages)
+    assert "8" in text_of(message)
 
 
 def test_keys_are_in_no_list_of_processes(client: ServerProcess) -> None:

@@ -184,7 +184,7 @@ def test_a_head_that_drips_is_given_up(server: LiveServer, monkeypatch: pytest.M
 def test_a_long_answer_outlives_the_time_of_a_head(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seesay.serving.http_protocol.HEAD_TIMEOUT_S", 0.2)
     held = HeldEngine(engine)
-    with serve(held) as server:  # type: ignore[arg-type]
+    with serve(held) as server:
         results: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: results.append(server.post(CHAT, BODY)))
         thread.start()
@@ -298,7 +298,7 @@ async def test_too_slow_an_answer_is_504(engine: AsyncEngine) -> None:
 
 async def test_closed_engine_is_503(engine: AsyncEngine) -> None:
     class Closed(HeldEngine):
-        def submit_batch(self, requests: Any, on_output: Any, prompts: Any) -> list[int]:
+        def submit_batch(self, requests: Any, on_output: Any, prompts: Any = None) -> list[int]:
             raise RequestError(ErrorCode.CLOSED, "the engine is closed")
 
     response = await client_of(Closed(engine)).post(CHAT, json=BODY)
@@ -312,7 +312,7 @@ async def test_failure_of_ours_has_an_id_that_the_log_has(
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(HeldEngine):
-        def submit_batch(self, requests: Any, on_output: Any, prompts: Any) -> list[int]:
+        def submit_batch(self, requests: Any, on_output: Any, prompts: Any = None) -> list[int]:
             raise ZeroDivisionError("a secret of the server")
 
     with caplog.at_level(logging.ERROR, logger="seesay"):
@@ -411,7 +411,7 @@ def test_many_that_hang_up_leave_nothing(server: LiveServer, engine: AsyncEngine
 
 def test_draining_finishes_what_runs_and_refuses_what_comes(engine: AsyncEngine) -> None:
     held = HeldEngine(engine)
-    with serve(held, make_settings(drain_timeout_s=30)) as server:  # type: ignore[arg-type]
+    with serve(held, make_settings(drain_timeout_s=30)) as server:
         results: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: results.append(server.post(CHAT, BODY)))
         thread.start()
@@ -429,7 +429,7 @@ def test_draining_finishes_what_runs_and_refuses_what_comes(engine: AsyncEngine)
 
 def test_a_signal_ends_the_server_when_the_last_answer_is_given(engine: AsyncEngine) -> None:
     held = HeldEngine(engine)
-    with serve(held, make_settings(drain_timeout_s=30)) as server:  # type: ignore[arg-type]
+    with serve(held, make_settings(drain_timeout_s=30)) as server:
         results: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: results.append(server.post(CHAT, BODY)))
         thread.start()
@@ -449,7 +449,7 @@ def test_a_signal_ends_the_server_when_the_last_answer_is_given(engine: AsyncEng
 
 def test_drain_ends_with_an_error_in_the_end(engine: AsyncEngine) -> None:
     held = HeldEngine(engine)
-    with serve(held, make_settings(drain_timeout_s=0.2)) as server:  # type: ignore[arg-type]
+    with serve(held, make_settings(drain_timeout_s=0.2)) as server:
         results: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: results.append(server.post(CHAT, {**BODY, "stream": True})))
         thread.start()

@@ -98,7 +98,7 @@ def kinds(request: Any) -> list[str]:
 async def submitted(engine: AsyncEngine, path: str, body: dict[str, Any]) -> Any:
     """The request that the engine is asked to answer."""
     held = HeldEngine(engine)
-    app = create_app(held, make_settings())  # type: ignore[arg-type]
+    app = create_app(held, make_settings())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as http:
         asking = asyncio.ensure_future(http.post(path, json=body))
         for _ in range(500):

@@ -167,8 +167,8 @@ async def test_a_picture_that_cannot_be_encoded_is_located(
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config) as engine:
         assert isinstance(engine.core, EngineLoop)
         worker = engine.core.embeddings.worker
-        assert worker is not None
-        encode = worker._encoder.encode  # type: ignore[union-attr]
+        assert worker is not None and worker._encoder is not None
+        encode = worker._encoder.encode
 
         def fail_on_some(features: Sequence[Any]) -> Any:
             if any(entry["grid"] == (1, 12, 12) for entry in features):

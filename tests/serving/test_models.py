@@ -75,9 +75,10 @@ def test_as_the_clients_read_them(engine: AsyncEngine) -> None:
             assert [model.id for model in before.data] == NAMES[1:2] and before.has_more
             with pytest.raises(anthropic.NotFoundError) as caught:
                 claude.models.retrieve("other")
-            assert caught.value.body == {  # in Anthropic's envelope
+            body: Any = caught.value.body
+            assert body == {  # in Anthropic's envelope
                 "type": "error",
-                "error": {"type": "not_found_error", "message": caught.value.body["error"]["message"]},  # type: ignore[index]
+                "error": {"type": "not_found_error", "message": body["error"]["message"]},
             }
             for params, name in (({"after_id": "other"}, "after_id"), ({"limit": 0}, "limit")):
                 with pytest.raises(anthropic.BadRequestError, match=name):

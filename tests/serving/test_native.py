@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from asking import messages_of
 from live_server import MODEL, HeldEngine, LiveServer, make_data_url, make_settings, read_events, serve, wait_until
 
 from seesay.engine.engine import AsyncEngine
@@ -111,7 +112,7 @@ def test_tokens_without_a_text_are_no_part_of_the_next_prompt(server: LiveServer
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_streamed: bool) -> None:
     held = HeldEngine(engine)
-    transport = httpx.ASGITransport(app=create_app(held, make_settings()))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=create_app(held, make_settings()))
     async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=10) as http:
         body = {"prompt": "one", "session_id": 1, "interactive_mode": True, "stream": is_streamed}
         answer = asyncio.ensure_future(http.post(CHAT, json=body))
@@ -128,7 +129,7 @@ async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_stream
         while held.submitted.empty():
             await asyncio.sleep(0.01)
         request_id, request, on_output = held.submitted.get()
-        assert [message.role for message in request.prompt] == ["user", "assistant", "user"]  # type: ignore[union-attr]
+        assert [message.role for message in messages_of(request)] == ["user", "assistant", "user"]
         usage = Usage(prompt_tokens=40, completion_tokens=1)
         on_output(
             OutputDelta(request_id=request_id, prompt_tokens=40, token_ids=(3,), finish_reason="stop", usage=usage)

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -135,9 +136,8 @@ print("drained")
 """
 
 
-def test_sigterm_lets_answers_finish(tiny_checkpoint: object, unused_tcp_port: int) -> None:
-    path: Path = tiny_checkpoint("qwen2_5_vl")  # type: ignore[operator]
-    command = [sys.executable, "-c", SERVE, str(path), str(unused_tcp_port)]
+def test_sigterm_lets_answers_finish(tiny_checkpoint: Callable[[str], Path], unused_tcp_port: int) -> None:
+    command = [sys.executable, "-c", SERVE, str(tiny_checkpoint("qwen2_5_vl")), str(unused_tcp_port)]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     url = f"http://127.0.0.1:{unused_tcp_port}"

@@ -15,6 +15,7 @@ MESSAGES, INTERACTIVE, EMBEDDINGS = "/v1/messages", "/v1/chat/interactive", "/v1
 # What only the server knows: what it stores, and that two fields are equal.
 NOT_IN_A_SCHEMA = {(RESPONSES, "previous_response_id"), (COMPLETIONS, "best_of")}
 CALL = {"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+BAD_CALLS: tuple[Any, ...] = ([[[1]]], "abc", [1], [{}], {"a": 1}, [{**CALL, "odd": 1}])
 
 
 def user(*content: Any) -> dict[str, Any]:
@@ -88,7 +89,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     (CHAT, user(video(fps=1, num_frames=2))),
     (CHAT, talk(answer(content=None))),
     (CHAT, talk(answer(content=None, tool_calls=[]))),
-    *((CHAT, talk(answer(tool_calls=value))) for value in ([[[1]]], "abc", [1], [{}], {"a": 1}, [{**CALL, "odd": 1}])),  # type: ignore[var-annotated]
+    *((CHAT, talk(answer(tool_calls=value))) for value in BAD_CALLS),
     *((CHAT, talk(answer(tool_calls=[{**CALL, name: value}]))) for name, value in (
         ("id", 3), ("id", ""), ("type", "odd"), ("function", {}), ("function", "f"),
         ("function", {"name": "f", "arguments": {}}), ("function", {"name": "f", "arguments": "{}", "odd": 1}))),

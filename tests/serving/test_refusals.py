@@ -88,7 +88,7 @@ async def test_fields_that_do_not_go_together(http: httpx.AsyncClient, together:
     assert (await refused(http, CHAT, {"messages": MESSAGES, **together}))["param"] == param
 
 
-PICTURE = {"type": "image_url", "image_url": {"url": make_data_url()}}
+PICTURE: dict[str, Any] = {"type": "image_url", "image_url": {"url": make_data_url()}}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": make_data_url()}}
         (
             {
                 "role": "user",
-                "content": [{"type": "image_url", "image_url": {**PICTURE["image_url"], "detail": "odd"}}],  # type: ignore[dict-item]
+                "content": [{"type": "image_url", "image_url": {**PICTURE["image_url"], "detail": "odd"}}],
             },
             "messages[0].content[0].image_url.detail",
         ),
@@ -146,7 +146,7 @@ async def test_too_many_pictures_name_the_limit(http: httpx.AsyncClient) -> None
 
 
 async def test_unknown_option_of_a_picture(http: httpx.AsyncClient) -> None:
-    url = {**PICTURE["image_url"], "max_dynamic_patch": 3}  # type: ignore[dict-item]
+    url = {**PICTURE["image_url"], "max_dynamic_patch": 3}
     error = await refused(
         http, CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": url}]}]}
     )

@@ -102,7 +102,7 @@ def test_completed_when_the_answer_ends(server: LiveServer, engine: AsyncEngine)
     from live_server import HeldEngine
 
     held = HeldEngine(engine)
-    with serve(held) as other:  # type: ignore[arg-type]
+    with serve(held) as other:
         import threading
 
         threading.Thread(target=lambda: held.answer({"text": "yes"}, {"finish_reason": "stop"})).start()

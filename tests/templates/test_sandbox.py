@@ -298,8 +298,8 @@ def test_no_process_is_left_behind(end: str) -> None:
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
+    assert child.stdout is not None and child.stderr is not None
     try:
-        assert child.stdout is not None and child.stderr is not None
         pids = [int(pid) for pid in child.stdout.readline().split()]
         assert len(pids) == 1
         child.wait(30)
@@ -310,8 +310,8 @@ def test_no_process_is_left_behind(end: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        child.stdout.close()  # type: ignore[union-attr]
-        child.stderr.close()  # type: ignore[union-attr]
+        child.stdout.close()
+        child.stderr.close()
 
 
 def test_ctrl_c_is_not_its_own(pool: sandbox._Pool) -> None:

@@ -56,8 +56,13 @@ def test_what_a_server_tells_beyond_what_is_shown_is_not_kept() -> None:
 
 def test_files_count_only_where_uploads_lie() -> None:
     asked = []
+
+    def refuse(path: str) -> bool:
+        asked.append(path)
+        return False
+
     with pytest.raises(ValueError, match="files must be uploads"):
-        read_record(make_record("0123456789abcdef", TURNS), accepts=lambda path: bool(asked.append(path)))  # type: ignore[func-returns-value]
+        read_record(make_record("0123456789abcdef", TURNS), accepts=refuse)
     assert asked == ["/uploads/a b.mp4"]
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -187,10 +187,12 @@ def test_answers_are_asked_for_in_the_visitors_context() -> None:
     visitor: contextvars.ContextVar[str] = contextvars.ContextVar("visitor", default="nobody")
 
     class Client:
-        available_models = ["a"]  # noqa: RUF012
+        @property
+        def available_models(self) -> list[str]:
+            return ["a"]
 
-        def chat_completions_v1(self, *, stream: bool, **request: Any) -> Iterator[dict[str, Any]]:
+        def chat_completions_v1(self, *args: Any, **request: Any) -> Generator[dict[str, Any], None, None]:
             yield {"choices": [{"delta": {"content": visitor.get()}, "finish_reason": "stop"}]}
 
     visitor.set("somebody")
-    assert "".join(Answering(Client(), {}).pieces()) == "somebody"  # type: ignore[arg-type]
+    assert "".join(Answering(Client(), {}).pieces()) == "somebody"

@@ -27,6 +27,7 @@ from family_contract import (
 )
 from safetensors.torch import load_file, save_file
 
+from seesay.encoders.tiles import TileEncoder
 from seesay.errors import CheckpointError
 
 pytestmark = [
@@ -107,11 +108,12 @@ def test_llava_feature_layers(
     model.save_pretrained(path)
     family, _ = load_family(path)
     encoder = family.build_encoder(torch.device("cpu"), torch.float32)
+    assert isinstance(encoder, TileEncoder)
     features = preprocess(family, draw_image(40, 30))
     rows = encoder.encode([features])[0]
     assert len(rows) == plan(family, IMAGE, draw_image(40, 30).size).expansion.takes_embedding.sum()
     with torch.no_grad():
-        expected = model.model.get_image_features(encoder.load_pixels(features).permute(0, 3, 1, 2)).pooler_output  # type: ignore[attr-defined]
+        expected = model.model.get_image_features(encoder.load_pixels(features).permute(0, 3, 1, 2)).pooler_output
     torch.testing.assert_close(rows, expected[0], rtol=0, atol=1e-4)
 
 

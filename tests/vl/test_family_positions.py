@@ -58,7 +58,8 @@ def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[st
     rng = np.random.default_rng(seed)
     ids: list[int] = []
     types: list[int] = []
-    items, grids, seconds = [], {1: [], 2: []}, []  # type: ignore[var-annotated]
+    grids: dict[int, list[tuple[int, int, int]]] = {1: [], 2: []}
+    items, seconds = [], []
     vocabulary = [3, 5, loaded.model.config.image_token_id, loaded.model.config.video_token_id]
 
     def add_text(count: int) -> None:

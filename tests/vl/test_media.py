@@ -29,6 +29,7 @@ from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors.media.load import load_image
 from seesay.processors.media.video_file import VideoFile
 from seesay.values import GenerationRequest, MediaPart, Modality
+from seesay.vl.families.qwen2_5_vl import Qwen2_5VL
 from seesay.vl.media import MediaFront
 from seesay.vl.media_batch import MediaBatch
 from seesay.vl.pixel_gate import PixelGate
@@ -428,8 +429,9 @@ def test_reports_tell_sizes_and_caches(engine: AsyncEngine) -> None:
     [once] = ask(engine, parse([("what?", [first, second])], max_new_tokens=2))
     assert [report.is_cached for report in once.media] == [False, False]
     assert [(report.height, report.width) for report in once.media] == [(61, 47), (28, 90)]
+    assert isinstance(engine.family, Qwen2_5VL)
     for report in once.media:
-        patch = engine.family.settings[IMAGE].patch_size  # type: ignore[attr-defined]
+        patch = engine.family.settings[IMAGE].patch_size
         assert report.num_patches == report.resized_height * report.resized_width // patch**2
         assert report.num_tokens == report.num_patches // 4 and report.num_tiles == 1
     assert once.usage is not None

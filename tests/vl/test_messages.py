@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import messages_of
 from PIL import Image
 
 from seesay.config import GenerationConfig
@@ -22,7 +23,7 @@ OTHER = Image.new("RGB", (5, 5))
 def shape(request: GenerationRequest | RequestError) -> Any:
     """A request's messages as nested tuples."""
     assert not isinstance(request, RequestError), request
-    return [(m.role, *(p.text if isinstance(p, TextPart) else p.source for p in m.parts)) for m in request.prompt]  # type: ignore[union-attr]
+    return [(m.role, *(p.text if isinstance(p, TextPart) else p.source for p in m.parts)) for m in messages_of(request)]
 
 
 def only(prompts: Any, **kwargs: Any) -> Any:
@@ -254,7 +255,7 @@ def test_without_preprocessing() -> None:
 def test_gen_configs() -> None:
     one, two = GenerationConfig(max_new_tokens=1), GenerationConfig(max_new_tokens=2)
     requests, _ = parse_prompts(["a", "b"], [one, two])
-    assert [r.gen_config.max_new_tokens for r in requests] == [1, 2]  # type: ignore[union-attr]
+    assert [r.gen_config.max_new_tokens for r in requests if isinstance(r, GenerationRequest)] == [1, 2]
     assert only("a", gen_config=[two]).gen_config is two
     with pytest.raises(ValueError, match="2 for 1"):
         parse_prompts("a", [one, two])

@@ -41,7 +41,7 @@ def test_two_halves_are_the_whole(name: str, tiny_checkpoint: Callable[[str], Pa
     assert set(dims.values()) == {OUTPUTS, INPUTS}
 
     def list_weights(rank: int | None) -> dict[tuple[str, str], Weight]:
-        found = {}  # type: ignore[var-annotated]
+        found: dict[tuple[str, str], Weight] = {}
         for path in paths:
             shard = None if rank is None else Shard(rank, 2, dims[path])
             weights, bias = decoder.linears[path].list_weights(path, shard)

@@ -40,12 +40,12 @@ def channels_first(frames: np.ndarray) -> torch.Tensor:
 
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("size", [(28, 56), (97, 333), (448, 448), (31, 7)])
-def test_resize_equals_torchvision(resample: str, size: tuple[int, int]) -> None:
+def test_resize_equals_torchvision(resample: images.Resample, size: tuple[int, int]) -> None:
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as tv
 
     frames = noise(97, 130, count=2)
-    ours = images.resize(frames, size, resample=resample)  # type: ignore[arg-type]
+    ours = images.resize(frames, size, resample=resample)
     theirs = tv.resize(channels_first(frames), list(size), interpolation=InterpolationMode(resample), antialias=True)
     assert ours.dtype == np.uint8 and ours.shape == (2, *size, 3)
     difference = np.abs(ours.astype(int) - theirs.permute(0, 2, 3, 1).numpy())
@@ -101,7 +101,8 @@ def test_llava_image_equals_transformers(size: tuple[int, int], do_pad: bool) ->
     theirs = processor(channels_first(frames)[0], return_tensors="pt")["pixel_values"]
     if do_pad:
         frames = images.pad_to_square(frames, [int(mean * 255) for mean in CLIP_MEAN])
-    frames = images.resize(frames, images.shortest_edge_size(*frames.shape[1:3], 56))  # type: ignore[call-arg]
+    height, width = frames.shape[1:3]
+    frames = images.resize(frames, images.shortest_edge_size(height, width, 56))
     ours = normalize(images.center_crop(frames, (56, 56)), mean=CLIP_MEAN, std=CLIP_STD)
     torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
 

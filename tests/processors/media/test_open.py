@@ -54,7 +54,7 @@ def test_digest_of_a_video_covers_frames_and_times(video_bytes: bytes, video_fra
 
 def test_decoded_pixels_share_no_memory_with_what_was_given(picture: Frames, video_frames: Frames) -> None:
     """What the caller does to it later changes no picture that is on its way to the tower."""
-    frames = np.stack(video_frames)  # type: ignore[call-overload]
+    frames = np.array(video_frames)
     video = VideoFrames(frames=frames, timestamps_s=tuple(map(float, range(len(frames)))), frame_interval_s=1.0)
     for given, media in (
         (picture, decode_image(picture, LIMITS)),
@@ -77,11 +77,16 @@ def test_a_header_is_read_once(
     expected = np.asarray(load_image(data))
     opened = []
     real = Image.open
-    monkeypatch.setattr(Image, "open", lambda *args, **options: opened.append(1) or real(*args, **options))  # type: ignore[func-returns-value]
+
+    def note(*args: Any, **options: Any) -> Any:
+        opened.append(1)
+        return real(*args, **options)
+
+    monkeypatch.setattr(Image, "open", note)
     media = open_media(Modality.IMAGE, data, {}, Allowance(LIMITS))
     assert not opened
     size = media.size()
-    assert media.size() is size and (size.height, size.width) == expected.shape[:2]  # type: ignore[union-attr]
+    assert size is not None and media.size() is size and (size.height, size.width) == expected.shape[:2]
     np.testing.assert_array_equal(media.decode().frames[0], expected)
     assert len(opened) == 1
     np.testing.assert_array_equal(media.decode().frames[0], expected)
@@ -92,10 +97,16 @@ def test_packets_are_listed_once(video_bytes: bytes, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "decord", None)
     opened = []
     real = av.open
-    monkeypatch.setattr(av, "open", lambda *args, **options: opened.append(1) or real(*args, **options))  # type: ignore[func-returns-value]
+
+    def note(*args: Any, **options: Any) -> Any:
+        opened.append(1)
+        return real(*args, **options)
+
+    monkeypatch.setattr(av, "open", note)
     media = open_media(Modality.VIDEO, video_bytes, {"num_frames": 4}, Allowance(LIMITS))
-    assert media.size().num_frames == 4 and media.size().num_frames == 4 and len(opened) == 1  # type: ignore[union-attr]
-    assert media.decode().size == media.size()
+    size, again = media.size(), media.size()
+    assert size is not None and size.num_frames == 4 and again == size and len(opened) == 1
+    assert media.decode().size == size
     assert len(opened) == 3, "once more for the orientation of the first frame, and once to decode"
 
 
