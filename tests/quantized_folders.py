@@ -62,6 +62,47 @@ def per_block(rows: int, columns: int, name: str) -> Callable[[torch.Tensor], tu
     return quantize
 
 
+def _to_int8(weight: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = (weight / scale).round().clamp(-128, 127).to(torch.int8)
+    return numbers, numbers.float() * scale
+
+
+def int8_channels(weight: torch.Tensor, name: str = "weight_scale") -> tuple[Tensors, torch.Tensor]:
+    """As compressed-tensors rounds: 127.5 steps for the largest number."""
+    scale = (weight.abs().amax(1, keepdim=True) / 127.5).bfloat16()
+    numbers, exact = _to_int8(weight, scale.float())
+    return {"weight": numbers, name: scale}, exact
+
+
+def int8_tensors(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    scale = weight.abs().max() / 127.5
+    numbers, exact = _to_int8(weight, scale)
+    return {"weight": numbers, "weight_scale": scale.reshape(1), "input_scale": torch.tensor([0.5])}, exact
+
+
+def smooth_quant_int8(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    tensors, exact = int8_channels(weight, "scale")
+    return tensors | {"scale": tensors["scale"].float()}, exact
+
+
+def smooth_quant_fp8(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    scale = weight.abs().amax(1, keepdim=True) / 448
+    numbers, exact = _to_fp8(weight, scale)
+    return {"weight": numbers, "scale": scale}, exact
+
+
+def modelopt_tensors(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    scale = weight.abs().max() / 448
+    numbers, exact = _to_fp8(weight, scale)
+    return {"weight": numbers, "weight_scale": scale.reshape(()), "input_scale": torch.tensor(0.5)}, exact
+
+
+def modelopt_channels(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    scale = weight.abs().amax(1) / 448
+    numbers, exact = _to_fp8(weight, scale[:, None])
+    return {"weight": numbers, "weight_scale": scale}, exact
+
+
 def _pack(numbers: torch.Tensor, bits: int, order: tuple[int, ...]) -> torch.Tensor:
     """Pack each run of 32 / bits numbers along the last axis into a word; field i is number order[i] of the run."""
     runs = torch.unflatten(numbers.to(torch.int64), -1, (-1, 32 // bits))
@@ -125,8 +166,10 @@ def gptq(
     return quantize
 
 
-def compressed_tensors(weights: Mapping[str, Any], inputs: Mapping[str, Any], ignore: list[str]) -> dict[str, Any]:
-    common = {"num_bits": 8, "type": "float", "symmetric": True}
+def compressed_tensors(
+    weights: Mapping[str, Any], inputs: Mapping[str, Any], ignore: list[str], *, kind: str = "float", form: str = ""
+) -> dict[str, Any]:
+    common = {"num_bits": 8, "type": kind, "symmetric": True}
     group = {
         "targets": ["Linear"],
         "weights": {**common, "dynamic": False, **weights},
@@ -135,7 +178,7 @@ def compressed_tensors(weights: Mapping[str, Any], inputs: Mapping[str, Any], ig
     }
     return {
         "quant_method": "compressed-tensors",
-        "format": "float-quantized",
+        "format": form or f"{kind}-quantized",
         "quantization_status": "compressed",
         "config_groups": {"group_0": group},
         "ignore": ignore,
@@ -143,7 +186,24 @@ def compressed_tensors(weights: Mapping[str, Any], inputs: Mapping[str, Any], ig
     }
 
 
+def modelopt(algorithm: str) -> dict[str, Any]:
+    """As `hf_ptq.py` writes it to config.json."""
+    group = {
+        "input_activations": {"dynamic": False, "num_bits": 8, "type": "float"},
+        "weights": {"dynamic": False, "num_bits": 8, "type": "float"},
+        "targets": ["Linear"],
+    }
+    return {
+        "quant_method": "modelopt",
+        "quant_algo": algorithm,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", "model.visual*"],
+        "producer": {"name": "modelopt", "version": "0.39.0"},
+    }
+
+
 TOKENS = {"strategy": "token", "dynamic": True}
+STATIC = {"strategy": "tensor", "dynamic": False}
 FORMS = {
     "compressed-tensors, channels": Form(
         compressed_tensors({"strategy": "channel"}, TOKENS, ["lm_head", "re:.*visual.*"]), per_channel
@@ -178,6 +238,20 @@ FORMS = {
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 16]},
         per_block(32, 16, "weight_scale_inv"),
     ),
+    "compressed-tensors, int8 channels": Form(
+        compressed_tensors({"strategy": "channel"}, TOKENS, ["lm_head", "re:.*visual.*"], kind="int"), int8_channels
+    ),
+    "compressed-tensors, int8 static tensors": Form(
+        compressed_tensors({"strategy": "tensor"}, STATIC, ["lm_head", "visual"], kind="int"), int8_tensors
+    ),
+    "compressed-tensors, naive int8": Form(
+        compressed_tensors({"strategy": "channel"}, TOKENS, ["lm_head", "visual"], kind="int", form="naive-quantized"),
+        int8_channels,
+    ),
+    "smooth_quant, int8": Form({"quant_method": "smooth_quant", "quant_dtype": "int8"}, smooth_quant_int8),
+    "smooth_quant, fp8": Form({"quant_method": "smooth_quant", "quant_dtype": "float8_e4m3fn"}, smooth_quant_fp8),
+    "modelopt, tensors": Form(modelopt("FP8"), modelopt_tensors),
+    "modelopt, channels": Form(modelopt("FP8_PER_CHANNEL_PER_TOKEN"), modelopt_channels),
 }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.numbers import check_numbers
-from seesay.checkpoint.quantization import Quantization, read_quantization
+from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
 from seesay.checkpoint.tensors import (
     INDEX_FILE,
     StoredTensor,
@@ -48,11 +48,11 @@ class Checkpoint:
         path: str | os.PathLike[str],
         hf_overrides: Mapping[str, Any] | None = None,
         *,
-        quantization: str | None = None,
+        quantization: InFlight | None = None,
     ) -> Checkpoint:
         """Read the folder's JSON files and the headers of its safetensors files. Tensors are not read yet.
 
-        quantization: the format that plain weights get while they are loaded ('fp8').
+        quantization: the format that plain weights get while they are loaded.
         Raises `CheckpointError` that names the file or tensor for a missing config.json, missing safetensors or shards,
         a truncated file, an index that points out of the folder, an unknown dtype or quantization format.
         """

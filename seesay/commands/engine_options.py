@@ -135,7 +135,7 @@ _ENGINE = (
         "--quantization",
         "quantization",
         "quantize the language model's linear layers while they are loaded (default: take them as they are)",
-        {"choices": ("fp8",)},
+        {"choices": ("fp8", "int8")},
     ),
     _Option(
         "--quant-policy",

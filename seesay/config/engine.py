@@ -47,8 +47,8 @@ class EngineConfig:
         error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
-    quantization: 'fp8' quantizes the linear layers of the language model, but for its head, while they are loaded; None
-        takes the checkpoint as it is, which may be quantized itself.
+    quantization: 'fp8' or 'int8' quantizes the linear layers of the language model, but for its head, while they are
+        loaded; None takes the checkpoint as it is, which may be quantized itself.
     hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
     disable_vision_encoder: do not load the vision tower; requests with pictures are refused.
     trust_remote_code: run code from the checkpoint (tokenizers only). Set it only if you trust the checkpoint.
@@ -76,7 +76,7 @@ class EngineConfig:
     download_dir: str | os.PathLike[str] | None = None
     revision: str | None = None
     quant_policy: int = 0
-    quantization: Literal["fp8"] | None = None
+    quantization: Literal["fp8", "int8"] | None = None
     hf_overrides: Mapping[str, Any] | None = None
     disable_vision_encoder: bool = False
     trust_remote_code: bool = False

@@ -105,7 +105,9 @@ def messages_for(example: Example) -> list[dict[str, Any]]:
     return messages
 
 
-def _make_answerer(engine: str, model: str, quantization: Literal["fp8"] | None) -> AbstractContextManager[Answerer]:
+def _make_answerer(
+    engine: str, model: str, quantization: Literal["fp8", "int8"] | None
+) -> AbstractContextManager[Answerer]:
     if engine == "transformers":
         return nullcontext(transformers_answerer(model))
     return seesay_answerer(model, EngineConfig(quantization=quantization))
@@ -177,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=FIRST_EVALUATION_SEED, help="first seed, 1,000,000 or more")
     parser.add_argument("--model", help="path of a checkpoint (default: the built-in one)")
     parser.add_argument("--engine", choices=("seesay", "transformers"), default="seesay")
-    parser.add_argument("--quantization", choices=("fp8",), help="quantize the weights while they are loaded")
+    parser.add_argument("--quantization", choices=("fp8", "int8"), help="quantize the weights while they are loaded")
     parser.add_argument("--tasks", nargs="+", choices=(*TASKS, *TALK_TASKS[len(TASKS) :]), help="only these tasks")
     parser.add_argument("--phrasings", action="store_true", help="also ask in wordings held out of training")
     parser.add_argument(

@@ -12,7 +12,9 @@ from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
 from seesay.checkpoint.parts import Part, Weight
 from seesay.checkpoint.quantization import Quantization
 from seesay.checkpoint.source import TensorSource
+from seesay.device.block_fp8 import BlockFp8
 from seesay.device.fp8 import Fp8, Fp8InFlight
+from seesay.device.int8 import Int8, Int8InFlight
 from seesay.device.linear import UNQUANTIZED, Linear
 from seesay.device.linear_method import LinearMethod
 from seesay.device.packed_integers import Awq, Gptq
@@ -55,8 +57,15 @@ class LoadedLayers:
             linear.method = choose(linear.modules_in(path))
         groups = [WeightGroup(weights=(weight,)) for weight in self._plain]
         groups += [linear.make_group(path) for path, linear in self._linears.items()]
-        self._load(groups, checkpoint)
+        self._load(groups, checkpoint, ignored=self._find_unread(checkpoint))
         self._on_change()
+
+    def _find_unread(self, checkpoint: Checkpoint) -> frozenset[str]:
+        """Return the model's names of tensors that the format has beside layers and that are not read."""
+        if checkpoint.quantization is None or not checkpoint.quantization.ignored:
+            return frozenset()
+        names, endings = find_names(checkpoint, self.name_of), checkpoint.quantization.ignored
+        return frozenset(name for name in names if name.rpartition(".")[2] in endings)
 
     def check(self, source: TensorSource, *, is_partial: bool) -> None:
         """Raise what `replace` would raise: `CheckpointError` that names a tensor that does not fit, or an error of the
@@ -102,6 +111,7 @@ class LoadedLayers:
         *,
         is_partial: bool = False,
         checks_finite: bool = False,
+        ignored: frozenset[str] = frozenset(),
     ) -> None:
         load_weights(
             groups,
@@ -109,7 +119,7 @@ class LoadedLayers:
             name_of=self.name_of,
             device=self.device,
             dtype=self.dtype,
-            ignored=self._ignored,
+            ignored=self._ignored | ignored,
             is_partial=is_partial,
             checks_finite=checks_finite,
         )
@@ -179,15 +189,19 @@ class _MethodChoice:
         stored = self._stored_modules.get(module)
         if stored is None or self._quantization is None or not self._quantization.covers(stored):
             return False
-        if self._quantization.format != "fp8":  # their tensors have names of their own
-            return f"{stored}.qweight" in self._checkpoint.stored
+        if self._quantization.marker is not None:
+            return f"{stored}.{self._quantization.marker}" in self._checkpoint.stored
         weight = self._checkpoint.stored.get(f"{stored}.weight")
         return weight is None or len(weight.shape) == 2  # formats quantize linear layers, not convolutions
 
 
 def _make_method(quantization: Quantization, dtype: torch.dtype) -> LinearMethod:
+    if not quantization.is_stored:
+        return Int8InFlight() if quantization.format == "int8" else Fp8InFlight()
     if quantization.format == "fp8":
-        return Fp8(quantization, dtype) if quantization.is_stored else Fp8InFlight()
+        return BlockFp8(quantization, dtype) if quantization.strategy == "block" else Fp8(quantization, dtype)
+    if quantization.format == "int8":
+        return Int8(quantization, dtype)
     return Awq(quantization, dtype) if quantization.format == "awq" else Gptq(quantization, dtype)
 
 

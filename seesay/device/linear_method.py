@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint.parts import TensorLayout, Weight
+from seesay.device.row_quantization import QuantizedRows, RowFormat
 
 LinearKernel = Callable[[torch.Tensor], torch.Tensor]
 FusedKernel = Callable[..., torch.Tensor]
@@ -24,11 +25,15 @@ class Product:
     run: x [..., in] → [..., out]. add: (target [N, out], x [N, in]), add x Wᵀ to target in place, without the bias.
     fused: as `seesay.kernels.few_row_matmul.multiply` with this weight and bias, for at most `max_fused_rows` rows;
         None if there is no such kernel.
+    run_rows: what `run` does after it has quantized its rows as `rows` says, so that what computes them can do that in
+        the same pass; None if rows stay as they are.
     """
 
     tensors: tuple[torch.Tensor, ...]
     run: LinearKernel
     add: Callable[[torch.Tensor, torch.Tensor], None]
+    rows: RowFormat | None = None
+    run_rows: Callable[[QuantizedRows], torch.Tensor] | None = None
     fused: FusedKernel | None = None
     max_fused_rows: int = 0
 

@@ -1,7 +1,8 @@
 """The product of a few rows with a weight matrix. It is memory-bound by the matrix, so the operations around it are
 fused: the RMS norm of the input, the gate of a gated layer, the sum with the residual stream.
 
-One row is multiplied with plain arithmetic, up to MAX_ROWS rows with tensor cores. Sums are in float32. Intermediate
+One row is multiplied with plain arithmetic, up to MAX_ROWS rows with tensor cores. Weights are of the type of x, or of
+one byte, FP8 or int8, with scales. Sums are in float32. Intermediate
 results are rounded as separate kernels would round them. Programs start to read their weights before the kernel that
 computes x has ended (programmatic dependent launch).
 """
@@ -67,9 +68,9 @@ def one_row_kernel(
 ):
     """Program i computes elements i · OUTPUTS … of out [num_outputs] from x [SIZE] and W [num_outputs, SIZE].
 
-    HAS_SCALE: W is FP8, and scale float32 [num_outputs] multiplies its rows. HAS_NORM: divide x by its root mean square
-    and multiply it by `norm` [SIZE]. GATE, if given: W has 2 · num_outputs
-    rows, and out is this activation of the first half times the second half. ADDS: add the result to out.
+    HAS_SCALE: W is FP8 or int8, and scale float32 [num_outputs] multiplies its rows. HAS_NORM: divide x by its root
+    mean square and multiply it by `norm` [SIZE]. GATE, if given: W has 2 · num_outputs rows, and out is this activation
+    of the first half times the second half. ADDS: add the result to out.
     """
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
@@ -136,10 +137,13 @@ def few_rows_kernel(
     num_outputs,
     x_stride,
     out_stride,
+    scale_stride,
+    group_stride,
     SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     SPAN: tl.constexpr,
+    GROUP: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_SCALE: tl.constexpr,
@@ -147,7 +151,10 @@ def few_rows_kernel(
     ADDS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Compute the same as `one_row_kernel` for x [num_rows, SIZE], num_rows ≤ ROWS, without a norm."""
+    """Compute the same as `one_row_kernel` for x [num_rows, SIZE], num_rows ≤ ROWS, without a norm.
+
+    GROUP, if given: the number of inputs, a multiple of SPAN, that share a scale of scale [num_outputs, groups].
+    """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -157,6 +164,8 @@ def few_rows_kernel(
     own = weight_ptr + outputs.to(tl.int64)[:, None] * SIZE + columns[None, :]
     other = own + tl.cast(num_outputs, tl.int64) * SIZE
     inputs = x_ptr + rows[None, :] * x_stride + columns[:, None]
+    scales = scale_ptr + outputs * scale_stride
+    up_scales = scales + num_outputs * scale_stride
     total = tl.zeros([OUTPUTS, ROWS], tl.float32)
     up_total = tl.zeros([OUTPUTS, ROWS], tl.float32)
     if IS_DEPENDENT:
@@ -167,19 +176,27 @@ def few_rows_kernel(
             is_inside = is_inside & (first + columns < SIZE)[:, None]
         x = tl.load(inputs + first, mask=is_inside, other=0.0)
         weight = _load_span(own, first, columns, is_output, SIZE, SPAN)
-        total = tl.dot(weight.to(x.dtype), x, total)
+        if GROUP is None:
+            total = tl.dot(weight.to(x.dtype), x, total)
+        else:
+            places = scales + first // GROUP * group_stride
+            total += tl.dot(weight.to(x.dtype), x) * tl.load(places, mask=is_output, other=0.0)[:, None]
         if GATE is not None:
             weight = _load_span(other, first, columns, is_output, SIZE, SPAN)
-            up_total = tl.dot(weight.to(x.dtype), x, up_total)
+            if GROUP is None:
+                up_total = tl.dot(weight.to(x.dtype), x, up_total)
+            else:
+                places = up_scales + first // GROUP * group_stride
+                up_total += tl.dot(weight.to(x.dtype), x) * tl.load(places, mask=is_output, other=0.0)[:, None]
     kind = out_ptr.dtype.element_ty
-    if HAS_SCALE:
-        total *= tl.load(scale_ptr + outputs, mask=is_output, other=0.0)[:, None]
+    if HAS_SCALE and GROUP is None:
+        total *= tl.load(scales, mask=is_output, other=0.0)[:, None]
     if HAS_BIAS:
         total += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
     product = total.to(kind).to(tl.float32)
     if GATE is not None:
-        if HAS_SCALE:
-            up_total *= tl.load(scale_ptr + num_outputs + outputs, mask=is_output, other=0.0)[:, None]
+        if HAS_SCALE and GROUP is None:
+            up_total *= tl.load(up_scales, mask=is_output, other=0.0)[:, None]
         if HAS_BIAS:
             up_total += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
         product = activate(product, GATE) * up_total.to(kind).to(tl.float32)
@@ -221,13 +238,15 @@ def multiply(
     bias: torch.Tensor | None,
     *,
     scale: torch.Tensor | None = None,
+    group_size: int | None = None,
     norm: tuple[torch.Tensor, float] | None = None,
     activation: str | None = None,
     add_to: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return x Wᵀ + b [N, out] for x [N, in], N ≤ MAX_ROWS, and weight [out, in]. N > 1 requires 16-bit types.
 
-    scale: for a weight in FP8, float32 [out], which multiplies its rows. norm: (weight [in], eps) of an RMS norm of x.
+    scale: for a weight in FP8 or int8, float32 [out], which multiplies its rows; or [out, groups of `group_size`
+    inputs]. norm: (weight [in], eps) of an RMS norm of x.
     activation: return the activation of the first half of the product times the second half. add_to [N, out]: add the
     product to it, and return it.
     """
@@ -247,7 +266,7 @@ def multiply(
         "IS_DEPENDENT": is_dependent,
         "launch_pdl": is_dependent,
     }
-    if num_rows == 1:
+    if num_rows == 1 and group_size is None:
         tiling = _tile_one_row(num_outputs, size, activation is not None, weight.itemsize)
         one_row_kernel[(-(-num_outputs // tiling.num_outputs),)](
             x,
@@ -271,6 +290,8 @@ def multiply(
         x = rms_norm(x, None, *norm)
     padded_rows = max(8, power_of_2_from(num_rows))
     tiling = _tile_few_rows(padded_rows, num_outputs, size, activation is not None)
+    if group_size is not None:
+        tiling = tiling._replace(span=min(tiling.span, group_size))
     few_rows_kernel[(-(-num_outputs // tiling.num_outputs),)](
         x,
         weight,
@@ -281,10 +302,13 @@ def multiply(
         num_outputs,
         x.stride(0),
         out.stride(0),
+        0 if scale is None else scale.stride(0),
+        0 if group_size is None or scale is None else scale.stride(1),
         SIZE=size,
         ROWS=padded_rows,
         OUTPUTS=tiling.num_outputs,
         SPAN=tiling.span,
+        GROUP=group_size,
         STAGES=tiling.num_stages,
         num_warps=tiling.num_warps,
         **options,

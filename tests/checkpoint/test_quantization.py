@@ -17,6 +17,7 @@ from seesay.checkpoint.quantization import Quantization, read_quantization
 from seesay.errors import CheckpointError
 
 FILE = Path("folder/config.json")
+INTEGERS = FORMS["compressed-tensors, int8 channels"].config
 COMPRESSED = FORMS["compressed-tensors, channels"].config
 BLOCKS = FORMS["fp8, blocks of 128"].config
 
@@ -44,10 +45,22 @@ def test_every_published_form_is_read() -> None:
         "fp8, tensors": "tensor",
         "fp8, blocks of 128": "block",
         "fp8, small blocks": "block",
+        "compressed-tensors, int8 channels": "channel",
+        "compressed-tensors, int8 static tensors": "tensor",
+        "compressed-tensors, naive int8": "channel",
+        "smooth_quant, int8": "channel",
+        "smooth_quant, fp8": "channel",
+        "modelopt, tensors": "tensor",
+        "modelopt, channels": "channel",
     }
+    assert {name for name, q in found.items() if q and q.format == "int8"} == {name for name in FORMS if "int8" in name}
     small = found["fp8, small blocks"]
     assert small is not None and small.block_size == (32, 16)
-    assert [name for name, q in found.items() if q and q.has_input_scale] == ["compressed-tensors, static tensors"]
+    assert [name for name, q in found.items() if q and q.has_input_scale] == [
+        "compressed-tensors, static tensors",
+        "compressed-tensors, int8 static tensors",
+        "modelopt, tensors",
+    ]
     assert read(None) is None and read({}) is None
     for part in ("text_config", "llm_config"):
         assert read_quantization(FILE, {part: {"quantization_config": COMPRESSED}}, None) is not None
@@ -89,7 +102,30 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
         ({"bits": 4}, r"\(None\): this format is not supported"),
         ("int8", r"\(int8\): it must be an object"),
         (["fp8"], "it must be an object"),
-        (changed(COMPRESSED, "format", "pack-quantized"), "format must be 'float-quantized', got 'pack-quantized'"),
+        (changed(COMPRESSED, "format", "marlin-24"), "format must be 'float-quantized' or .*got 'marlin-24'"),
+        (changed(COMPRESSED, "format", "int-quantized"), "weights.type must be 'int', got 'float'"),
+        (changed(COMPRESSED, "format", ["x"]), r"format must be .*, got .\['x'\]"),
+        (changed(INTEGERS, "config_groups.group_0.input_activations", None), "input_activations must be .* got 'None'"),
+        (changed(INTEGERS, "config_groups.group_0.input_activations.type", "float"), "activations.type must be 'int'"),
+        (changed(INTEGERS, "config_groups.group_0.input_activations.symmetric", False), "symmetric must be True"),
+        (
+            changed(INTEGERS, "config_groups.group_0.input_activations.strategy", "group"),
+            "strategy must be 'tensor' or",
+        ),
+        (changed(INTEGERS, "config_groups.group_0.weights.symmetric", False), "weights.symmetric must be True"),
+        (changed(INTEGERS, "config_groups.group_0.weights.strategy", "block"), "weights.strategy must be 'tensor' or"),
+        ({"quant_method": "smooth_quant", "quant_dtype": "int4"}, "quant_dtype must be 'int8' or 'float8_e4m3fn', got"),
+        ({"quant_method": "smooth_quant", "quant_dtype": {}}, "quant_dtype must be 'int8' or"),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+            r"\(modelopt\): quant_algo must be 'FP8' or .*got 'NVFP4'",
+        ),
+        ({"quant_method": "modelopt"}, "quant_algo must be 'FP8' or .*got 'None'"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": "lm_head"}, "ignore must be a list"),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"},
+            "kv_cache_quant_algo must be None or 'FP8', got 'NVFP4'",
+        ),
         (changed(COMPRESSED, "kv_cache_scheme", {"num_bits": 8}), "a quantized KV cache is not supported"),
         (changed(COMPRESSED, "config_groups", {}), "there must be one group"),
         (changed(COMPRESSED, "config_groups.group_0", []), "its group has no weights"),
@@ -118,6 +154,25 @@ def test_what_is_not_supported_is_refused_by_name(settings: Any, message: str) -
     with pytest.raises(CheckpointError, match=message) as raised:
         read(settings)
     assert str(raised.value).startswith(str(FILE)) or "regular expression" in str(raised.value)
+
+
+def test_settings_of_modelopt_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    settings = {"quant_algo": "fp8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head", "*vision_tower*"]}
+    content = {"producer": {"name": "modelopt", "version": "0.29.0"}, "quantization": settings}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(content))
+    found = read_quantization(file, {}, None)
+    assert found is not None and (found.format, found.strategy, found.has_input_scale) == ("fp8", "tensor", True)
+    assert found.covers("model.layers.0.mlp.up_proj") and found.ignored == ("k_scale", "v_scale")
+    assert not found.covers("vision_tower.layers.0.mlp.up_proj") and not found.covers("lm_head")
+    assert read_quantization(file, {"quantization_config": None}, None) is None, "turned off by the user"
+    wrong: list[Any] = [{}, {"quantization": []}, {"quantization": {"quant_algo": "W4A8_AWQ"}}]
+    for bad in wrong:
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps(bad))
+        with pytest.raises(
+            CheckpointError, match=r"hf_quant_config\.json: quantization_config \(modelopt\): quant_algo"
+        ):
+            read_quantization(file, {}, None)
 
 
 def test_a_pattern_that_takes_for_ever_is_refused() -> None:

@@ -13,6 +13,7 @@ from seesay.device import fp8
 from seesay.device.fp8 import MAX_FP8, make_channel_product, quantize_rows
 from seesay.device.linear import Linear
 from seesay.device.linear_method import Sizes
+from seesay.device.scaled_weights import warn_multiplied_out
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -101,7 +102,7 @@ def test_what_a_gpu_cannot_multiply_is_said(
 ) -> None:
     if torch.cuda.get_device_capability() < (8, 9):
         reason = "need compute capability 8.9"
-    fp8._warn_once.cache_clear()
+    warn_multiplied_out.cache_clear()
     numbers, scale = quantize_rows(torch.randn(shape, device="cuda"))
     with caplog.at_level(logging.WARNING, "seesay"):
         product = make_channel_product(numbers, scale.flatten(), None, sizes, dtype)

@@ -187,11 +187,15 @@ def call_fp8(dtype: torch.dtype) -> None:
     """Rows in FP8, and few rows with weights in FP8."""
     from seesay.device.matmul import max_fused_rows
     from seesay.kernels.few_row_matmul import multiply
-    from seesay.kernels.quantize import quantize_rows
+    from seesay.kernels.quantize import quantize_activation, quantize_norm, quantize_rows
 
     fp8, norm = torch.float8_e4m3fn, (empty(HIDDEN, dtype=dtype), 1e-6)
-    for size in (HIDDEN, INNER):
-        quantize_rows(empty(300, size, dtype=dtype), 448.0)
+    for kind, largest, group_size in ((fp8, 448.0, None), (fp8, 448.0, 128), (torch.int8, 127.0, None)):
+        to: Any = {"dtype": kind, "largest": largest, "group_size": group_size}
+        x = empty(300, HIDDEN, dtype=dtype)
+        quantize_rows(empty(300, INNER, dtype=dtype), **to)
+        quantize_norm(x, x, norm[0], 1e-6, **to)
+        quantize_activation(empty(300, 2 * INNER, dtype=dtype), "silu", **to)
     for num_rows in (1, 8, 32):
         if num_rows > max_fused_rows(torch.device("cuda"), dtype):
             continue
@@ -199,6 +203,28 @@ def call_fp8(dtype: torch.dtype) -> None:
         gate_up, down = empty(2 * INNER, HIDDEN, dtype=fp8), empty(HIDDEN, INNER, dtype=fp8)
         multiply(x, gate_up, None, scale=empty(2 * INNER), norm=norm, activation="silu")
         multiply(inner, down, empty(HIDDEN, dtype=dtype), scale=empty(HIDDEN), add_to=x)
+        multiply(inner, down.view(torch.int8), None, scale=empty(HIDDEN), add_to=x)
+        blocks: Any = {"scale": empty(HIDDEN // 128, 2 * INNER).t(), "group_size": 128}
+        multiply(x, gate_up, None, norm=norm, activation="silu", **blocks)
+
+
+def call_scaled(dtype: torch.dtype) -> None:
+    """Quantized rows with quantized weights."""
+    from seesay.kernels.scaled_matmul import multiply_scaled
+
+    for num_rows in (1, 40, 100, 300):
+        rows, weight, bias = empty(num_rows, HIDDEN), empty(INNER, HIDDEN), empty(INNER, dtype=dtype)
+        whole = (rows.to(torch.int8), empty(num_rows, 1))
+        multiply_scaled(whole, bias, weight=weight.to(torch.int8), scale=empty(INNER), dtype=dtype)
+        groups = (rows.to(torch.float8_e4m3fn), empty(num_rows, HIDDEN // 128))
+        multiply_scaled(
+            groups,
+            bias,
+            weight=weight.to(torch.float8_e4m3fn),
+            scale=empty(HIDDEN // 128, INNER).t(),
+            dtype=dtype,
+            group_size=128,
+        )
 
 
 def call_tower_attention(dtype: torch.dtype) -> None:
@@ -258,6 +284,7 @@ CALLS = {
         call_attention,
         call_gemv,
         call_fp8,
+        call_scaled,
         call_tower_attention,
         call_tower,
         call_sampling,

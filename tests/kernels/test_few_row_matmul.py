@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,25 +98,39 @@ def test_product_with_what_rides_along(
 @pytest.mark.parametrize("num_rows", [1, 3, 32])
 @pytest.mark.parametrize(("num_outputs", "size"), [(7, 3584), (33, 8)])
 @pytest.mark.parametrize(("has_bias", "activation", "adds"), [(True, "silu", False), (False, None, True)])
-def test_weights_in_fp8_with_a_scale_per_output(
-    num_rows: int, num_outputs: int, size: int, has_bias: bool, activation: str | None, adds: bool
+@pytest.mark.parametrize(
+    ("kind", "group_size"), [(torch.float8_e4m3fn, None), (torch.int8, None), (torch.float8_e4m3fn, 128)]
+)
+def test_weights_of_one_byte_with_scales(
+    num_rows: int,
+    num_outputs: int,
+    size: int,
+    has_bias: bool,
+    activation: str | None,
+    adds: bool,
+    kind: torch.dtype,
+    group_size: int | None,
 ) -> None:
     from seesay.kernels.few_row_matmul import multiply
 
     dtype = torch.float16 if IS_INTERPRETED else torch.bfloat16
     x = random(num_rows, size, dtype=dtype)
     num_rows_of_weight = num_outputs * (2 if activation else 1)
-    weight = random(num_rows_of_weight, size, dtype=torch.float32, seed=1).to(torch.float8_e4m3fn)
-    scale = random(num_rows_of_weight, dtype=torch.float32, seed=5).abs() / size**0.5
+    spread = 20 if kind == torch.int8 else 1
+    weight = (spread * random(num_rows_of_weight, size, dtype=torch.float32, seed=1)).to(kind)
+    num_groups = 1 if group_size is None else -(-size // group_size)
+    scale = random(num_groups, num_rows_of_weight, dtype=torch.float32, seed=5).abs() / (spread * size**0.5)
+    fine = scale.t().repeat_interleave(group_size or size, 1)[:, :size]
     bias = random(num_rows_of_weight, dtype=dtype, seed=2) if has_bias else None
-    exact = F.linear(x.double(), weight.double() * scale.double()[:, None], None if bias is None else bias.double())
+    exact = F.linear(x.double(), weight.double() * fine.double(), None if bias is None else bias.double())
     if activation is not None:
         gate, up = exact.chunk(2, -1)
         exact = ACTIVATIONS[activation](gate) * up
     target = random(num_rows, num_outputs, dtype=dtype, seed=4)
     if adds:
         exact = exact + target.double()
-    found = multiply(x, weight, bias, scale=scale, activation=activation, add_to=target if adds else None)
+    options: Any = {"scale": scale[0]} if group_size is None else {"scale": scale.t(), "group_size": group_size}
+    found = multiply(x, weight, bias, activation=activation, add_to=target if adds else None, **options)
     assert_close(found, exact)
 
 

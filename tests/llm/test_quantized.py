@@ -15,9 +15,10 @@ from quantized_folders import FORMS, Tensors, edit_tensors, set_config, write_qu
 from safetensors.torch import load_file
 
 from seesay.checkpoint import Checkpoint
-from seesay.device import fp8
-from seesay.device.fp8 import quantize_rows
+from seesay.checkpoint.quantization import InFlight
+from seesay.device import block_fp8, fp8, int8, quantized_product
 from seesay.device.linear_method import Product
+from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, RowFormat, quantize_rows
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.models.spec import DecoderConfig
@@ -55,9 +56,10 @@ def test_logits_are_those_of_the_weights_multiplied_out(
     assert change > 10 * TOLERANCE, "the weights were not quantized"
 
 
+@pytest.mark.parametrize(("kind", "rows"), [("fp8", FP8_ROWS), ("int8", INT8_ROWS)])
 @pytest.mark.parametrize("name", ["llama", "phi3", "qwen2.5-vl"])
 def test_quantizing_in_flight_takes_a_scale_per_output(
-    saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, kind: InFlight, rows: RowFormat
 ) -> None:
     source = saved(name)
     tensors = load_file(source.path / "model.safetensors")
@@ -66,55 +68,59 @@ def test_quantizing_in_flight_takes_a_scale_per_output(
     def change(exact: Tensors) -> None:
         for tensor in exact:
             if tensor.endswith("_proj.weight") and "visual" not in tensor:
-                numbers, scale = quantize_rows(tensors[tensor].float())
+                numbers, scale = quantize_rows(tensors[tensor].float(), rows)
                 exact[tensor] = numbers.float() * scale
 
     edit_tensors(plain, change)
     prompt = backbones.make_prompt(source, 23, seed=3)
-    checkpoint = Checkpoint.load(source.path, quantization="fp8")
+    checkpoint = Checkpoint.load(source.path, quantization=kind)
     runner = backbones.load_runner(source, checkpoint=checkpoint)
     _, [found] = backbones.Driver(runner).generate([prompt], [ALL_LOGITS])
     torch.testing.assert_close(found, logits_of(backbones.Backbone(model=source.model, path=plain), prompt))
     assert (found - source.logits(prompt.token_ids, prompt.positions)).abs().max() > 10 * TOLERANCE
     methods = {path.rpartition(".")[2]: linear.method.name for path, linear in runner.decoder.linears.items()}
     assert methods.pop("lm_head") == "unquantized"
-    assert set(methods.values()) == {"fp8 in flight"}
+    assert set(methods.values()) == {f"{kind} in flight"}
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 30])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_products_of_fp8_matrices_are_near_the_exact_ones(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, chunk: int
+@pytest.mark.parametrize("kind", ["fp8", "int8", "fp8, blocks of 128"])
+def test_products_of_quantized_matrices_are_near_the_exact_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, device: str, chunk: int
 ) -> None:
-    """As a GPU computes them: by rows in FP8, and for a few tokens by FP8 weights alone. The CPU's torch has the former
-    operation, too."""
+    """As a GPU computes them: by rows of one byte per number, and for a few tokens by such weights alone. The CPU's
+    torch has these operations, too."""
     if device == "cuda" and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("needs a GPU that multiplies FP8")
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
-    source = backbones.make_backbone("llama", tmp_path, **sizes)
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2}
+    source = backbones.make_backbone("llama", tmp_path / "source", **sizes)
     prompt = backbones.make_prompt(source, 45, seed=3)
     expected = source.logits(prompt.token_ids, prompt.positions)
-    checkpoint = Checkpoint.load(source.path, quantization="fp8")
+    if kind in FORMS:
+        checkpoint = Checkpoint.load(write_quantized(source.path, tmp_path / "written", FORMS[kind])[0])
+    else:
+        checkpoint = Checkpoint.load(source.path, quantization=kind)  # type: ignore[arg-type]
 
     def measure_error(dtype: torch.dtype) -> float:
         runner = backbones.load_runner(source, checkpoint=checkpoint, dtype=dtype, device=device)
         _, [found] = backbones.Driver(runner, chunk=chunk).generate([prompt], [ALL_LOGITS])
         return float((found.float().cpu() - expected).norm() / expected.norm())
 
-    of_weights = measure_error(torch.float32)  # multiplied out
-    if device == "cpu":
-        monkeypatch.setattr(fp8, "_why_not", lambda *_: None)
-    make_product = fp8._make_scaled_product
+    of_weights = measure_error(torch.float32 if kind != "int8" or device == "cpu" else torch.bfloat16)
     made: list[Product] = []
+    for module in (fp8, int8, block_fp8):
+        if device == "cpu":
+            monkeypatch.setattr(module, "_why_not", lambda *_: None)
 
-    def watch(*given: Any) -> Product:
-        made.append(make_product(*given))
-        return made[-1]
+        def watch(*given: Any, **options: Any) -> Product:
+            made.append(quantized_product.make_quantized_product(*given, **options))
+            return made[-1]
 
-    monkeypatch.setattr(fp8, "_make_scaled_product", watch)
+        monkeypatch.setattr(module, "make_quantized_product", watch)
     error = measure_error(torch.bfloat16)
     assert len(made) == 4 * source.text_config.num_hidden_layers
-    assert 0.01 < error < 2.5 * of_weights, f"error {error:.3f}, of the weights alone {of_weights:.3f}"
+    assert 0.003 < error < 2.5 * of_weights + 0.01, f"error {error:.3f}, of the weights alone {of_weights:.3f}"
 
 
 def test_what_is_quantized_already_is_not_quantized_again(

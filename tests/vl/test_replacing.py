@@ -15,6 +15,7 @@ from quantized_folders import FORMS, PACKED_FORMS, write_quantized
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.given_tensors import GivenTensor, GivenTensors
+from seesay.checkpoint.quantization import InFlight
 from seesay.device.layer_loading import LoadedLayers
 from seesay.errors import CheckpointError
 from seesay.llm.models.decoder import Decoder
@@ -24,7 +25,7 @@ CPU = torch.device("cpu")
 BACKBONES = ["llama", "qwen2", "phi3"]
 
 
-def load_decoder(path: Path, dtype: torch.dtype = torch.float32, quantization: str | None = None) -> Decoder:
+def load_decoder(path: Path, dtype: torch.dtype = torch.float32, quantization: InFlight | None = None) -> Decoder:
     family, _ = load_family(path)
     backbone = family.backbone()
     config = DecoderConfig.from_hf(backbone.text_config, tied_embeddings=backbone.tie_word_embeddings)
@@ -105,7 +106,7 @@ def test_quantized_layers_are_as_if_loaded_anew(
 ) -> None:
     first = tiny_checkpoint("llama")
     second = copy_with_other_weights(first, tmp_path / "plain")
-    quantization = "fp8" if form == "in flight" else None
+    quantization: InFlight | None = "fp8" if form == "in flight" else None
     if quantization is None:
         forms = {**FORMS, **PACKED_FORMS}
         (tmp_path / "first").mkdir()

@@ -6,7 +6,7 @@ loaded.
 
 from __future__ import annotations
 
-from seesay.checkpoint.quantization.quantization import Quantization
+from seesay.checkpoint.quantization.quantization import InFlight, Quantization
 from seesay.checkpoint.quantization.reading import read_quantization
 
-__all__ = ["Quantization", "read_quantization"]
+__all__ = ["InFlight", "Quantization", "read_quantization"]

@@ -16,6 +16,7 @@ def read_awq(settings: Settings) -> Quantization:
         format="awq",
         strategy="group",
         bits=4,
+        marker="qweight",
         group_size=settings.group_size("group_size", settings.get("group_size", 128)),
         excluded=(*settings.names("modules_to_not_convert", skipped), "lm_head"),
     )
@@ -33,6 +34,7 @@ def read_gptq(settings: Settings) -> Quantization:
         format="gptq",
         strategy="group",
         bits=bits,
+        marker="qweight",
         group_size=settings.group_size("group_size", settings.get("group_size", 128)),
         zero_offset=1 if kind == "gptq" else 0,
         excluded=(*settings.names("modules_to_not_convert", skipped), "lm_head"),

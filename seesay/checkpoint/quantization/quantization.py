@@ -8,7 +8,9 @@ from typing import Literal
 
 from seesay.checkpoint.quantization.exclusions import Exclusions
 
-Format = Literal["fp8", "awq", "gptq"]
+Format = Literal["fp8", "int8", "awq", "gptq"]
+InFlight = Literal["fp8", "int8"]
+"""Formats that plain weights can be given while they are loaded."""
 Strategy = Literal["tensor", "channel", "block", "group"]
 
 
@@ -16,25 +18,30 @@ Strategy = Literal["tensor", "channel", "block", "group"]
 class Quantization:
     """The tensors that quantized linear layers have, and which layers these are.
 
-    format: FP8 weights (e4m3), or integers packed as AWQ or GPTQ pack them.
+    format: FP8 weights (e4m3), int8 weights, or integers packed as AWQ or GPTQ pack them.
     strategy: what a scale is for: a whole stored tensor, an output channel, a block of `block_size` (outputs, inputs),
         or `group_size` inputs of one output, None for all of its inputs.
-    scale_name: FP8: the name of the tensor of scales behind the module's. has_input_scale: FP8: whether there is an
-        `input_scale` for activations, too. bits: of a packed integer. zero_offset: GPTQ: stored zero points are less
-        by this.
-    excluded: modules that are not quantized: see `Exclusions`.
+    scale_name: FP8 and int8: the name of the tensor of scales behind the module's. scale_has_inputs: whether the scales
+        of channels have an axis of length one for the inputs. has_input_scale: whether there is an `input_scale` for
+        activations, too. bits: of a packed integer. zero_offset: GPTQ: stored zero points are less by this.
+    excluded: modules that are not quantized: see `Exclusions`. marker: the name of a tensor that quantized modules
+        have and others do not; None where `excluded` alone decides.
+    ignored: names of tensors, behind those of modules, that are not read: scales of a KV cache.
     is_stored: False where the checkpoint has plain weights, which are quantized while they are loaded.
     """
 
     format: Format = "fp8"
     strategy: Strategy
     scale_name: str = "weight_scale"
+    scale_has_inputs: bool = True
     block_size: tuple[int, int] = (128, 128)
     group_size: int | None = None
     bits: int = 8
     zero_offset: int = 0
     has_input_scale: bool = False
     excluded: tuple[str, ...] = ("lm_head",)
+    marker: str | None = None
+    ignored: tuple[str, ...] = ()
     is_stored: bool = True
 
     def covers(self, module: str) -> bool:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from seesay.checkpoint.files import read_object
+from seesay.checkpoint.quantization import modelopt
 from seesay.checkpoint.quantization.compressed_tensors import read_compressed_tensors
 from seesay.checkpoint.quantization.fp8 import read_fp8
+from seesay.checkpoint.quantization.modelopt import read_modelopt
 from seesay.checkpoint.quantization.packed import read_awq, read_gptq
-from seesay.checkpoint.quantization.quantization import Quantization
+from seesay.checkpoint.quantization.quantization import InFlight, Quantization
 from seesay.checkpoint.quantization.settings import Settings
+from seesay.checkpoint.quantization.smooth_quant import read_smooth_quant
 from seesay.errors import ConfigError
 
 _READERS: Mapping[str, Callable[[Settings], Quantization]] = {
@@ -18,25 +22,38 @@ _READERS: Mapping[str, Callable[[Settings], Quantization]] = {
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
     "gptq": read_gptq,
+    "modelopt": read_modelopt,
+    "smooth_quant": read_smooth_quant,
 }
 
 
-def read_quantization(file: Path, config: Mapping[str, Any], in_flight: str | None) -> Quantization | None:
+def read_quantization(file: Path, config: Mapping[str, Any], in_flight: InFlight | None) -> Quantization | None:
     """Return how the model of config.json `file` is quantized, or is to be quantized while it is loaded (`in_flight`);
     None if it is neither. Raises `CheckpointError` that names what is not supported."""
-    for part in (config, config.get("text_config"), config.get("llm_config")):
-        fields = part.get("quantization_config") if isinstance(part, Mapping) else None
-        if fields:
-            if in_flight is not None:
-                raise ConfigError(f"quantization={in_flight!r}: {file.parent} is quantized already: leave it out")
-            return _read(Settings(file, fields))
+    found, fields = _find(file, config)
+    if fields:
+        if in_flight is not None:
+            raise ConfigError(f"quantization={in_flight!r}: {file.parent} is quantized already: leave it out")
+        return _read(Settings(found, fields))
     if in_flight is None:
         return None
-    return Quantization(strategy="channel", is_stored=False)
+    return Quantization(format=in_flight, strategy="channel", is_stored=False)
+
+
+def _find(file: Path, config: Mapping[str, Any]) -> tuple[Path, Any]:
+    """Return the settings, None for a plain model, and the file that has them."""
+    for part in (config, config.get("text_config"), config.get("llm_config")):
+        if isinstance(part, Mapping) and "quantization_config" in part:
+            fields = part["quantization_config"]
+            if fields or part is config:
+                return file, fields
+    beside = file.parent / modelopt.FILE
+    fields = read_object(beside)
+    return beside, None if fields is None else modelopt.settings_of_file(fields)
 
 
 def _read(settings: Settings) -> Quantization:
-    if settings.get("kv_cache_scheme"):
+    if settings.get("kv_cache_scheme") and settings.method != "modelopt":
         raise settings.refused("kv_cache_scheme: a quantized KV cache is not supported")
     read = _READERS.get(settings.method) if isinstance(settings.method, str) else None
     if read is None:

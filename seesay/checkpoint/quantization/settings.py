@@ -9,7 +9,10 @@ from typing import Any
 from seesay.checkpoint.quantization.exclusions import compile_pattern
 from seesay.errors import CheckpointError
 
-SUPPORTED = "awq (gemm), gptq, fp8, and compressed-tensors of format float-quantized"
+SUPPORTED = (
+    "awq (gemm), gptq, fp8, modelopt (FP8), smooth_quant, and compressed-tensors of format float-quantized or "
+    "int-quantized"
+)
 _MAX_NAMES, _MAX_NAME_LENGTH = 20_000, 1_000
 
 

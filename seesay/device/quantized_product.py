@@ -1,0 +1,53 @@
+"""Products of quantized rows with weights of one byte per number."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from seesay.device.linear_method import Product
+from seesay.device.matmul import max_fused_rows
+from seesay.device.row_quantization import QuantizedRows, RowFormat, pick_quantizer
+
+
+class Multiply(Protocol):
+    def __call__(self, rows: QuantizedRows, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return rows [N, in] times the weight, plus the bias: [N, out]."""
+
+
+def make_quantized_product(
+    numbers: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    multiply: Multiply,
+    rows: RowFormat,
+    dtype: torch.dtype,
+    group_size: int | None = None,
+) -> Product:
+    """Return the product in `dtype` whose inputs become `rows` before `multiply`. For a few rows it takes the kernel
+    that reads weights as they are and multiplies them with plain activations.
+
+    numbers [out, in]; scale float32 [out], or [out, groups] for groups of `group_size` inputs.
+    """
+    quantize, num_outputs = pick_quantizer(numbers.device, rows), len(numbers)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        shape = (*x.shape[:-1], num_outputs)
+        return multiply(quantize(x.flatten(0, -2)), bias).view(shape) if x.numel() else x.new_empty(shape)
+
+    def add(target: torch.Tensor, x: torch.Tensor) -> None:
+        if x.numel():
+            target.add_(multiply(quantize(x), None))
+
+    tensors = (numbers, scale) if bias is None else (numbers, scale, bias)
+    product = partial(Product, tensors=tensors, run=run, add=add, rows=rows, run_rows=partial(multiply, bias=bias))
+    max_rows = max_fused_rows(numbers.device, dtype)
+    if not max_rows:
+        return product()
+    from seesay.kernels.few_row_matmul import multiply as multiply_few
+
+    fused = partial(multiply_few, weight=numbers, bias=bias, scale=scale, group_size=group_size)
+    return product(fused=fused, max_fused_rows=max_rows)

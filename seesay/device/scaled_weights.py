@@ -1,0 +1,81 @@
+"""What formats share that store weights as numbers of one byte, FP8 or int8, with scales: layouts, checks, warnings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+
+from seesay.checkpoint.parts import FLOATS, INPUTS, NEITHER, OUTPUTS, TensorLayout, Weight
+from seesay.checkpoint.quantization import Quantization
+from seesay.device.linear_method import Product, Sizes, pad_matrix
+from seesay.device.matmul import make_product
+from seesay.errors import CheckpointError
+
+logger = logging.getLogger("seesay")
+
+
+def list_layouts(quantization: Quantization, stored_dtype: str, dtype: torch.dtype) -> dict[str, TensorLayout]:
+    """Return the layouts of 'weight', 'scale' and, where there is one, 'input_scale'."""
+    block = quantization.block_size
+    channel = ((OUTPUTS, 1), (NEITHER, 1)) if quantization.scale_has_inputs else ((OUTPUTS, 1),)
+    axes = {"tensor": (), "channel": channel, "block": ((OUTPUTS, block[0]), (INPUTS, block[1]))}
+    layouts = {
+        "weight": TensorLayout(name="weight", axes=((OUTPUTS, 1), (INPUTS, 1)), dtypes=(stored_dtype,), dtype=dtype),
+        "scale": TensorLayout(
+            name=quantization.scale_name, axes=axes[quantization.strategy], dtypes=FLOATS, dtype=torch.float32
+        ),
+    }
+    if quantization.has_input_scale:
+        layouts["input_scale"] = TensorLayout(name="input_scale", axes=(), dtype=torch.float32)
+    return layouts
+
+
+def check_numbers(weights: Mapping[str, Weight]) -> None:
+    """Raise `CheckpointError` that names a tensor with scales that are not positive, or with NaN among its numbers."""
+    for name, weight in weights.items():
+        for part, place in weight.places():
+            if name != "weight":
+                if not (place.isfinite() & (place > 0)).all():
+                    raise CheckpointError(f"tensor {part.tensor!r} has scales that are not positive numbers")
+            elif place.is_floating_point() and place.float().isnan().any():
+                raise CheckpointError(f"tensor {part.tensor!r} has numbers that are NaN")
+
+
+def check_finite(weight: Weight) -> None:
+    """Raise `CheckpointError` that names a tensor of plain numbers which are not all finite."""
+    for part, place in weight.places():
+        if not place.isfinite().all():
+            raise CheckpointError(f"tensor {part.tensor!r} has numbers that are not finite")
+
+
+def scale_per_output(weight: Weight, scale: Weight) -> torch.Tensor:
+    """Return scales [out] of scales per output or per stored tensor."""
+    per_output = scale.data.flatten()
+    if scale.parts[0].axes:
+        return per_output
+    counts = [len(place) for _, place in weight.places()]
+    return per_output.repeat_interleave(torch.tensor(counts, device=per_output.device))
+
+
+def multiply_out(
+    numbers: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, sizes: Sizes, dtype: torch.dtype
+) -> Product:
+    """Return the product with numbers [out, in] times scale [out], as plain weights."""
+    return make_product(pad_matrix((numbers.float() * scale[:, None]).to(dtype), sizes), bias)
+
+
+def why_not_aligned(shape: torch.Size, sizes: Sizes, alignment: int, kind: str) -> str | None:
+    """Return why products of rows and a weight of this shape need sizes that the layer does not have; None if it has
+    them."""
+    if any(n % alignment for n in shape) or sizes.output_multiple > 1 or sizes.input_multiple > 1:
+        return f"{kind} products need sizes that are multiples of {alignment}, got {tuple(shape)}"
+    return None
+
+
+@cache
+def warn_multiplied_out(reason: str) -> None:
+    """Warn once for each reason."""
+    logger.warning("%s: such layers take the memory and time of unquantized ones", reason)

@@ -1,0 +1,122 @@
+"""Products of quantized rows with quantized weights, against float64. On a GPU the tests run as they are, elsewhere in
+Triton's interpreter: the last test runs this file once more in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from seesay.device import block_fp8, int8
+from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat, quantize_rows
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+pytestmark = [pytest.mark.gpu] if ON_GPU else []
+runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+SHAPES = [(1, 48, 64), (5, 40, 144), (70, 130, 400), (300, 272, 96)]
+"""(rows, outputs, inputs)."""
+
+
+def random(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def make_rows(num_rows: int, size: int, form: RowFormat) -> QuantizedRows:
+    spread = torch.logspace(-3, 2, num_rows, device=DEVICE)[:, None]
+    return quantize_rows(random(num_rows, size, seed=size) * spread, form)
+
+
+def skip_without_fp8() -> None:
+    if ON_GPU and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("needs a GPU that multiplies FP8")
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(("num_rows", "num_outputs", "size"), SHAPES)
+def test_int8_products_are_exact_but_for_rounding(
+    num_rows: int, num_outputs: int, size: int, has_bias: bool, dtype: torch.dtype
+) -> None:
+    from seesay.kernels.scaled_matmul import multiply_scaled
+
+    rows = make_rows(num_rows, size, INT8_ROWS)
+    weight, scale = quantize_rows(random(num_outputs, size, seed=1), INT8_ROWS)
+    bias = random(num_outputs, seed=2).to(dtype) if has_bias else None
+    exact = (rows.numbers.double() * rows.scale.double()) @ (weight.double() * scale.double()).t()
+    if bias is not None:
+        exact += bias.double()
+    found = multiply_scaled(rows, bias, weight=weight, scale=scale.flatten(), dtype=dtype)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=8e-3 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+    if not ON_GPU:
+        expected = int8.multiply_exactly(rows, bias, weight=weight, scale=scale.flatten(), dtype=dtype)
+        torch.testing.assert_close(found, expected)
+
+
+@runs_here
+@pytest.mark.parametrize("group_size", [32, 128])
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(("num_rows", "num_outputs", "size"), SHAPES)
+def test_products_of_fp8_blocks(num_rows: int, num_outputs: int, size: int, has_bias: bool, group_size: int) -> None:
+    """Sizes are no multiples of the blocks, as in layers of 29,568 or with parts of 18,944 outputs."""
+    from seesay.kernels.scaled_matmul import multiply_scaled
+
+    skip_without_fp8()
+    rows = make_rows(num_rows, size, RowFormat(FP8_ROWS.dtype, FP8_ROWS.largest, group_size))
+    weight = random(num_outputs, size, seed=1).mul(20).to(torch.float8_e4m3fn)
+    scale = (random(-(-size // group_size), num_outputs, seed=3).abs() + 0.1).t()
+    bias = random(num_outputs, seed=2) if has_bias else None
+    left = block_fp8.multiply_out(rows.numbers, rows.scale, group_size, torch.float64)
+    exact = left @ block_fp8.multiply_out(weight, scale, group_size, torch.float64).t()
+    if bias is not None:
+        exact += bias.double()
+    found = multiply_scaled(rows, bias, weight=weight, scale=scale, dtype=torch.float32, group_size=group_size)
+    errors = (found.double() - exact).norm(dim=1) / exact.norm(dim=1)
+    assert errors.max() < (2e-3 if ON_GPU else 1e-5), "tensor cores sum FP8 with about 14 bits"
+    expected = block_fp8.multiply_exactly(
+        rows, bias, weight=weight, scale=scale, dtype=torch.float32, group_size=group_size
+    )
+    assert ((expected.double() - exact).norm(dim=1) / exact.norm(dim=1)).max() < 1e-5
+
+
+@runs_here
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_rows_that_are_not_finite_stay_alone() -> None:
+    from seesay.kernels.quantize import quantize_rows as quantize
+    from seesay.kernels.scaled_matmul import multiply_scaled
+
+    x = random(3, 64, seed=0)
+    weight, scale = quantize_rows(random(32, 64, seed=1), INT8_ROWS)
+    for bad in (float("nan"), float("inf")):
+        x[1, 7] = bad
+        rows = quantize(x, torch.int8, 127.0)
+        found = multiply_scaled(rows, None, weight=weight, scale=scale.flatten(), dtype=torch.float32)
+        assert found.isfinite().all(1).tolist() == [True, False, True] and not found[1].isfinite().any()
+
+
+@runs_here
+def test_no_rows() -> None:
+    from seesay.kernels.scaled_matmul import multiply_scaled
+
+    weight, scale = quantize_rows(random(32, 64, seed=1), INT8_ROWS)
+    rows = quantize_rows(random(0, 64, seed=1), INT8_ROWS)
+    found = multiply_scaled(rows, None, weight=weight, scale=scale.flatten(), dtype=torch.float16)
+    assert found.shape == (0, 32)
+
+
+@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED or ON_GPU, reason="runs where the tests above cannot")
+def test_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
+    done = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
