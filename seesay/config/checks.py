@@ -16,6 +16,7 @@ from seesay.errors import ConfigError
 
 T = TypeVar("T")
 _Check = Callable[[Any], bool]
+_NO_DEFAULT = object()
 
 
 def check_types(config: object) -> None:
@@ -24,9 +25,10 @@ def check_types(config: object) -> None:
     NumPy's numbers are accepted as numbers. bool, infinity and NaN are not, nor is a string with unpaired surrogates.
     """
     cls: Callable[..., Any] = type(config)
+    defaults = cls.__dict__
     for name, (is_valid, need) in _checks_of(cls).items():
         value = getattr(config, name)
-        if not is_valid(value):
+        if not (value is defaults.get(name, _NO_DEFAULT) or is_valid(value)):
             raise ConfigError(f"{name} must be {need}, got {value!r}")
 
 

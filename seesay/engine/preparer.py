@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -203,14 +202,14 @@ class RequestPreparer:
             )
         for option in ("logit_bias", "stop_token_ids", "bad_token_ids"):
             self._check_vocabulary(option, getattr(config, option) or ())
-        params = SamplingParams.from_config(
+        return SamplingParams.from_config(
             config,
             eos_token_ids=(*self._eos_token_ids, *template_ids),
             stop_token_ids=stop_ids,
             bad_token_ids=self._find_bad_ids(config.bad_words or ()),
             prompt_logprobs=request.prompt_logprobs,
+            seed=secrets.randbits(63),
         )
-        return params if params.seed is not None else replace(params, seed=secrets.randbits(63))
 
     def _check_vocabulary(self, option: str, token_ids: Iterable[int]) -> None:
         for token_id in token_ids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -113,10 +113,11 @@ class SamplingParams:
         stop_token_ids: Iterable[int] = (),
         bad_token_ids: Iterable[int] = (),
         prompt_logprobs: bool = False,
+        seed: int | None = None,
     ) -> SamplingParams:
         """The token-level part of `config`. The id arguments come from the tokenizer (end of sequence; `stop_words` and
         `bad_words` that are one token) and add to the ids in `config`. A temperature below `LEAST_TEMPERATURE` is
-        greedy."""
+        greedy. `seed` is taken where `config` has none."""
         config = _with_plain_numbers(config)
         return cls(
             greedy=not config.do_sample or config.temperature < LEAST_TEMPERATURE,
@@ -128,7 +129,7 @@ class SamplingParams:
             presence_penalty=config.presence_penalty,
             frequency_penalty=config.frequency_penalty,
             logit_bias=tuple((key, bias) for key, bias in (config.logit_bias or {}).items() if key < LARGEST),
-            seed=config.random_seed,
+            seed=seed if config.random_seed is None else config.random_seed,
             eos_token_ids=_join_ids(eos_token_ids),
             stop_token_ids=_join_ids(config.stop_token_ids or (), stop_token_ids),
             bad_token_ids=_join_ids(config.bad_token_ids or (), bad_token_ids),
@@ -150,6 +151,5 @@ def _join_ids(*groups: Iterable[int]) -> tuple[int, ...]:
 
 def _with_plain_numbers(config: GenerationConfig) -> GenerationConfig:
     """`config` with Python's numbers where it holds NumPy's, which overflow and are of other types."""
-    values = {field.name: getattr(config, field.name) for field in fields(config)}
-    changes = {name: value.item() for name, value in values.items() if hasattr(value, "item")}
+    changes = {name: value.item() for name, value in vars(config).items() if hasattr(value, "item")}
     return replace(config, **changes) if changes else config

@@ -6,7 +6,6 @@ The routes of all APIs go through this module. It does not know the wire format 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
@@ -189,19 +188,28 @@ class Answering:
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
     """Return the result of `work`. If the client disconnects first, cancel `work` and raise `ClientGoneError`."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(wait_until_gone(receive))
-    try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGoneError
-    finally:
-        watcher.cancel()
-        if not task.done():
+    task = asyncio.current_task()
+    assert task is not None
+    is_over = is_gone = False
+
+    def leave(watcher: asyncio.Future[None]) -> None:
+        nonlocal is_gone
+        if not (is_over or watcher.cancelled()):
+            is_gone = True
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+
+    watcher = asyncio.ensure_future(wait_until_gone(receive))
+    watcher.add_done_callback(leave)
+    try:
+        return await work
+    except BaseException as error:
+        # Of two cancellations, that of somebody else counts.
+        if is_gone and not (task.uncancel() and isinstance(error, asyncio.CancelledError)):
+            raise ClientGoneError from None
+        raise
+    finally:
+        is_over = True
+        watcher.cancel()
 
 
 async def wait_until_gone(receive: Receive) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -11,12 +11,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 
 from seesay.serving import models, operations
 from seesay.serving.admission import AdmissionMiddleware
 from seesay.serving.anthropic import messages
 from seesay.serving.auth import ApiKeyMiddleware
-from seesay.serving.bodies import explain_invalid
+from seesay.serving.bodies import BodyRoutesMiddleware, explain_invalid
 from seesay.serving.context import ContextMiddleware, make_error_response
 from seesay.serving.docs_page import add_docs_page
 from seesay.serving.errors import ApiError
@@ -60,25 +61,26 @@ def create_app(
     the limits on pictures and videos. `make_home`: makes the home that several fronts share, of this front's metrics.
     """
     state = ServerState.build(engine, settings or ServerSettings(), make_home)
+    routers = [module.make_router(state) for module in _ROUTES]
     app = FastAPI(
         title="seesay",
         description="See images and video, say text: a vision-language model behind the OpenAI and Anthropic APIs.",
         version=__version__,
         docs_url=None,  # `docs_page` serves Swagger UI from the package
         redoc_url=None,
-        middleware=_make_middleware(state),
+        middleware=_make_middleware(state, [route for router in routers for route in router.routes]),
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
     app.state.server = state
     add_docs_page(app)
-    for router in (module.make_router(state) for module in _ROUTES):
+    for router in routers:
         app.include_router(router)
     _add_error_handlers(app, state)
     publish_schemas(app, state)
     return app
 
 
-def _make_middleware(state: ServerState) -> list[Middleware]:
+def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Middleware]:
     """Return the middleware, outermost first. CORS is outermost, so that errors carry its headers too. Keys come
     before admission, so that the body of a request with a wrong key is not read."""
     settings = state.settings
@@ -98,6 +100,7 @@ def _make_middleware(state: ServerState) -> list[Middleware]:
     layers.append(Middleware(HeadMiddleware))
     layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys))
     layers.append(Middleware(AdmissionMiddleware, gate=state.gate, settings=settings))
+    layers.append(Middleware(BodyRoutesMiddleware, routes=routes))
     return layers
 
 

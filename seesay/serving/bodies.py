@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from seesay.serving.body_shape import MAX_VALUES, BodyShape
+from seesay.serving.answers import ClientGoneError
+from seesay.serving.body_shape import MAX_DEPTH, MAX_VALUES, BodyShape
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.unknown_fields import drop_unknown
 from seesay.thread_pool import ThreadPool
@@ -27,58 +32,89 @@ _INLINE_BYTES = 16 << 10  # parsed and validated within a millisecond or two: ha
 _thread = ThreadPool(1, name="seesay-bodies")
 
 
-class BodyRequest(Request):
-    """A request whose `json()` returns an instance of `model`, parsed from the body and validated.
+async def read_body(http: Request, model: type[BaseModel]) -> BaseModel:
+    """Return the body of a request as an instance of `model`. Raises `ApiError`: 400 that names the field at fault, and
+    what the limits on bodies raise.
 
-    FastAPI passes that instance to the route. `json()` empties `body()`, so that the bytes of a large body do not stay
-    in memory while the request is answered.
+    The bytes of the body do not stay in memory while the request is answered.
     """
+    server = http.app.state.server
+    content = await _receive(http, BodyShape(max(MAX_VALUES, 2 * server.engine.session_len)))
+    http.scope["state"]["num_body_bytes"] = len(content)
+    if not content or not _is_json(http.headers.get("content-type", "")):
+        raise _not_json()
+    ignored: list[str] | None = None
+    if server.settings.unknown_fields == "ignore":
+        ignored = http.scope["state"]["ignored_fields"] = []
+    return await off_loop(http, _parse, content, model, ignored)
 
-    def __init__(self, request: Request, model: type[BaseModel], max_values: int, *, ignores_unknown: bool) -> None:
-        super().__init__(request.scope, request.receive)
-        self._ignores_unknown = ignores_unknown
-        self._model = model
-        self._shape = BodyShape(max_values)
-        self._content: bytearray | None = None
 
-    async def body(self) -> bytes:
-        """Return the raw body. Raises `ApiError` when it exceeds a limit of `BodyShape`."""
-        if self._content is None:
-            content = bytearray()
-            async for piece in self.stream():
-                self._shape.add(piece)
-                content += piece
-            self._content = content
-            self.scope["state"]["num_body_bytes"] = len(content)
-        return self._content  # type: ignore[return-value]
+async def _receive(http: Request, shape: BodyShape) -> bytearray:
+    """Return the raw body. Raises `ApiError` when it exceeds a limit of `shape`."""
+    content = bytearray()
+    num_counted = 0
+    try:
+        async for piece in http.stream():
+            content += piece
+            if len(content) > _INLINE_BYTES:
+                shape.add(bytes(memoryview(content)[num_counted:]))
+                num_counted = len(content)
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    # A small body can exceed one limit only.
+    if not num_counted and content.count(b"[") + content.count(b"{") > MAX_DEPTH:
+        shape.add(bytes(content))
+    return content
 
-    async def json(self) -> BaseModel:
-        """Return the validated body. Raises `ApiError` 400 that names the field at fault."""
-        await self.body()
-        assert self._content is not None
-        ignored: list[str] | None = None
-        if self._ignores_unknown:
-            ignored = self.scope["state"]["ignored_fields"] = []
-        return await off_loop(self, _parse, self._content, self._model, ignored)
+
+@lru_cache(maxsize=64)
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    main, _, sub = kind.partition("/")
+    return main == "application" and (sub == "json" or sub.endswith("+json"))
 
 
 class BodyRoute(APIRoute):
-    """A route that reads its body as a `BodyRequest`."""
+    """A route whose endpoint may take the body, as an instance of a model: then it is called as
+    `endpoint(body=…, http=…)` and returns a response.
+
+    FastAPI publishes the schema. The body is read here, without FastAPI's dependencies.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
         if self.body_field is None:
-            return handle
-        model = self.body_field.field_info.annotation
+            return super().get_route_handler()
+        model, endpoint = self.body_field.field_info.annotation, self.endpoint
         assert isinstance(model, type) and issubclass(model, BaseModel), f"{self.path}: the body is not a model"
 
-        async def handle_body(request: Request) -> Response:
-            server = request.app.state.server
-            ignores_unknown = server.settings.unknown_fields == "ignore"
-            max_values = max(MAX_VALUES, 2 * server.engine.session_len)
-            return await handle(BodyRequest(request, model, max_values, ignores_unknown=ignores_unknown))
+        async def handle(http: Request) -> Response:
+            response: Response = await endpoint(body=await read_body(http, model), http=http)
+            return response
 
-        return handle_body
+        self.handle_body = handle
+        return handle
+
+
+class BodyRoutesMiddleware:
+    """Pass POST requests to the `BodyRoute` of their path at once: matching them with all routes one after the other
+    takes longer than reading a short body. The app's router answers the others."""
+
+    def __init__(self, app: ASGIApp, *, routes: Iterable[BaseRoute]) -> None:
+        self._app = app
+        self._routes = {
+            route.path: route for route in routes if isinstance(route, BodyRoute) and route.body_field is not None
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = None
+        if scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path"):
+            route = self._routes.get(scope["path"])
+        if route is None:
+            await self._app(scope, receive, send)
+            return
+        scope["route"] = route
+        response = await route.handle_body(Request(scope, receive))
+        await response(scope, receive, send)
 
 
 def make_api_router(tag: str, **options: Any) -> APIRouter:
@@ -121,9 +157,13 @@ def explain_invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
         case "missing" if where:
             return bad_request(f"the field {where} is missing", where, code="missing_required_parameter")
         case _ if not where:
-            return bad_request("the body must be a JSON object (with the header Content-Type: application/json)")
+            return _not_json()
         case _:
             return bad_request(f"{where}: {problem['msg'].removeprefix('Value error, ')}", where)
+
+
+def _not_json() -> ApiError:
+    return bad_request("the body must be a JSON object (with the header Content-Type: application/json)")
 
 
 def _name_field(location: tuple[int | str, ...]) -> str | None:

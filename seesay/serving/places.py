@@ -106,7 +106,7 @@ class Places:
             del self._waiting[ticket.owner]
 
     def _hand_out(self) -> None:
-        while (ticket := self._find_next()) is not None:
+        while self._waiting and (ticket := self._find_next()) is not None:
             self._num_inside += not ticket.is_inside
             self._held[ticket.owner] += 1
             ticket.grant()

@@ -22,8 +22,13 @@ _HEADERS = [
 ]
 
 
+class LastEvents(bytes):
+    """The bytes that end a stream. They are sent together with the end of the answer."""
+
+
 class EventStream(Response):
-    """Send the bytes of `events` as they come. When the client disconnects, close `events`.
+    """Send the bytes of `events` as they come, until `LastEvents` or the end. When the client disconnects, close
+    `events`.
 
     An `ApiError` before the first event is raised and becomes the HTTP answer. A later one is sent as
     `render_error(error)` and ends the stream.
@@ -32,7 +37,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncGenerator[bytes, None], *, render_error: Callable[[ApiError], bytes]) -> None:
-        super().__init__()
+        self.status_code, self.background = 200, None  # there is no content yet, which `super().__init__` would render
         self._events = events
         self._render_error = render_error
 
@@ -48,7 +53,10 @@ class EventStream(Response):
                     if not has_started:
                         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                         has_started = True
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
+                    is_last = isinstance(event, LastEvents)
+                    await send({"type": "http.response.body", "body": event, "more_body": not is_last})
+                    if is_last:
+                        return
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -65,9 +73,12 @@ def _as_api_error(error: Exception) -> ApiError:
     return error if isinstance(error, ApiError) else ApiError.from_error(error)
 
 
+_encoder = json.JSONEncoder(separators=(",", ":"))
+
+
 def encode_json(value: Any) -> str:
     """Return compact ASCII JSON. Some clients split lines at U+2028 or U+0085, so these must not appear in an event."""
-    return json.dumps(value, separators=(",", ":"))
+    return _encoder.encode(value)
 
 
 def describe_events(model: str) -> dict[str, Any]:

@@ -88,7 +88,13 @@ class ChatTemplate(ABC):
                 known = ", ".join(m.value for m in markers) or "text only"
                 fail(f"this model takes no {part.modality.value} input (it takes: {known})")
         shield = Shield((*self._special_tokens, *markers.values()))
-        texts = list(_texts_in([(m.role, m.parts, m.extra) for m in messages] + [tools, template_options]))
+        texts: list[str] = []
+        for message in messages:
+            texts.append(message.role)
+            texts += [part.text for part in message.parts if isinstance(part, TextPart)]
+            texts += _texts_in(message.extra)
+        texts += _texts_in(tools)
+        texts += _texts_in(template_options)
         if (num_chars := sum(map(len, texts))) > MAX_INPUT_CHARS:
             raise RequestError(
                 ErrorCode.CONTEXT_TOO_LONG,
@@ -123,8 +129,6 @@ def _media_of(messages: Sequence[Message]) -> Iterator[MediaPart]:
 def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, TextPart):
-        yield value.text
     elif isinstance(value, Mapping):
         yield from _texts_in([*value.keys(), *value.values()])
     elif isinstance(value, list | tuple):

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 _SLICE_CHARS = 1 << 16
+_SHORT_CHARS = 1 << 12  # takes some microseconds
 _BATCH = 32  # a number may have 4300 digits, which take 0.2 ms
 
 _encoder = json.JSONEncoder(ensure_ascii=False)
@@ -13,9 +14,32 @@ _encoder = json.JSONEncoder(ensure_ascii=False)
 
 def dump_in_pieces(value: Any) -> list[str]:
     """Return `json.dumps(value, ensure_ascii=False)` in pieces. `value` holds plain JSON values, its keys are texts."""
+    if _count_down(value, _SHORT_CHARS) >= 0:
+        return [_encoder.encode(value)]
     pieces: list[str] = []
     _add(value, pieces)
     return pieces
+
+
+def _count_down(value: Any, num_left: int) -> int:
+    """Return `num_left` less the characters of `value`, or a little more; something below 0 once it is certain."""
+    if isinstance(value, str):
+        return num_left - len(value) - 4
+    if isinstance(value, dict):
+        for key, item in value.items():
+            num_left = _count_down(item, num_left - len(key) - 4)
+            if num_left < 0:
+                break
+    elif isinstance(value, list | tuple):
+        for item in value:
+            num_left = _count_down(item, num_left - 2)
+            if num_left < 0:
+                break
+    elif isinstance(value, int):
+        num_left -= value.bit_length() // 3 + 1
+    else:
+        num_left -= 24
+    return num_left
 
 
 def _add(value: Any, pieces: list[str]) -> None:

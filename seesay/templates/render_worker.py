@@ -97,10 +97,11 @@ def _read_exactly(source: int, size: int) -> bytearray | None:
 
 def _write(target: int, first: bytes, body: bytes) -> None:
     try:
-        for data in ((1 + len(body)).to_bytes(8, "little") + first, body):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(target, view) :]
+        head = (1 + len(body)).to_bytes(8, "little") + first
+        written = os.writev(target, [head, body])  # a pipe takes the head as a whole
+        view = memoryview(body)[written - len(head) :]
+        while view:
+            view = view[os.write(target, view) :]
     except BrokenPipeError:
         os._exit(0)
 

@@ -40,6 +40,7 @@ _PATIENCE_S = 0.01
 _MAX_TEMPLATES = 64
 """Number of templates that a process compiles before it is replaced."""
 
+_PIECE_BYTES = 1 << 16
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "TZ", "LANG", "LC_ALL", "LC_TIME")
 
 RenderErrorKind = Literal["syntax", "raised", "unsafe", "limit", "failed", "unavailable"]
@@ -140,35 +141,37 @@ class _Worker:
         """Return the answer to a request. Raises RenderError if there is none; then the process must not be used
         again."""
         deadline = time.monotonic() + MAX_WALL_S
-        self._send(len(data).to_bytes(8, "little"), data, deadline=deadline)
-        size = int.from_bytes(self._receive(8, deadline), "little")
-        if not 0 < size <= 1 + 4 * MAX_CHARS:
-            raise RenderError("limit", "its process gave an invalid answer")
-        return self._receive(size, deadline)
+        self._send(len(data).to_bytes(8, "little") + data, deadline)
+        return self._receive(deadline)
 
-    def _send(self, *parts: bytes, deadline: float) -> None:
-        for part in parts:
-            view = memoryview(part)
-            while view:
-                try:
-                    view = view[os.write(self._to, view) :]
-                except BlockingIOError:
-                    self._wait(self._to, select.POLLOUT, deadline)
-                except BrokenPipeError:
-                    raise self._explain_end() from None
-
-    def _receive(self, size: int, deadline: float) -> bytearray:
-        data = bytearray(size)
-        view, done = memoryview(data), 0
-        while done < size:
+    def _send(self, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
             try:
-                count = os.readv(self._from, [view[done:]])
+                view = view[os.write(self._to, view) :]
+            except BlockingIOError:
+                self._wait(self._to, select.POLLOUT, deadline)
+            except BrokenPipeError:
+                raise self._explain_end() from None
+
+    def _receive(self, deadline: float) -> bytearray:
+        """Return an answer: its size comes first, for a short one in the same piece."""
+        self._wait(self._from, select.POLLIN, deadline)
+        data, size = bytearray(), None
+        while size is None or len(data) < size:
+            try:
+                piece = os.read(self._from, _PIECE_BYTES if size is None else size - len(data))
             except BlockingIOError:
                 self._wait(self._from, select.POLLIN, deadline)
                 continue
-            if not count:
+            if not piece:
                 raise self._explain_end()
-            done += count
+            data += piece
+            if size is None and len(data) >= 8:
+                size = int.from_bytes(data[:8], "little")
+                if not 0 < size <= 1 + 4 * MAX_CHARS:
+                    raise RenderError("limit", "its process gave an invalid answer")
+                del data[:8]
         return data
 
     def _wait(self, descriptor: int, event: int, deadline: float) -> None:

@@ -7,8 +7,8 @@ strip, split and join it. Afterwards the nonces are removed, and the spellings t
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -59,6 +59,8 @@ class Shield:
         """Choose two characters that are in none of `texts`, neither as themselves nor as a JSON escape."""
         taken: set[int] = set()
         for text in texts:
+            if text.isascii() and "\\u" not in text:
+                continue
             for start in range(0, len(text), _SLICE_CHARS):
                 taken.update(code for c in set(text[start : start + _SLICE_CHARS]) if (code := ord(c)) in _PRIVATE_USE)
             taken.update(code for digits in _ESCAPES.findall(text) if (code := int(digits, 16)) in _PRIVATE_USE)
@@ -66,7 +68,7 @@ class Shield:
             raise RequestError(ErrorCode.INVALID_REQUEST, "the text uses all private-use characters", "messages")
         chosen: list[str] = []
         while len(chosen) < 2:  # fast, as usually no character is taken
-            code = secrets.choice(_PRIVATE_USE)
+            code = _PRIVATE_USE[int.from_bytes(os.urandom(8)) % len(_PRIVATE_USE)]
             if code not in taken:
                 taken.add(code)
                 chosen.append(chr(code))

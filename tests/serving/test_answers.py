@@ -19,7 +19,7 @@ from seesay.engine.asking import choices_of
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.admission import shutting_down
-from seesay.serving.answers import Answering, ClientGoneError, Tally
+from seesay.serving.answers import Answering, ClientGoneError, Tally, unless_gone
 from seesay.serving.app import create_app
 from seesay.serving.caller import Caller
 from seesay.serving.errors import ApiError
@@ -125,11 +125,74 @@ async def test_status_of_errors(held: HeldEngine, make: MakeAnswering, code: Err
 
 async def test_client_that_leaves_aborts(held: HeldEngine, make: MakeAnswering) -> None:
     answering = make()
+
+    async def leave() -> Any:
+        while held.submitted.qsize() < 2:
+            await asyncio.sleep(0)
+        return await gone()
+
     with pytest.raises(ClientGoneError):
-        await answering.collect([REQUEST, OTHER], receive=gone)
+        await answering.collect([REQUEST, OTHER], receive=leave)
     ids = [held.submitted.get(timeout=60)[0] for _ in range(2)]
     assert [held.aborted.get(timeout=60) for _ in range(2)] == ids
     assert answering.num_running == 0
+
+
+async def test_a_client_that_leaves_ends_the_work_and_nothing_else() -> None:
+    ended = asyncio.Event()
+
+    async def work() -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return "unreachable"
+
+    with pytest.raises(ClientGoneError):
+        await unless_gone(gone, work())
+    assert ended.is_set()
+    await asyncio.sleep(0.01)  # a cancellation that came late would be raised here
+    task = asyncio.current_task()
+    assert task is not None and not task.cancelling()
+
+
+async def test_work_that_is_done_when_the_client_leaves_is_done() -> None:
+    has_left = asyncio.Event()
+
+    async def leave() -> Any:
+        await has_left.wait()
+        return await gone()
+
+    async def work() -> str:
+        has_left.set()
+        await asyncio.sleep(0)  # the watcher has ended then, and is about to say so
+        return "done"
+
+    assert await unless_gone(leave, work()) == "done"
+    await asyncio.sleep(0.01)
+
+
+async def test_a_task_that_is_cancelled_is_cancelled_although_its_client_leaves() -> None:
+    has_left = asyncio.Event()
+
+    async def leave() -> Any:
+        await has_left.wait()
+        return await gone()
+
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(unless_gone(leave, work()))
+    await asyncio.sleep(0.01)
+    has_left.set()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    other = asyncio.create_task(unless_gone(never, work()))
+    await asyncio.sleep(0.01)
+    other.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await other
 
 
 async def test_reader_that_stops_aborts(held: HeldEngine, make: MakeAnswering) -> None:

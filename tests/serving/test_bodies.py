@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from cpu_time import measure_cpu_s
+from fastapi import Request
 from live_server import make_data_url, make_settings, wait_until
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -260,18 +261,18 @@ async def test_bytes_of_a_body_are_freed_when_it_is_parsed(engine: AsyncEngine) 
     picture = make_data_url(size=(900, 600))
     part = {"type": "image_url", "image_url": {"url": picture}}
     body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
-    kept: list[bodies.BodyRequest] = []
-    parse = bodies.BodyRequest.json
+    kept: list[bytearray] = []
+    receive = bodies._receive
 
-    async def keep(request: bodies.BodyRequest) -> Any:
-        kept.append(request)
-        return await parse(request)
+    async def keep(http: Request, shape: BodyShape) -> bytearray:
+        kept.append(await receive(http, shape))
+        assert len(kept[0]) > 1_000_000
+        return kept[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bodies.BodyRequest, "json", keep)
+        patch.setattr(bodies, "_receive", keep)
         response = await client_of(engine).post(CHAT, json=body)
-    assert response.status_code == 200 and len(picture) > 1_000_000
-    assert not await kept[0].body()
+    assert response.status_code == 200 and kept == [bytearray()]
 
 
 async def test_each_prompt_counts_before_any_is_looked_at(engine: AsyncEngine) -> None:
@@ -347,6 +348,37 @@ async def test_a_client_that_leaves_inside_a_large_body_leaves_nothing(engine: A
     }  # fmt: skip
     await app(scope, receive, send)
     wait_until(lambda: app.state.server.gate.num_inside == 0 and app.state.server.gate.num_bytes == 0)
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/ld+json"])
+async def test_types_of_json_are_read(http: httpx.AsyncClient, kind: str) -> None:
+    response = await http.post("/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind})
+    assert response.status_code == 200 and response.json()["count"] > 0
+
+
+@pytest.mark.parametrize("kind", [None, "", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
+@pytest.mark.parametrize("path", [CHAT, "/tokenize", "/v1/messages"])
+async def test_other_types_are_refused(http: httpx.AsyncClient, kind: str | None, path: str) -> None:
+    """A page of another origin may send them without asking first."""
+    headers = {} if kind is None else {"content-type": kind}
+    response = await http.post(path, content=b'{"prompt": "a"}', headers=headers)
+    assert response.status_code == 400 and "Content-Type: application/json" in response.text
+
+
+async def test_small_bodies_may_not_be_nested_too_deeply(http: httpx.AsyncClient) -> None:
+    headers = {"content-type": "application/json"}
+    response = await http.post(CHAT, content=b"[" * 65 + b"]" * 65, headers=headers)
+    assert response.status_code == 400 and response.json()["error"]["code"] == "body_too_complex"
+    flat = {"messages": [{"role": "user", "content": "hi"}], "unknown": [[]] * 100}
+    response = await http.post(CHAT, json=flat)
+    assert response.json()["error"]["code"] == "unknown_parameter"
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+async def test_routes_with_bodies_refuse_other_methods(http: httpx.AsyncClient, path: str) -> None:
+    response = await http.get(path)
+    assert response.status_code == 405 and response.headers["allow"] == "POST"
+    assert (await http.post(f"{path}/")).status_code in (307, 404)
 
 
 @pytest.mark.parametrize(

@@ -323,6 +323,7 @@ def test_text_is_ascii_on_the_wire_and_whole_for_readers(server: LiveServer) -> 
             "stream": True,
             "temperature": 1.5,
             "max_tokens": 40,
+            "ignore_eos": True,
         },
     )
     assert response.content.isascii()

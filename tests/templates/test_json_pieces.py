@@ -17,9 +17,10 @@ VALUES = st.recursive(
 )
 
 
-@given(VALUES)
-def test_pieces_are_what_json_makes(value: object) -> None:
+@given(VALUES, st.sampled_from([0, 30, 1000]))
+def test_pieces_are_what_json_makes(value: object, num_short_chars: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_pieces, "_SHORT_CHARS", num_short_chars)
         patch.setattr(json_pieces, "_SLICE_CHARS", 5)
         patch.setattr(json_pieces, "_BATCH", 3)
         assert "".join(dump_in_pieces(value)) == json.dumps(value, ensure_ascii=False)

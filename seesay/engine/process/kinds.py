@@ -7,7 +7,7 @@ engine's own values only as far as it is made from them and gives them back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import msgspec
@@ -329,10 +329,8 @@ def _tuples(value: Any) -> Any:
 
 def _changed_fields(params: SamplingParams) -> dict[str, Any]:
     """The options of `params` that differ from their defaults."""
-    values = ((field, getattr(params, field.name)) for field in fields(params) if field.init)
-    return {field.name: value for field, value in values if value != _default_of(field)}
+    return {name: value for name, default in _DEFAULTS if (value := getattr(params, name)) != default}
 
 
-def _default_of(field: Field[Any]) -> Any:
-    assert field.default is not MISSING, f"{field.name} has no default"
-    return field.default
+_DEFAULTS = [(field.name, field.default) for field in fields(SamplingParams) if field.init]
+assert all(default is not MISSING for _, default in _DEFAULTS)

@@ -68,13 +68,13 @@ def make_router(state: ServerState) -> APIRouter:
         return JSONResponse(reply.make_message(answers[0].text, answers[0].last))
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
-    async def count(body: CountTokensRequest, http: Request) -> TokensCount:
+    async def count(body: CountTokensRequest, http: Request) -> Response:
         """Count the tokens in the prompt of a request, pictures included. No answer is generated."""
         state.check_model(body.model)
         prompt = await off_loop(http, read_conversation, body.system, body.messages, state.settings.media)
         config = state.defaults.make_config(max_new_tokens=1)
         request = GenerationRequest(prompt=prompt, gen_config=config, template_options=_template_options(prompt))
-        return TokensCount(input_tokens=await count_tokens(state, request))
+        return JSONResponse(TokensCount(input_tokens=await count_tokens(state, request)).model_dump())
 
     return router
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
 
 from seesay.serving.bodies import make_api_router
 from seesay.serving.content import read_messages
@@ -18,8 +19,8 @@ def make_router(state: ServerState) -> APIRouter:
     """Return the routes."""
     router = make_api_router("native")
 
-    @router.post("/tokenize", response_model_exclude_none=True)
-    async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
+    @router.post("/tokenize", response_model=TokenizeAnswer)
+    async def tokenize(body: TokenizeRequest, http: Request) -> Response:  # noqa: ARG001
         """Return the token ids of a text or conversation, including the placeholders of pictures."""
         state.check_model(body.model)
         tokenizer = state.engine.tokenizer
@@ -38,15 +39,17 @@ def make_router(state: ServerState) -> APIRouter:
         strings = None
         if body.return_token_strs:
             strings = [tokenizer.backend.id_to_token(token_id) or "" for token_id in ids]
-        return TokenizeAnswer(count=len(ids), max_model_len=state.engine.session_len, tokens=ids, token_strs=strings)
+        length = state.engine.session_len
+        answer = TokenizeAnswer(count=len(ids), max_model_len=length, tokens=ids, token_strs=strings)
+        return JSONResponse(answer.model_dump(exclude_none=True))
 
-    @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> DetokenizeAnswer:
+    @router.post("/detokenize", response_model=DetokenizeAnswer)
+    async def detokenize(body: DetokenizeRequest, http: Request) -> Response:  # noqa: ARG001
         """Return the text of token ids."""
         state.check_model(body.model)
         tokenizer = state.engine.tokenizer
         state.check_token_ids(body.tokens, "tokens")
         text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=body.skip_special_tokens)
-        return DetokenizeAnswer(prompt=text)
+        return JSONResponse(DetokenizeAnswer(prompt=text).model_dump())
 
     return router

@@ -30,7 +30,7 @@ from seesay.serving.openai.wire import (
     wants_timings,
 )
 from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, describe_events, encode_json
+from seesay.serving.streaming import EventStream, LastEvents, describe_events, encode_json
 from seesay.values import GenerationRequest, OutputDelta
 
 _HOLE = "\x00"  # placeholder in a pre-rendered event: JSON encodes it in one way, and no model name contains it
@@ -100,6 +100,7 @@ class ChatReply:
             "model": state.model_name,
             "system_fingerprint": FINGERPRINT,
         }
+        self._head_json = encode_json(self._head)[:-1]
 
     # --- complete --------------------------------------------------------------------------------------------------
 
@@ -151,13 +152,13 @@ class ChatReply:
                     if not num_left:
                         events += self._make_end(tally)
                 if events:
-                    yield b"".join(events)
+                    yield b"".join(events) if num_left else LastEvents(b"".join(events))
 
     def _make_end(self, tally: Tally) -> list[bytes]:
         if not self._includes_usage:
             return [DONE]
         details = {"seesay": make_details(tally)} if self._wants_timings else {}
-        return [self._encode({**self._head, "choices": [], "usage": make_usage(tally), **details}), DONE]
+        return [self._encode({"choices": [], "usage": make_usage(tally), **details}), DONE]
 
     def _says_something(self, delta: OutputDelta) -> bool:
         return bool(delta.text or (delta.token_ids and (self._returns_ids or self._wants_logprobs)))
@@ -194,8 +195,8 @@ class ChatReply:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **ids}
         usage = {"usage": None} if self._includes_usage else {}
         seesay = {} if details is None else {"seesay": details}
-        return self._encode({**self._head, "choices": [choice], **usage, **seesay})
+        return self._encode({"choices": [choice], **usage, **seesay})
 
-    @staticmethod
-    def _encode(chunk: dict[str, Any]) -> bytes:
-        return f"data: {encode_json(chunk)}\n\n".encode()
+    def _encode(self, rest: dict[str, Any]) -> bytes:
+        """Return a chunk: the fields that all have, and the others."""
+        return f"data: {self._head_json},{encode_json(rest)[1:]}\n\n".encode()

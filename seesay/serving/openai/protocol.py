@@ -62,7 +62,7 @@ class RequestModel(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or data.keys().isdisjoint(cls.refused):
             return data
         for name, (neutral, why) in cls.refused.items():
             if name in data and data[name] is not None and not any(_same(data[name], value) for value in neutral):
