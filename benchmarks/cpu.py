@@ -117,13 +117,13 @@ def compare(
     }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--questions", type=int, default=48, help="length of the queue at batch 8; a sixth at batch 1")
     parser.add_argument("--model", default=str(CHECKPOINT))
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
 
     theirs, ours = Transformers(args.model), Seesay(args.model)
     figures: dict[str, Any] = {"what": "cpu", "threads": torch.get_num_threads()}

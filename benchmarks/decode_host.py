@@ -127,12 +127,12 @@ def time_steps(params: SamplingParams, num_rows: int, num_steps: int) -> dict[st
     return {**figures, "bytes": round(median(sizes)), "most_bytes": max(sizes)}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--steps", type=int, default=200)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.set_num_threads(1)
     for name, params in KINDS.items():
         figures = time_steps(params, options.rows, NUM_UNTIMED + options.steps)

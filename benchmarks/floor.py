@@ -96,10 +96,10 @@ def measure() -> dict[str, float]:
     return figures
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     figures = {name: round(value, 2) for name, value in measure().items()}
     gpu = torch.cuda.get_device_name()
     report(what="floor", gpu=gpu, **figures)

@@ -263,7 +263,7 @@ def trace_all(pipe: Pipeline, folder: Path, figures: Mapping[str, Callable[[], o
     return records
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--only", help="names of workloads, with commas; without --trace all of them")
@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
     add_form_option(parser)
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     asked = None if args.only is None else args.only.split(",")
     if unknown := set(asked or ()) - set(WORKLOADS):
         parser.error(f"--only {args.only}: {', '.join(sorted(unknown))} is none of {', '.join(WORKLOADS)}")

@@ -247,7 +247,7 @@ def make_panels(figures: Sequence[Mapping[str, Any]]) -> list[Panel]:
     ]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="seesay-demo", metavar="MODEL")
     parser.add_argument("--size-mb", type=float, nargs="+", default=[0.05, 0.25, 0.5, 2.0, 20.0])
@@ -258,7 +258,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=8, help="of the mixed load, beside the hostile one")
     parser.add_argument("--server-options", default="", help="further options of `seesay serve api_server`")
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.mixed is not None:
         os.environ["SEESAY_API_KEYS"] = ",".join(make_keys(args.clients))
         with running_server(args.model, args.server_options.split()) as (url, pid):

@@ -135,7 +135,7 @@ def make_panels(marks: Marks, figures: Mapping[str, Any]) -> list[Panel]:
     ]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--scale", type=float, default=1.0)
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--max-step-ms", type=int, help="as of EngineConfig")
     add_form_option(parser)
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
 
     def share(num: int) -> int:
         return max(1, int(num * args.scale))

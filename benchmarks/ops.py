@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,13 +184,13 @@ ATTENTION = {
 }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--copy-tb-per-s", type=float, default=4.3)
     parser.add_argument("--matrix-tflop-per-s", type=float, default=790.0)
     add_plot_option(parser)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     records: list[dict[str, Any]] = []
     implementations: dict[str, Ops] = {"triton": TritonOps(), "torch": TorchOps()}
 

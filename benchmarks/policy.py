@@ -212,7 +212,7 @@ def pick_fields(text: str, values: dict[str, str], known: Sequence[str] | dict[s
     return values
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", action="append", help="may be given several times; without it chunk and timed")
     parser.add_argument("--only", help="names of workloads, with commas")
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--misprediction", type=float, default=1.0)
     parser.add_argument("--scale", type=float, default=1.0)
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     asked = WORKLOADS if args.only is None else args.only.split(",")
     if unknown := set(asked) - set(WORKLOADS):
         parser.error(f"--only {args.only}: {', '.join(sorted(unknown))} is none of {', '.join(WORKLOADS)}")

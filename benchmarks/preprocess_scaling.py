@@ -115,13 +115,13 @@ def run_threads(num_workers: int, seconds: float, num_pages: int) -> tuple[Seque
 RUNS = {"processes": run_processes, "threads": run_threads}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N")
     parser.add_argument("--kind", choices=RUNS, nargs="+", default=list(RUNS))
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each number of workers runs")
     parser.add_argument("--pages", type=int, default=4, help="different pages of each worker")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     for kind in options.kind:
         first: float | None = None
         for num_workers in options.workers:

@@ -89,14 +89,14 @@ def compare(plain: Sequence[Response], fast: Sequence[Response]) -> list[Differe
     return differences
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenes", type=int, default=200)
     parser.add_argument("--device-type", default="auto")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     add_form_option(parser)
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.scenes < 1:
         parser.error("--scenes is at least 1")
     scenes = make_scenes(args.scenes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -114,13 +114,13 @@ def measure_torch(logits: torch.Tensor, params: SamplingParams) -> float:
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocabulary", type=int, default=152064)
     parser.add_argument("--copy-tb-per-s", type=float, default=4.3)
     add_plot_option(parser)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     records: list[dict[str, Any]] = []
     for is_steep in (True, False):
         for count in (1, 64, 256):

@@ -288,8 +288,8 @@ def measure(url: str, names: Sequence[str], *, scale: float, side_px: int, num_c
     ]
 
 
-def main() -> None:
-    own, server_options = _split(sys.argv[1:])
+def main(argv: Sequence[str] | None = None) -> None:
+    own, server_options = _split(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--only", default=",".join(WORKLOADS), help="names of workloads, with commas")

@@ -184,7 +184,7 @@ def wait_until_idle(url: str) -> dict[str, float]:
         time.sleep(0.1)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="seesay-demo", metavar="MODEL")
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -196,7 +196,7 @@ def main() -> int:
     parser.add_argument("--max-growth-mb", type=float, default=128.0, help="growth of memory that still is flat")
     parser.add_argument("--server-options", default="", help="further options of `seesay serve api_server`")
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     with running_server(args.model, args.server_options.split()) as (url, pid):
         tally, memory = asyncio.run(run_load(url, pid, args))
         metrics = wait_until_idle(url)

@@ -112,7 +112,7 @@ def find_faults(*, num_missing: int, num_blocks: int, slopes_mb: Sequence[float]
     return [fault for fault, is_there in faults.items() if is_there]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--requests", type=int, default=5000)
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--max-growth-mb", type=float, default=20.0, help="per 1,000 requests")
     parser.add_argument("--seed", type=int, default=1)
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.requests < NUM_READINGS:
         parser.error(f"--requests is at least {NUM_READINGS}, and a slope tells something from some thousands on")
 

@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import workload
@@ -69,13 +70,13 @@ def measure_model(model: str, side_px: int) -> list[dict[str, Any]]:
     return records
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--side-px", type=int, default=1024, help="of the pictures; the figures are for 1024")
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     records = [
         report(what="import", **measure_import(args.rounds)),
         report(what="help", **measure_help(args.rounds)),

@@ -358,7 +358,7 @@ def make_panels(recording: Recording) -> list[Panel]:
     ]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
@@ -368,7 +368,7 @@ def main() -> None:
     parser.add_argument("--max-context", type=int, default=4096)
     parser.add_argument("--sides-px", default="224,448,672,1036", help="of square pictures, with commas")
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     started_s = time.perf_counter()
     points = make_grid(max_rows=args.max_rows, max_tokens=args.max_tokens, max_context=args.max_context)
     if not points or args.rounds < 1:

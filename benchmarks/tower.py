@@ -18,7 +18,7 @@ import json
 import queue
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -204,12 +204,12 @@ def measure_worker(encoder: QwenEncoder) -> None:
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model_dir", nargs="?", type=Path)
     parser.add_argument("--rounds", type=int, default=10)
     add_plot_option(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     records = []
     encoder = load_encoder(args.model_dir)
     tower = encoder.tower

@@ -38,8 +38,8 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-def make_parser() -> Parser:
-    """Return the parser of `seesay` and all its subcommands."""
+def make_parser(commands: Sequence[Command] = COMMANDS) -> Parser:
+    """Return the parser of `seesay` and its subcommands."""
     common = argparse.ArgumentParser(add_help=False)
     # SUPPRESS: a default of the subcommand's parser would overwrite `seesay --debug COMMAND`.
     common.add_argument(
@@ -53,7 +53,7 @@ def make_parser() -> Parser:
         parents=[common],
     )
     parser.add_argument("--version", action="version", version=f"seesay {__version__}")
-    _add_commands(parser, COMMANDS, common)
+    _add_commands(parser, commands, common)
     return parser
 
 
@@ -77,9 +77,9 @@ def _add_commands(
         subparser.set_defaults(run=command.run, parser=subparser)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, commands: Sequence[Command] = COMMANDS) -> int:
     """Run the command line and return the exit status. An error is printed to stderr as one line."""
-    parser = make_parser()
+    parser = make_parser(commands)
     arguments, extra = parser.parse_known_args(argv)
     command = getattr(arguments, "parser", parser)
     if extra:

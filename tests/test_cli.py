@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from PIL import Image
 
 import seesay
 from seesay import cli
+from seesay.commands.command import Command
 from seesay.demo import tour
 from seesay.engine.response import Response
 from seesay.errors import CheckpointError
@@ -47,6 +49,15 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"seesay {seesay.__version__}\n"
 
 
+def failing(error: BaseException) -> Command:
+    """A subcommand that raises `error`."""
+
+    def fail(arguments: argparse.Namespace) -> Never:
+        raise error
+
+    return Command(name="fail", summary="fail", run=fail)
+
+
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
@@ -56,25 +67,15 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_errors_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Any, status: int, message: str
+    capsys: pytest.CaptureFixture[str], error: BaseException, status: int, message: str
 ) -> None:
-    def fail(*args: Any, **kwargs: Any) -> Never:
-        raise error
-
-    monkeypatch.setattr(tour, "run_tour", fail)
-    assert cli.main(["demo"]) == status
+    assert cli.main(["fail"], [failing(error)]) == status
     assert capsys.readouterr().err == message
 
 
-@pytest.mark.parametrize("argv", [["--debug", "demo"], ["demo", "--debug"]])
-def test_debug_shows_the_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str]
-) -> None:
-    def fail(*args: Any, **kwargs: Any) -> Never:
-        raise RuntimeError("oops")
-
-    monkeypatch.setattr(tour, "run_tour", fail)
-    assert cli.main(argv) == 1
+@pytest.mark.parametrize("argv", [["--debug", "fail"], ["fail", "--debug"]])
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    assert cli.main(argv, [failing(RuntimeError("oops"))]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 

@@ -49,10 +49,7 @@ def hold_stream(stream: torch.cuda.Stream, event: torch.cuda.Event | None) -> No
 
 def record_event(stream: torch.cuda.Stream) -> torch.cuda.Event:
     """Return an event that marks the end of all work queued on `stream` so far."""
-    import torch
-
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(stream)
+    event: torch.cuda.Event = stream.record_event()
     return event
 
 

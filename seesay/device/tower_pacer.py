@@ -24,7 +24,8 @@ MAX_WAIT_S = 0.1
 class TowerPacer:
     """Steps are launched by one thread, calls of the tower by another. On the CPU nothing waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_wait_s: float = MAX_WAIT_S) -> None:
+        self._max_wait_s = max_wait_s
         self._changed = threading.Condition()
         self._is_paced = False
         self._num_steps = 0
@@ -67,7 +68,7 @@ class TowerPacer:
             return
         with self._changed:
             self._changed.wait_for(
-                lambda: not self._is_paced or self._num_steps > self._num_steps_before, timeout=MAX_WAIT_S
+                lambda: not self._is_paced or self._num_steps > self._num_steps_before, timeout=self._max_wait_s
             )
             if self._is_paced:
                 hold_stream(stream, self._step)

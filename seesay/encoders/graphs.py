@@ -51,8 +51,11 @@ class GraphedTower(Generic[K]):
     `records_graphs` to False to record none.
     """
 
-    def __init__(self, plan: Plan[K]) -> None:
+    def __init__(self, plan: Plan[K], *, max_graphs: int = MAX_GRAPHS, max_rows: int = MAX_ROWS) -> None:
+        """Keep `max_graphs` at most, of inputs of at most `max_rows` vectors."""
         self.records_graphs = True
+        self._max_graphs = max_graphs
+        self._max_rows = max_rows
         self._plan = plan
         self._stream: Stream | None = None
         self._recorder: GraphRecorder | None = None
@@ -87,21 +90,21 @@ class GraphedTower(Generic[K]):
 
     def _may_record(self, x: Tensor) -> bool:
         stream = current_stream(x.device)
-        if stream is None or not self.records_graphs or x.shape[:-1].numel() > MAX_ROWS or not stream.cuda_stream:
+        if stream is None or not self.records_graphs or x.shape[:-1].numel() > self._max_rows or not stream.cuda_stream:
             return False
         if self._recorder is None:
             self._stream, self._recorder = stream, GraphRecorder(stream)
         return stream == self._stream
 
     def _find_graph(self, x: Tensor, shape: K, dtype: torch.dtype, num_before: int) -> _Graph | None:
-        """Return the graph of a shape, recorded now if the shape has repeated often enough, else None. At `MAX_GRAPHS`
+        """Return the graph of a shape, recorded now if the shape has repeated often enough, else None. At `max_graphs`
         a shape replaces the least recently used one only if it has been computed at least as often."""
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
             return self._graphs[shape]
         if num_before < CALLS_BEFORE:
             return None
-        if len(self._graphs) == MAX_GRAPHS:
+        if len(self._graphs) == self._max_graphs:
             oldest = next(iter(self._graphs))
             if num_before < self._counts[oldest]:
                 return None

@@ -18,7 +18,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,13 +29,6 @@ from seesay.templates.render_worker import FAILED, IS_LAST, LIMIT, RAISED, SYNTA
 
 MAX_CHARS = 32 << 20
 """Largest output in characters."""
-MAX_CPU_S = 10.0
-"""Limit of the processor time of one rendering."""
-MAX_WALL_S = 60.0
-"""Limit of the wall-clock time of one rendering, for a busy machine."""
-MAX_MEMORY_BYTES = 1 << 30
-KEPT_MEMORY_BYTES = 256 << 20
-"""A process that has used more memory than this is replaced."""
 MAX_PROCESSES = 4
 _PATIENCE_S = 0.01
 """After this wait for a free process, another one is started."""
@@ -53,6 +48,17 @@ _KINDS: Mapping[int, RenderErrorKind] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderLimits:
+    """Limits of one rendering: processor time; wall-clock time, for a busy machine; memory. A process that holds more
+    than `kept_bytes` afterwards is replaced."""
+
+    cpu_s: float = 10.0
+    wall_s: float = 60.0
+    memory_bytes: int = 1 << 30
+    kept_bytes: int = 256 << 20
+
+
 class RenderError(Exception):
     """A template could not be rendered.
 
@@ -67,12 +73,14 @@ class RenderError(Exception):
 
 
 class BoundedTemplate:
-    """A template that is compiled when it is created. Raises RenderError if `source` is invalid. Thread-safe."""
+    """A template that is compiled when it is created, by a process of `pool`, or else of the one that this process has.
+    Raises RenderError if `source` is invalid. Thread-safe."""
 
-    __slots__ = ("_key", "_source")
+    __slots__ = ("_key", "_pool", "_source")
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, pool: RenderPool | None = None) -> None:
         self._source = source
+        self._pool = _pool if pool is None else pool
         self._key = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         self._ask(None)
 
@@ -82,7 +90,7 @@ class BoundedTemplate:
 
     def _ask(self, context: Mapping[str, Any] | None) -> str:
         message = {"key": self._key, "context": context}
-        worker = _pool.take()
+        worker = self._pool.take()
         is_fine = False
         try:
             if self._key not in worker.known:
@@ -93,7 +101,7 @@ class BoundedTemplate:
             if kind != SYNTAX:
                 worker.known.add(self._key)
         finally:
-            _pool.give_back(worker, is_fine=is_fine and len(worker.known) < _MAX_TEMPLATES)
+            self._pool.give_back(worker, is_fine=is_fine and len(worker.known) < _MAX_TEMPLATES)
         text = str(memoryview(answer)[1:], "utf-8", "surrogatepass")
         if kind != TEXT:
             raise RenderError(_KINDS[kind], text)
@@ -103,14 +111,15 @@ class BoundedTemplate:
 class _Worker:
     """One process, used by one thread at a time. `known`: keys of the templates that it has compiled."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: RenderLimits) -> None:
         """Start the process. Raises RenderError if it cannot be started."""
+        self._limits = limits
         self.known: set[str] = set()
         settings = {
             "sys_path": [str(Path(path).absolute()) for path in sys.path],
-            "memory_bytes": MAX_MEMORY_BYTES,
-            "kept_bytes": KEPT_MEMORY_BYTES,
-            "cpu_s": MAX_CPU_S,
+            "memory_bytes": limits.memory_bytes,
+            "kept_bytes": limits.kept_bytes,
+            "cpu_s": limits.cpu_s,
             "max_chars": MAX_CHARS,
         }
         program = str(Path(__file__).with_name("render_worker.py"))
@@ -140,7 +149,7 @@ class _Worker:
     def ask(self, data: bytes) -> bytearray:
         """Return the answer to a request. Raises RenderError if there is none; then the process must not be used
         again."""
-        deadline = time.monotonic() + MAX_WALL_S
+        deadline = time.monotonic() + self._limits.wall_s
         self._send(len(data).to_bytes(8, "little") + data, deadline)
         return self._receive(deadline)
 
@@ -178,7 +187,7 @@ class _Worker:
         poll = select.poll()
         poll.register(descriptor, event)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise RenderError("limit", f"it ran longer than {MAX_WALL_S:g} s")
+            raise RenderError("limit", f"it ran longer than {self._limits.wall_s:g} s")
 
     def _explain_end(self) -> RenderError:
         """Return why the process ended in the middle of a request."""
@@ -188,7 +197,7 @@ class _Worker:
             self._process.wait(1.0)
         status = self._process.returncode
         if status == -signal.SIGPROF:
-            return RenderError("limit", f"it ran longer than {MAX_CPU_S:g} s")
+            return RenderError("limit", f"it ran longer than {self._limits.cpu_s:g} s")
         if status is None or status <= 0:
             return RenderError("limit", f"its process was killed (status {status})")
         return RenderError(
@@ -213,10 +222,15 @@ class _Worker:
         self._process.stdout.close()
 
 
-class _Pool:
-    """The render processes of this process: one, and more while it is busy, up to `MAX_PROCESSES`."""
+class RenderPool:
+    """Render processes: one, and more while it is busy, up to `MAX_PROCESSES`. A forked child starts its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: RenderLimits = RenderLimits()) -> None:
+        self._limits = limits
+        self._reset()
+        _pools.add(self)
+
+    def _reset(self) -> None:
         self._changed = threading.Condition()
         self._idle: list[_Worker] = []
         self._workers: set[_Worker] = set()
@@ -240,7 +254,7 @@ class _Pool:
                 waits_for_s -= time.monotonic() - began
             self._num_starting += 1
         try:
-            worker = _Worker()
+            worker = _Worker(self._limits)
         except BaseException:
             with self._changed:
                 self._num_starting -= 1
@@ -273,11 +287,19 @@ class _Pool:
     def forget(self) -> None:
         """In a forked child: drop the parent's processes, and replace locks that the parent's threads may hold."""
         workers = self._workers
-        self.__init__()  # type: ignore[misc]
+        self._reset()
         for worker in workers:
             worker.forget()
 
 
-_pool = _Pool()
-os.register_at_fork(after_in_child=_pool.forget)
+_pools: weakref.WeakSet[RenderPool] = weakref.WeakSet()
+_pool = RenderPool()
+
+
+def _forget_all() -> None:
+    for pool in list(_pools):
+        pool.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 atexit.register(_pool.close)

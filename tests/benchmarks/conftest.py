@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,9 +25,8 @@ def run_benchmark(
 
     def run(module: ModuleType, *arguments: str) -> list[dict[str, Any]]:
         monkeypatch.setattr(module, "open_pipeline", partial(h200.open_pipeline, max_batch_size=32, session_len=4096))
-        monkeypatch.setattr(sys, "argv", [module.__name__, "seesay-demo", *arguments])
         try:
-            module.main()
+            module.main(["seesay-demo", *arguments])
         except SystemExit as end:
             assert not end.code, capsys.readouterr()
         return [json.loads(line.removeprefix("RESULT ")) for line in capsys.readouterr().out.splitlines()]

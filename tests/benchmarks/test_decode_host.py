@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import decode_host
 import pytest
 
 
-def test_a_step_copies_the_blocks_that_are_new(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["decode_host.py", "--rows", "24", "--steps", "40"])
-    decode_host.main()
+def test_a_step_copies_the_blocks_that_are_new(capsys: pytest.CaptureFixture[str]) -> None:
+    decode_host.main(["--rows", "24", "--steps", "40"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["options"] for line in lines] == list(decode_host.KINDS)
     for line in lines:

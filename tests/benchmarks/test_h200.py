@@ -42,9 +42,8 @@ def test_plots_tell_the_forms_apart() -> None:
 
 
 def test_a_trace_is_taken_of_this_process_only(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr("sys.argv", ["h200", "seesay-demo", "--trace", str(tmp_path), "--engine-process", "both"])
-        h200.main()
+    with pytest.raises(SystemExit):
+        h200.main(["seesay-demo", "--trace", str(tmp_path), "--engine-process", "both"])
     assert "--engine-process no" in capsys.readouterr().err
 
 

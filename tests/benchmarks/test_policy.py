@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from typing import Any
 
 import policy
@@ -101,18 +100,13 @@ def test_figures_of_answers() -> None:
     }
 
 
-def run_main(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> list[dict[str, Any]]:
-    monkeypatch.setattr(sys, "argv", ["policy.py", *arguments])
-    policy.main()
+def run_main(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    policy.main(arguments)
     return [json.loads(line.removeprefix("RESULT ")) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_figures_of_each_workload_are_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine, *lines = run_main(monkeypatch, capsys, "--scale", "0.1", "--policy", "chunk", "--policy", "timed")
+def test_figures_of_each_workload_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    machine, *lines = run_main(capsys, "--scale", "0.1", "--policy", "chunk", "--policy", "timed")
     assert machine["times"] == load_recording(RECORDED).source and machine["slowdown"] == 1.2
     assert [(line["policy"], line["what"]) for line in lines] == [
         (name, workload) for name in ("chunk", "timed") for workload in policy.WORKLOADS
@@ -137,20 +131,18 @@ def test_figures_have_panels() -> None:
     "arguments", [("--policy", "best"), ("--only", "texts"), ("--scale", "2"), ("--slowdown", "0")]
 )
 def test_arguments_that_make_no_sense_are_refused(
-    arguments: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        run_main(monkeypatch, capsys, *arguments)
+        run_main(capsys, *arguments)
     assert arguments[1] in capsys.readouterr().err or arguments[0] in ("--scale", "--slowdown")
 
 
-def test_steps_sized_by_time_meet_the_goals_that_a_policy_decides(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_sized_by_time_meet_the_goals_that_a_policy_decides(capsys: pytest.CaptureFixture[str]) -> None:
     """One policy with one setting, for all workloads, on a GPU as fast as recorded. With N requests always inside,
     N / throughput is first token + tokens x time per token: no policy gives *text* 1.2 s and 20 ms on this GPU."""
     options = ("--slowdown", "1.0", "--policy", "timed", "--only", "text,image,mixed,interference")
-    _, text, image, mixed, interference = run_main(monkeypatch, capsys, *options)
+    _, text, image, mixed, interference = run_main(capsys, *options)
     assert text["req_per_s"] >= 37.5 and text["goodput"] >= 0.71
     figures = text["text"]
     assert figures["ttft_s_p50"] <= 1.2 and figures["tpot_ms_p50"] <= 22 and figures["gap_ms_p99"] <= 60
@@ -161,19 +153,15 @@ def test_steps_sized_by_time_meet_the_goals_that_a_policy_decides(
     assert interference["image_ttft_ms_median"] <= 250
 
 
-def test_wrong_predictions_are_corrected_by_the_steps_themselves(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_predictions_are_corrected_by_the_steps_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     for factor in ("0.5", "2.0"):
         options = ("--only", "text", "--policy", "timed", "--misprediction", factor, "--slowdown", "1.0")
-        _, figures = run_main(monkeypatch, capsys, *options)
+        _, figures = run_main(capsys, *options)
         assert figures["text"]["gap_ms_max"] <= 40 and figures["text"]["ttft_s_p50"] <= 1.2
 
 
-def test_fixed_chunks_leave_most_of_the_goals(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, chunk, timed = run_main(monkeypatch, capsys, "--only", "text", "--slowdown", "1.0")
+def test_fixed_chunks_leave_most_of_the_goals(capsys: pytest.CaptureFixture[str]) -> None:
+    _, chunk, timed = run_main(capsys, "--only", "text", "--slowdown", "1.0")
     assert chunk["policy"] == "chunk" and timed["goodput"] > chunk["goodput"] + 0.3
     assert timed["text"]["ttft_s_p50"] < 0.6 * chunk["text"]["ttft_s_p50"]
     assert timed["req_per_s"] > 0.97 * chunk["req_per_s"]

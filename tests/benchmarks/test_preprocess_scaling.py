@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import preprocess_scaling
 import pytest
@@ -15,11 +14,8 @@ def test_pages_are_those_of_a_scanner() -> None:
     assert 500_000 < len(page) < 5_000_000, "text and noise: neither blank nor random"
 
 
-def test_each_kind_prints_a_line_per_number_of_workers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["preprocess_scaling", "--workers", "1", "2", "--seconds", "0.2", "--pages", "1"])
-    preprocess_scaling.main()
+def test_each_kind_prints_a_line_per_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    preprocess_scaling.main(["--workers", "1", "2", "--seconds", "0.2", "--pages", "1"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["kind"], line["workers"]) for line in lines] == [
         (kind, workers) for kind in ("processes", "threads") for workers in (1, 2)

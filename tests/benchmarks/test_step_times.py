@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ from step_times import Point, make_grid, make_panels
 from seesay.llm.step_sizes import token_sizes
 
 
-def test_a_small_grid_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_grid_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "times.json"
     limits = [
         "--rounds",
@@ -31,8 +28,7 @@ def test_a_small_grid_is_recorded(
         "--sides-px",
         "224,168",
     ]
-    monkeypatch.setattr(sys, "argv", ["step_times.py", "seesay-demo", *limits, "--out", str(path)])
-    step_times.main()
+    step_times.main(["seesay-demo", *limits, "--out", str(path)])
     lines = [json.loads(line.removeprefix("RESULT ")) for line in capsys.readouterr().out.splitlines()]
     recording = load_recording(path)
     grid = make_grid(max_rows=4, max_tokens=128, max_context=128)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from seesay.checkpoint.parts import Source
-from seesay.device import linear as module
-from seesay.device.linear import Linear
-from seesay.device.linear_method import Product
+from seesay.checkpoint.parts import Source, TensorLayout, Weight
+from seesay.device.linear import UNQUANTIZED, Linear
+from seesay.device.linear_method import Product, Sizes
 
 
 def make(*args: int, seed: int = 0, **options: Any) -> Linear:
@@ -52,17 +52,29 @@ def test_padding_is_behind_each_source_and_the_inputs() -> None:
     assert not y[:, [3, 7]].any()
 
 
-def test_the_plain_weight_is_given_up_when_a_packed_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+class Ready:
+    """Has `product` already, whatever the weight is, of which it keeps a weak reference."""
 
-    def make_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
-        made.append(weakref.ref(weight))
-        return Product(tensors=(), run=lambda x: x, add=lambda target, x: None)
+    name = "ready"
 
-    monkeypatch.setattr(module, "make_product", make_packed)
-    layer = make(6, 4)
+    def __init__(self, **options: Any) -> None:
+        self.product = Product(tensors=(), run=lambda x: x, add=lambda target, x: None, **options)
+        self.weight: Callable[[], torch.Tensor | None] = lambda: None
+
+    def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:
+        return UNQUANTIZED.layouts(num_inputs)
+
+    def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
+        self.weight = weakref.ref(weights["weight"].data)
+        assert self.weight() is not None
+        return self.product
+
+
+def test_the_plain_weight_is_given_up_when_a_packed_one_is_there() -> None:
+    layer, method = make(6, 4), Ready()
+    layer.method = method
     layer.finish()
-    assert made[0]() is None
+    assert method.weight() is None
 
 
 def test_modules_are_named_beside_the_layer() -> None:
@@ -100,10 +112,9 @@ def test_what_is_put_around_it_is_called_in_order() -> None:
     assert len(seen) == 2
 
 
-def test_an_extended_layer_has_no_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    product = Product(tensors=(), run=lambda x: x, add=lambda target, x: None, fused=lambda x, **_: x, max_fused_rows=8)
-    monkeypatch.setattr(module, "make_product", lambda weight, bias: product)
-    layer = make(4, 4)
+def test_an_extended_layer_has_no_fused_kernel() -> None:
+    layer, method = make(4, 4), Ready(fused=lambda x, **_: x, max_fused_rows=8)
+    layer.method, product = method, method.product
     assert layer.fused is None and layer.max_fused_rows == 0
     layer.finish()
     assert layer.fused is product.fused and layer.max_fused_rows == 8

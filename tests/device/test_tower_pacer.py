@@ -7,32 +7,29 @@ from typing import Any
 
 import pytest
 
-from seesay.device import tower_pacer as module
 from seesay.device.tower_pacer import TowerPacer
 
 
-class Log:
-    """What was recorded and held: (stream, 'recorded', n) and (stream, 'waits for', event)."""
+class Stream:
+    """Writes down what is recorded and held: (stream, event) and (stream, 'waits for', event)."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.entries: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(module, "record_event", self.record)
-        monkeypatch.setattr(module, "hold_stream", self.hold)
+    def __init__(self, name: str, entries: list[tuple[str, ...]]) -> None:
+        self.name = name
+        self.entries = entries
 
-    def record(self, stream: str) -> str:
-        event = f"{stream} {len(self.entries)}"
-        self.entries.append((stream, event))
+    def record_event(self) -> str:
+        event = f"{self.name} {len(self.entries)}"
+        self.entries.append((self.name, event))
         return event
 
-    def hold(self, stream: str, event: str | None) -> None:
-        if event is not None:
-            self.entries.append((stream, "waits for", event))
+    def wait_event(self, event: str) -> None:
+        self.entries.append((self.name, "waits for", event))
 
 
-def test_steps_and_calls_alternate_while_answers_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    log, pacer = Log(monkeypatch), TowerPacer()
-    stream: Any = "step"
-    tower: Any = "tower"
+def test_steps_and_calls_alternate_while_answers_are_streamed() -> None:
+    entries, pacer = list[tuple[str, ...]](), TowerPacer()
+    stream: Any = Stream("step", entries)
+    tower: Any = Stream("tower", entries)
     with pacer.step(stream, is_paced=True):
         pass
     with pacer.call(tower):
@@ -41,7 +38,7 @@ def test_steps_and_calls_alternate_while_answers_are_streamed(monkeypatch: pytes
         pass
     with pacer.step(stream, is_paced=True):
         pass
-    assert log.entries == [
+    assert entries == [
         ("step", "step 0"),
         ("tower", "waits for", "step 0"),
         ("tower", "tower 2"),
@@ -52,11 +49,9 @@ def test_steps_and_calls_alternate_while_answers_are_streamed(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("end", ["step", "rest"])
-def test_a_second_call_waits_for_a_step_or_for_the_end_of_steps(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    monkeypatch.setattr(module, "MAX_WAIT_S", 60.0)
-    Log(monkeypatch)
-    pacer = TowerPacer()
-    stream: Any = "step"
+def test_a_second_call_waits_for_a_step_or_for_the_end_of_steps(end: str) -> None:
+    pacer = TowerPacer(max_wait_s=60.0)
+    stream: Any = Stream("step", [])
     called = threading.Event()
 
     def call() -> None:
@@ -79,14 +74,14 @@ def test_a_second_call_waits_for_a_step_or_for_the_end_of_steps(monkeypatch: pyt
     thread.join()
 
 
-def test_nothing_waits_where_nobody_reads_and_where_there_are_no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    log, pacer = Log(monkeypatch), TowerPacer()
-    stream: Any = "step"
+def test_nothing_waits_where_nobody_reads_and_where_there_are_no_streams() -> None:
+    entries, pacer = list[tuple[str, ...]](), TowerPacer()
+    stream: Any = Stream("step", entries)
     for _ in range(3):
         with pacer.step(stream, is_paced=False), pacer.call(stream):
             pass
-    assert not [entry for entry in log.entries if "waits for" in entry]
-    log.entries.clear()
+    assert not [entry for entry in entries if "waits for" in entry]
+    entries.clear()
     with pacer.step(None, is_paced=True), pacer.call(None):
         pass
-    assert not log.entries
+    assert not entries

@@ -71,10 +71,9 @@ def test_shapes_that_come_again_are_recorded_and_computed_the_same(stream: torch
 
 
 @pytest.mark.gpu
-def test_the_graphs_kept_are_those_used_last(stream: torch.cuda.Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
+def test_the_graphs_kept_are_those_used_last(stream: torch.cuda.Stream) -> None:
     tower = Tower()
-    graphed = GraphedTower(tower.plan)
+    graphed = GraphedTower(tower.plan, max_graphs=2)
     x = torch.ones(3, 2, device="cuda")
 
     def call(number: int, times: int) -> bool:
@@ -118,18 +117,15 @@ def test_graphs_are_replaced_while_their_replays_are_queued(stream: torch.cuda.S
 
 
 @pytest.mark.gpu
-def test_no_graphs_when_disabled_too_large_or_elsewhere(
-    stream: torch.cuda.Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_graphs_when_disabled_too_large_or_elsewhere(stream: torch.cuda.Stream) -> None:
     x = torch.ones(3, 2, device="cuda")
-    disabled, large, plain = (GraphedTower(Tower().plan) for _ in range(3))
+    disabled, plain = GraphedTower(Tower().plan), GraphedTower(Tower().plan)
+    large = GraphedTower(Tower().plan, max_rows=2)
     disabled.records_graphs = False
     for _ in range(graphs.CALLS_BEFORE + 2):
         disabled(x, 1, torch.float32)
         with torch.cuda.stream(torch.cuda.default_stream()):
             plain(x, 1, torch.float32)
-    monkeypatch.setattr(graphs, "MAX_ROWS", 2)
-    for _ in range(graphs.CALLS_BEFORE + 2):
         large(x, 1, torch.float32)
     assert not disabled.num_graphs and not plain.num_graphs and not large.num_graphs
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from seesay.errors import ConfigError
 from seesay.serving.errors import ApiError
-from seesay.serving.fronts import messages, shared_home
+from seesay.serving.fronts import messages
 from seesay.serving.fronts.limits import divide_limits
 from seesay.serving.fronts.shared_home import SharedHome
 from seesay.serving.metric_sums import Family, Figures, Sample, add_up, keep_totals, read_families
@@ -40,9 +40,9 @@ SAID = (
 class Fronts:
     """A home of three fronts, of which two listen, and what it has sent to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limits: float) -> None:
         self.sent: list[tuple[int, Any]] = []
-        self.home = SharedHome(3, 2, lambda index, message: self.sent.append((index, message)))
+        self.home = SharedHome(3, 2, lambda index, message: self.sent.append((index, message)), **limits)
         for index in (0, 1):
             self.home.join(index)
             self.home.take(index, messages.Listening())
@@ -157,10 +157,8 @@ def test_figures_of_ended_fronts_stay_without_their_gauges() -> None:
     assert fronts.figures(asker=0)["n_total", "x"] == 31
 
 
-def test_nobody_waits_for_a_front_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_home, "GATHER_S", 0.0)
-    monkeypatch.setattr(shared_home, "RESET_S", 0.0)
-    fronts = Fronts()
+def test_nobody_waits_for_a_front_that_does_not_answer() -> None:
+    fronts = Fronts(gather_s=0.0, reset_s=0.0)
     fronts.take(1, messages.Figures(counted(5.0)))
     [(asked, wanted)] = fronts.take(0, messages.GatherFigures(1, []))
     assert asked == 1

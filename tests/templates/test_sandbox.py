@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import multiprocessing.spawn
 import os
 import resource
 import signal
@@ -19,7 +21,7 @@ import numpy as np
 import pytest
 
 from seesay.templates import sandbox
-from seesay.templates.sandbox import BoundedTemplate, RenderError
+from seesay.templates.sandbox import BoundedTemplate, RenderError, RenderLimits, RenderPool
 
 NESTED = "{% set ns = namespace(x=['ab']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
 LONG = "{% set ns = namespace(s='ab') %}{% for i in range(22) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"  # 8 million
@@ -88,16 +90,23 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[sandbox._Pool]:
+@pytest.fixture
+def pool() -> Iterator[RenderPool]:
     """Processes of this test alone, with less patience."""
-    monkeypatch.setattr(sandbox, "MAX_CPU_S", 0.5)
-    monkeypatch.setattr(sandbox, "_pool", sandbox._Pool())
-    yield sandbox._pool
-    sandbox._pool.close()
+    pool = RenderPool(RenderLimits(cpu_s=0.5))
+    yield pool
+    pool.close()
 
 
-def processes(pool: sandbox._Pool) -> list[int]:
+@pytest.fixture(scope="module")
+def pool_of_bombs() -> Iterator[RenderPool]:
+    """Each bomb ends the process that renders it, and nothing else: the next one is rendered by a new process."""
+    pool = RenderPool(RenderLimits(cpu_s=0.5))
+    yield pool
+    pool.close()
+
+
+def processes(pool: RenderPool) -> list[int]:
     return [worker._process.pid for worker in pool._workers]
 
 
@@ -117,47 +126,46 @@ def wait_until_gone(pids: list[int], seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name: str) -> None:
+def test_bombs(name: str, pool_of_bombs: RenderPool) -> None:
     """Each ends as an error of the template, soon, and takes no memory here; the next template is rendered as ever."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     tracemalloc.start()
     try:
         with pytest.raises(RenderError) as raised:
-            BoundedTemplate(BOMBS[name]).render({"x": "x", "n": 9})
+            BoundedTemplate(BOMBS[name], pool_of_bombs).render({"x": "x", "n": 9})
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert raised.value.kind in ("limit", "syntax", "failed", "raised"), raised.value
     assert raised.value.kind == "limit" or not any(word in str(raised.value) for word in ("process", "jinja2")), raised
     assert peak < 1 << 20, "the output came into this process"
-    assert BoundedTemplate("{{ x }}!").render({"x": "ok"}) == "ok!"
-    sandbox._pool.close()
+    assert BoundedTemplate("{{ x }}!", pool_of_bombs).render({"x": "ok"}) == "ok!"
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime < 4
 
 
-def test_what_it_may_see(tmp_path: Path) -> None:
+def test_what_it_may_see(pool: RenderPool) -> None:
     """Files cannot be written, and nothing of this process's environment is there."""
     os.environ["SEESAY_SECRET_OF_THIS_TEST"] = "1"
     try:
-        BoundedTemplate("x").render({})
-        [pid] = processes(sandbox._pool)
+        BoundedTemplate("x", pool).render({})
+        [pid] = processes(pool)
         assert b"SECRET" not in Path(f"/proc/{pid}/environ").read_bytes()
         limits = Path(f"/proc/{pid}/limits").read_text()
     finally:
         del os.environ["SEESAY_SECRET_OF_THIS_TEST"]
-    assert f"Max address space         {sandbox.MAX_MEMORY_BYTES}" in limits
+    assert f"Max address space         {RenderLimits().memory_bytes}" in limits
     assert "Max file size             0  " in limits and "Max open files            32  " in limits
 
 
-def test_values_come_through() -> None:
+def test_values_come_through(pool: RenderPool) -> None:
     context = {"s": "a\ud800\u0000猫😀", "n": 2**70, "f": 1.5, "none": None, "list": [True, {"k": [1]}]}
-    template = BoundedTemplate("{{ s }}|{{ n }}|{{ f }}|{{ none }}|{{ list }}|{{ s | length }}")
+    template = BoundedTemplate("{{ s }}|{{ n }}|{{ f }}|{{ none }}|{{ list }}|{{ s | length }}", pool)
     assert template.render(context) == f"{context['s']}|{2**70}|1.5|None|[True, {{'k': [1]}}]|5"
-    assert BoundedTemplate("{{ s }}").render({"s": "x" * (8 << 20)}) == "x" * (8 << 20)
+    assert BoundedTemplate("{{ s }}", pool).render({"s": "x" * (8 << 20)}) == "x" * (8 << 20)
 
 
-def test_kinds_of_errors() -> None:
+def test_kinds_of_errors(pool: RenderPool) -> None:
     for source, kind, words in (
         ("{% if %}", "syntax", "Expected an expression"),
         ("{{ raise_exception('roles must alternate') }}", "raised", "^roles must alternate$"),
@@ -166,24 +174,24 @@ def test_kinds_of_errors() -> None:
         ("{{ ''.__class__.__mro__ }}", "unsafe", "__class__"),
     ):
         with pytest.raises(RenderError, match=words) as raised:
-            BoundedTemplate(source).render({})
+            BoundedTemplate(source, pool).render({})
         assert raised.value.kind == kind
 
 
-def test_a_template_is_compiled_once_by_one_process(pool: sandbox._Pool) -> None:
-    templates = [BoundedTemplate("{{ x }}" + str(number)) for number in range(10)]
+def test_a_template_is_compiled_once_by_one_process(pool: RenderPool) -> None:
+    templates = [BoundedTemplate("{{ x }}" + str(number), pool) for number in range(10)]
     for _ in range(3):
         for number, template in enumerate(templates):
             assert template.render({"x": "a"}) == f"a{number}"
     [worker] = pool._workers
     assert len(worker.known) == 10
     for number in range(100):  # a process is replaced before it holds too many
-        assert BoundedTemplate(f"{number}").render({}) == str(number)
+        assert BoundedTemplate(f"{number}", pool).render({}) == str(number)
     assert len(pool._workers) <= 1
 
 
-def test_threads_share_a_few_processes(pool: sandbox._Pool) -> None:
-    template = BoundedTemplate("{% for i in range(2000) %}{{ x }}{% endfor %}")
+def test_threads_share_a_few_processes(pool: RenderPool) -> None:
+    template = BoundedTemplate("{% for i in range(2000) %}{{ x }}{% endfor %}", pool)
     with ThreadPoolExecutor(16) as threads:
         answers = [threads.submit(template.render, {"x": f"{number},"}) for number in range(200)]
         for number, answer in enumerate(answers):
@@ -192,10 +200,12 @@ def test_threads_share_a_few_processes(pool: sandbox._Pool) -> None:
     assert len(pool._idle) == len(pool._workers)
 
 
-def test_one_that_hangs_does_not_stop_others(pool: sandbox._Pool) -> None:
+def test_one_that_hangs_does_not_stop_others(pool: RenderPool) -> None:
     """Another process is started when the first is busy."""
-    bomb = BoundedTemplate("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{{ x }}")
-    quick = BoundedTemplate("{{ x }}")
+    bomb = BoundedTemplate(
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{{ x }}", pool
+    )
+    quick = BoundedTemplate("{{ x }}", pool)
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(bomb.render, {"x": 1})
         while not any(worker not in pool._idle for worker in pool._workers):
@@ -205,20 +215,20 @@ def test_one_that_hangs_does_not_stop_others(pool: sandbox._Pool) -> None:
             slow.result()
 
 
-def test_the_clock_bounds_one_that_only_waits(monkeypatch: pytest.MonkeyPatch, pool: sandbox._Pool) -> None:
-    monkeypatch.setattr(sandbox, "MAX_WALL_S", 0.5)
-    template = BoundedTemplate("{{ x }}")
+def test_the_clock_bounds_one_that_only_waits() -> None:
+    pool = RenderPool(RenderLimits(wall_s=5.0))
+    template = BoundedTemplate("{{ x }}", pool)
     [pid] = processes(pool)
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(RenderError, match=r"longer than 0\.5 s"):
+    with pytest.raises(RenderError, match="longer than 5 s"):
         template.render({"x": "a"})
     wait_until_gone([pid])
-    monkeypatch.setattr(sandbox, "MAX_WALL_S", 60)
     assert template.render({"x": "a"}) == "a"
+    pool.close()
 
 
-def test_a_process_that_was_killed_is_replaced(pool: sandbox._Pool) -> None:
-    template = BoundedTemplate("{{ x }}")
+def test_a_process_that_was_killed_is_replaced(pool: RenderPool) -> None:
+    template = BoundedTemplate("{{ x }}", pool)
     for _ in range(3):
         [pid] = processes(pool)
         os.kill(pid, signal.SIGKILL)
@@ -227,26 +237,23 @@ def test_a_process_that_was_killed_is_replaced(pool: sandbox._Pool) -> None:
         assert processes(pool) != [pid]
 
 
-def test_one_that_has_grown_is_replaced(monkeypatch: pytest.MonkeyPatch, pool: sandbox._Pool) -> None:
+@pytest.mark.parametrize(("kept_bytes", "is_kept"), [(100 << 20, True), (1 << 20, False)])
+def test_one_that_has_grown_is_replaced(kept_bytes: int, is_kept: bool) -> None:
     """What counts is what it holds after a rendering, not what this process holds."""
-    monkeypatch.setattr(sandbox, "KEPT_MEMORY_BYTES", 100 << 20)
     ballast = np.ones(300 << 20, dtype=np.uint8)
-    template = BoundedTemplate("{{ x }}")
+    pool = RenderPool(RenderLimits(kept_bytes=kept_bytes))
+    template = BoundedTemplate("{{ x }}", pool)
     pids = processes(pool)
-    assert len(pids) == 1 and len(ballast)
-    assert template.render({"x": "a"}) == "a" and processes(pool) == pids
-    monkeypatch.setattr(sandbox, "KEPT_MEMORY_BYTES", 1 << 20)
+    assert len(pids) == is_kept and len(ballast)
+    for value in "ab":
+        assert template.render({"x": value}) == value and processes(pool) == pids
     pool.close()
-    assert template.render({"x": "b"}) == "b" and processes(pool) == []
-    wait_until_gone(pids)
-    monkeypatch.setattr(sandbox, "KEPT_MEMORY_BYTES", 100 << 20)
-    assert template.render({"x": "a"}) == "a" and len(processes(pool)) == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_has_processes_of_its_own(pool: sandbox._Pool) -> None:
+def test_a_forked_child_has_processes_of_its_own(pool: RenderPool) -> None:
     """Also when another thread held the pool's lock; the parent's stay the parent's."""
-    template = BoundedTemplate("{{ x }}")
+    template = BoundedTemplate("{{ x }}", pool)
     own = processes(pool)
     with pool._changed:  # a child must not wait for it
         read, write = os.pipe()
@@ -254,7 +261,6 @@ def test_a_forked_child_has_processes_of_its_own(pool: sandbox._Pool) -> None:
         if pid == 0:
             ok = b"-"
             try:
-                pool.forget()  # what is registered for the process's real pool
                 ok = b"+" if template.render({"x": "child"}) == "child" and processes(pool) != own else b"-"
                 pool.close()
             finally:
@@ -314,18 +320,21 @@ def test_no_process_is_left_behind(end: str) -> None:
         child.stderr.close()
 
 
-def test_ctrl_c_is_not_its_own(pool: sandbox._Pool) -> None:
-    template = BoundedTemplate("{{ x }}")
+def test_ctrl_c_is_not_its_own(pool: RenderPool) -> None:
+    template = BoundedTemplate("{{ x }}", pool)
     pids = processes(pool)
     os.kill(pids[0], signal.SIGINT)
     assert template.render({"x": "a"}) == "a" and processes(pool) == pids
 
 
-def test_a_process_that_cannot_be_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "/nonexistent/python")
-    for _ in range(2):
-        with pytest.raises(RenderError, match="cannot be started") as raised:
-            BoundedTemplate("x")
-        assert raised.value.kind == "unavailable"
-    monkeypatch.undo()
+def test_a_process_that_cannot_be_started_says_so(pool: RenderPool) -> None:
+    executable = multiprocessing.spawn.get_executable()
+    multiprocessing.set_executable("/nonexistent/python")
+    try:
+        for _ in range(2):
+            with pytest.raises(RenderError, match="cannot be started") as raised:
+                BoundedTemplate("x", pool)
+            assert raised.value.kind == "unavailable"
+    finally:
+        multiprocessing.set_executable(executable)
     assert threading.active_count() >= 1

@@ -47,8 +47,19 @@ class _Front:
 class SharedHome:
     """Stored responses and sessions of all fronts, as bytes, and their figures."""
 
-    def __init__(self, num_fronts: int, max_responses: int, send: Callable[[int, messages.ToFront], None]) -> None:
-        """`send` sends a message to a front, and must not raise when it has ended."""
+    def __init__(
+        self,
+        num_fronts: int,
+        max_responses: int,
+        send: Callable[[int, messages.ToFront], None],
+        *,
+        gather_s: float = GATHER_S,
+        reset_s: float = RESET_S,
+    ) -> None:
+        """`send` sends a message to a front, and must not raise when it has ended. Fronts are waited for no longer than
+        `gather_s` for figures and `reset_s` for a reset."""
+        self._gather_s = gather_s
+        self._reset_s = reset_s
         self._num_fronts = num_fronts
         self._send = send
         self._responses: ResponseStore[bytes] = ResponseStore(max_responses)
@@ -146,7 +157,7 @@ class SharedHome:
         asked = {index for index, front in self._fronts.items() if front.is_listening}
         if not is_reset:
             asked.discard(asker)
-        own, deadline_s = next(self._numbers), time.monotonic() + (RESET_S if is_reset else GATHER_S)
+        own, deadline_s = next(self._numbers), time.monotonic() + (self._reset_s if is_reset else self._gather_s)
         self._rounds[own] = found = _Round(asker, number, is_reset, asked, deadline_s)
         for index in list(asked):
             self._send(index, messages.DoReset(own) if is_reset else messages.WantFigures(own))

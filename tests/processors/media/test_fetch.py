@@ -211,19 +211,17 @@ def test_nobody_there() -> None:
 @pytest.mark.parametrize(
     ("url", "code"),
     [
-        ("ftp://example.com/x.png", ErrorCode.MEDIA_FORBIDDEN),
+        ("ftp://host.invalid/x.png", ErrorCode.MEDIA_FORBIDDEN),
         ("http:///x.png", ErrorCode.INVALID_MEDIA),
-        ("http://example.com:99999/x.png", ErrorCode.INVALID_MEDIA),
+        ("http://host.invalid:99999/x.png", ErrorCode.INVALID_MEDIA),
         ("http://[::1/x.png", ErrorCode.INVALID_MEDIA),
-        ("http://user:hunter2@example.com/x.png", ErrorCode.INVALID_MEDIA),
+        ("http://user:hunter2@host.invalid/x.png", ErrorCode.INVALID_MEDIA),
         ("http://a\0b/x.png", ErrorCode.MEDIA_UNREACHABLE),
-        (f"http://{'a' * 70}.example/x.png", ErrorCode.MEDIA_UNREACHABLE),
-        ("http://example.com/\r\nX: y", ErrorCode.MEDIA_UNREACHABLE),
+        (f"http://{'a' * 70}.invalid/x.png", ErrorCode.MEDIA_UNREACHABLE),
+        ("http://host.invalid/\r\nX: y", ErrorCode.MEDIA_UNREACHABLE),
     ],
 )
-def test_bad_urls(monkeypatch: pytest.MonkeyPatch, url: str, code: Any) -> None:
-    real = socket.getaddrinfo
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: real(host.replace("example", "invalid"), port))
+def test_bad_urls(url: str, code: Any) -> None:
     error = refusal(url)
     assert error.code is code
     assert "hunter2" not in error.message
