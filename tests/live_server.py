@@ -101,7 +101,7 @@ class HeldEngine(AsyncEngine):
     def abort(self, request_id: int) -> None:
         self.aborted.put(request_id)
 
-    def answer(self, *deltas: dict[str, Any], timeout: float = 10) -> int:
+    def answer(self, *deltas: dict[str, Any], timeout: float = 60) -> int:
         """Answer the oldest request with these deltas."""
         request_id, _, on_output = self.submitted.get(timeout=timeout)
         for delta in deltas:
@@ -141,8 +141,16 @@ def read_events(body: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data if line != "[DONE]"]
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+async def until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
+    """Wait like `wait_until`, while the event loop goes on."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.001)

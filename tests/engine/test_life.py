@@ -34,7 +34,7 @@ config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
 
 def run_script(path: Path, body: str) -> subprocess.CompletedProcess[str]:
     script = SCRIPT.format(path=str(path)) + textwrap.dedent(body)
-    return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=240)
 
 
 def test_an_uncaught_error_ends_a_script_cleanly(tiny_checkpoint: Callable[[str], Path]) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from live_server import HeldEngine, make_settings, wait_until
+from live_server import HeldEngine, make_settings, until, wait_until
 from starlette.testclient import TestClient
 
 from seesay.config import GenerationConfig
@@ -218,8 +218,7 @@ async def test_too_slow_an_answer_is_504(held: HeldEngine, make: MakeAnswering) 
 async def test_shutdown_ends_running_and_waiting(held: HeldEngine, make: MakeAnswering) -> None:
     answering = make(max_concurrent_requests=1)
     tasks = [asyncio.create_task(answering.collect([REQUEST], receive=never)) for _ in range(3)]
-    await asyncio.sleep(0.02)
-    assert answering.num_waiting == 2
+    await until(lambda: answering.num_waiting == 2)
     answering.end_all(shutting_down())
     for task in tasks:
         with pytest.raises(ApiError) as caught:
@@ -232,11 +231,10 @@ async def test_slots_go_round(held: HeldEngine, make: MakeAnswering) -> None:
     """However requests end, in a slot or before it, nothing of `max_concurrent_requests` is lost."""
     answering = make(max_concurrent_requests=2, request_timeout_s=30)
     tasks = [asyncio.create_task(answering.collect([REQUEST], receive=never)) for _ in range(7)]
-    await asyncio.sleep(0.01)
-    assert held.submitted.qsize() == 2
+    await until(lambda: held.submitted.qsize() == 2 and answering.num_waiting == 5)
     tasks[0].cancel()  # in a slot
     tasks[4].cancel()  # waiting
-    await asyncio.sleep(0.01)
+    await until(lambda: tasks[0].done() and tasks[4].done())
     with suppress(asyncio.CancelledError):
         await tasks[0]
     num_answered = 0
@@ -247,8 +245,7 @@ async def test_slots_go_round(held: HeldEngine, make: MakeAnswering) -> None:
             num_answered += 1
     assert num_answered == 6 and sum(task.cancelled() for task in tasks) == 2
     last = [asyncio.create_task(answering.collect([REQUEST], receive=never)) for _ in range(2)]
-    await asyncio.sleep(0.01)
-    assert held.submitted.qsize() == 2
+    await until(lambda: held.submitted.qsize() == 2)
     for _ in last:
         held.answer({"finish_reason": "stop"})
     await asyncio.gather(*last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -35,8 +36,9 @@ def first_text(message: anthropic.types.Message) -> str:
 
 
 @pytest.fixture
-def client(server: LiveServer) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+def client(server: LiveServer) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
 
 
 # --- the official client ---------------------------------------------------------------------------------------------
@@ -278,10 +280,12 @@ async def test_other_errors_have_the_envelope_too(http: httpx.AsyncClient) -> No
 
 def test_keys(engine: AsyncEngine) -> None:
     with serve(engine, make_settings(api_keys=("secret",))) as server:
-        good = anthropic.Anthropic(base_url=server.url, api_key="secret", max_retries=0)
-        assert good.messages.create(messages=HI, **GREEDY).usage.output_tokens == 12
-        bad = anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0)
-        with pytest.raises(anthropic.AuthenticationError) as caught:
+        with anthropic.Anthropic(base_url=server.url, api_key="secret", max_retries=0) as good:
+            assert good.messages.create(messages=HI, **GREEDY).usage.output_tokens == 12
+        with (
+            anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0) as bad,
+            pytest.raises(anthropic.AuthenticationError) as caught,
+        ):
             bad.messages.create(messages=HI, **GREEDY)
         body: Any = caught.value.body
         assert body["error"]["type"] == "authentication_error"

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -22,8 +23,9 @@ GREEDY = {"temperature": 0, "max_tokens": 12}
 
 
 @pytest.fixture
-def client(server: LiveServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+def client(server: LiveServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def ask(server: LiveServer, messages: Any = "the game", **options: Any) -> dict[str, Any]:

@@ -201,10 +201,10 @@ def test_default_length_is_openais(server: LiveServer) -> None:
 
 
 def test_official_client(server: LiveServer) -> None:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    whole = client.completions.create(model=MODEL, prompt="the game", max_tokens=6, temperature=0)
-    pieces = client.completions.create(model=MODEL, prompt="the game", max_tokens=6, temperature=0, stream=True)
-    assert "".join(piece.choices[0].text for piece in pieces) == whole.choices[0].text
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        whole = client.completions.create(model=MODEL, prompt="the game", max_tokens=6, temperature=0)
+        pieces = client.completions.create(model=MODEL, prompt="the game", max_tokens=6, temperature=0, stream=True)
+        assert "".join(piece.choices[0].text for piece in pieces) == whole.choices[0].text
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,9 @@ def demo(shared_folder: Path) -> Iterator[LiveServer]:
 
 
 @pytest.fixture
-def client(demo: LiveServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0)
+def client(demo: LiveServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def conversation(task: str, seed: int) -> tuple[Any, str]:

@@ -59,8 +59,8 @@ def test_usage_and_timings(server: LiveServer, engine: AsyncEngine) -> None:
 
 
 def test_official_client(server: LiveServer) -> None:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    answer = client.embeddings.create(model=MODEL, input=["the game", "frame"])  # asks for base64 by itself
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        answer = client.embeddings.create(model=MODEL, input=["the game", "frame"])  # asks for base64 by itself
     np.testing.assert_allclose(answer.data[1].embedding, embed(server, input="frame")[0], atol=1e-4)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from live_server import HeldEngine, LiveServer, make_settings, serve, wait_until
+from live_server import HeldEngine, LiveServer, make_settings, serve, until, wait_until
 
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.engine import AsyncEngine
@@ -197,11 +197,9 @@ async def test_many_answers_of_one_key_enter_the_engine_a_few_at_a_time(engine: 
     requests = [GenerationRequest(prompt=f"{i}", gen_config=GenerationConfig()) for i in range(8)]
     heavy, light = Caller(turn="heavy"), Caller(turn="light")
     many = asyncio.create_task(answering.collect(requests, receive=never, caller=heavy))
-    await asyncio.sleep(0.01)
-    assert held.submitted.qsize() == 3
+    await until(lambda: held.submitted.qsize() == 3)
     one = asyncio.create_task(answering.collect([requests[0]], receive=never, caller=light))
-    await asyncio.sleep(0.01)
-    assert held.submitted.qsize() == 4
+    await until(lambda: held.submitted.qsize() == 4)
     owners = []
     while not many.done():
         while not held.submitted.empty():

@@ -218,7 +218,7 @@ def test_the_figures_of_all_fronts_add_up(server: Server) -> None:
         with server.only(index):
             for _ in range(number):
                 assert server.chat(ignore_eos=True).status_code == 200
-    wait_until(lambda: server.metrics()[counted] == before.get(counted, 0) + 5, timeout_s=20)
+    wait_until(lambda: server.metrics()[counted] == before.get(counted, 0) + 5, timeout_s=60)
     for index in (0, 1):
         with server.only(index):  # the other one cannot be asked: its latest figures count
             assert server.metrics()[counted] == before.get(counted, 0) + 5
@@ -263,7 +263,7 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> 
             threads[-1].start()
         os.kill(fronts[0], signal.SIGKILL)
         assert server.chat().status_code == 200, "the next request is answered"
-        threads[0].join(20)
+        threads[0].join(60)
         assert len(ended) == 1 and isinstance(ended[0], httpx.RemoteProtocolError)
         assert talk(server, "me too", 11)["status"] == 409, "the other front's session goes on"
         assert talk(server, "me too", 10)["status"] == 200, "that of the dead one is free again"

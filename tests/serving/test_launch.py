@@ -91,7 +91,11 @@ def text_of(message: anthropic.types.Message) -> str:
 
 
 def test_anthropic_sync_and_streaming(client: ServerProcess, scene: Example) -> None:
-    claude = anthropic.Anthropic(base_url=client.api_server_url, api_key="key", max_retries=0)
+    with anthropic.Anthropic(base_url=client.api_server_url, api_key="key", max_retries=0) as claude:
+        ask_about_the_scene(claude, scene)
+
+
+def ask_about_the_scene(claude: anthropic.Anthropic, scene: Example) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": encode(scene)}
     question, expected = scene.turns[0]
     messages: list[Any]
@@ -113,8 +117,11 @@ async def test_anthropic_async(client: ServerProcess) -> None:
 
 def test_keys_are_in_no_list_of_processes(client: ServerProcess) -> None:
     assert b"key" not in Path(f"/proc/{client.pid}/cmdline").read_bytes().replace(b"seesay.serving", b"")
-    with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=f"{client.api_server_url}/v1", api_key="other", max_retries=0).models.list()
+    with (
+        openai.OpenAI(base_url=f"{client.api_server_url}/v1", api_key="other", max_retries=0) as other,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        other.models.list()
 
 
 @pytest.mark.parametrize(("language", "count"), [("python", 3), ("bash", 5)])

@@ -29,6 +29,7 @@ from live_server import (
     make_settings,
     read_events,
     serve,
+    until,
     wait_until,
 )
 
@@ -100,7 +101,7 @@ def test_announced_two_gigabytes_are_refused_at_once(server: LiveServer) -> None
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {2 << 30}\r\n\r\n"
         client.sendall(head.encode())
-        client.settimeout(5)
+        client.settimeout(60)
         answer = b""
         while chunk := client.recv(65536):  # the server closes the connection: it waits for nothing
             answer += chunk
@@ -127,7 +128,7 @@ def test_a_body_that_drips_is_refused(engine: AsyncEngine) -> None:
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
             client.sendall(head.encode())
-            client.settimeout(5)
+            client.settimeout(60)
             assert client.recv(65536).startswith(b"HTTP/1.1 408 ")
         wait_until(lambda: server.state.gate.num_inside == 0)
 
@@ -148,7 +149,7 @@ def test_a_body_that_drips_is_refused(engine: AsyncEngine) -> None:
 )
 def test_a_large_head_is_refused(server: LiveServer, head: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as client:
-        client.settimeout(5)
+        client.settimeout(60)
         answer = b""
         with contextlib.suppress(ConnectionError):  # closed while we were sending
             client.sendall(head + b"\r\n")
@@ -171,7 +172,7 @@ def test_a_large_head_is_431_and_an_ordinary_one_is_not(server: LiveServer) -> N
 def test_a_head_that_drips_is_given_up(server: LiveServer, monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
     monkeypatch.setattr("seesay.serving.http_protocol.HEAD_TIMEOUT_S", 0.5)
     with socket.create_connection(("127.0.0.1", server.port)) as client:
-        client.settimeout(5)
+        client.settimeout(60)
         client.sendall(first)
         if first:
             assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -253,11 +254,11 @@ async def test_requests_that_arrive_in_one_moment_pass_a_few_in_each_turn_of_the
 
 async def test_full_queue_is_429_and_frees_again(engine: AsyncEngine) -> None:
     held = HeldEngine(engine)
-    http = client_of(held, max_concurrent_requests=1, max_queue=1)
+    app = create_app(held, make_settings(max_concurrent_requests=1, max_queue=1))
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test", timeout=30)
     waiting = [asyncio.create_task(http.post(CHAT, json=BODY)) for _ in range(2)]
-    while held.submitted.empty():
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.05)
+    await until(lambda: not held.submitted.empty())
+    await until(lambda: app.state.server.answering.num_waiting == 1)
     response = await http.post(CHAT, json=BODY)
     assert error_of(response, 429)["type"] == "rate_limit_error" and int(response.headers["retry-after"]) >= 1
     assert (await http.get("/health")).status_code == 200
@@ -268,7 +269,7 @@ async def test_full_queue_is_429_and_frees_again(engine: AsyncEngine) -> None:
                 held.answer({"text": "a", "finish_reason": "stop"})
         assert task.result().status_code == 200
     task = asyncio.create_task(http.post(CHAT, json=BODY))
-    await asyncio.sleep(0.05)
+    await until(lambda: not held.submitted.empty())
     held.answer({"finish_reason": "stop"})
     assert (await task).status_code == 200
 
@@ -454,7 +455,7 @@ def test_drain_ends_with_an_error_in_the_end(engine: AsyncEngine) -> None:
         thread = threading.Thread(target=lambda: results.append(server.post(CHAT, {**BODY, "stream": True})))
         thread.start()
         held.answer({"text": "half"})
-        asyncio.run_coroutine_threadsafe(_drain(server), server.loop).result(5)
+        asyncio.run_coroutine_threadsafe(_drain(server), server.loop).result(60)
         thread.join(60)
     assert read_events(results[0].text)[-1]["error"]["code"] == "shutting_down"
 

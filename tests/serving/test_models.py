@@ -60,8 +60,8 @@ async def test_names_are_listed(engine: AsyncEngine) -> None:
 
 def test_as_the_clients_read_them(engine: AsyncEngine) -> None:
     with serve(engine, make_settings(model_aliases=NAMES[1:])) as server:
-        ours = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-        assert [model.id for model in ours.models.list()] == NAMES
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as ours:
+            assert [model.id for model in ours.models.list()] == NAMES
         with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
             page = claude.models.list()
             assert [model.id for model in page.data] == NAMES and page.has_more is False
