@@ -2,6 +2,7 @@
 # Both make .venv and install what they need on the first run; most of it is PyTorch.
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= 3
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python tools/install.py
 export PYTHONUNBUFFERED := 1
@@ -36,10 +37,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.base
 demo: $(VENV)/.base
 	@$(BIN)/seesay demo
 
-# Two workers, and all tests of a file in one of them. They start some eighty processes, which compile our sources again
-# unless they may write bytecode.
+# All tests of a file go to one worker; a third one on two cores computes while others wait. They start some eighty
+# processes, which compile our sources again unless they may write bytecode.
 test: $(VENV)/.dev
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

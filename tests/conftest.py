@@ -25,8 +25,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stress-s", type=float, default=2.0, help="seconds that each stress test on a GPU takes")
 
 
+LONG_FILES = (
+    "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_process.py", "test_fronts.py", "test_page.py",
+    "test_look.py", "test_replay.py", "test_kills.py", "test_life.py", "test_docs.py", "test_training.py",
+    "test_bodies.py", "test_history.py", "test_space.py", "test_interference.py",
+)  # fmt: skip
+"""Begin first, so that no worker has one of them left when the others are done."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` where there is none."""
+    """Bring long files to the front, and skip tests marked `gpu` where there is none."""
+    items.sort(key=lambda item: LONG_FILES.index(item.path.name) if item.path.name in LONG_FILES else len(LONG_FILES))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         import torch

@@ -10,7 +10,7 @@ from same_answers import FEW_BLOCKS, Difference, ask_fast, ask_plainly, compare,
 from seesay import Response
 from seesay.values import FinishReason
 
-NUM_SCENES = 24
+NUM_SCENES = 12
 BF16_MARGIN = 0.05
 """Nats by which rounding to bfloat16 may make another token the likeliest."""
 

@@ -1,12 +1,10 @@
 """Frames resized by the tower's device against pixels resized on the host: the same vectors. On a GPU the tests run as
-they are, elsewhere in Triton's interpreter: the last test runs this file once more in a process of its own."""
+they are, elsewhere in Triton's interpreter: `kernels/test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,12 +96,3 @@ def test_larger_pictures_and_other_filters_are_resized_on_the_host(
     assert "frames" in preprocess(family, draw_image(50, 50))
     assert "pixels" in preprocess(family, draw_image(50, 51))
     assert not family.may_send_frames(draw_image(9, 9).size, "lanczos")
-
-
-@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED or ON_GPU, reason="runs where the tests above cannot")
-def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

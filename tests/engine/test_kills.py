@@ -35,7 +35,7 @@ faulty_engine = pytest.importorskip("faulty_engine")
 process_core = pytest.importorskip("seesay.engine.process.core")
 door = pytest.importorskip("seesay.engine.process.door")
 
-DEFAULT_KILLS = 10
+DEFAULT_KILLS = 5
 KINDS = ("engine", "front", "raise", "die", "hang")
 STEP_TIMEOUT_S = 3.0
 CONFIG = EngineConfig(device_type="cpu", block_size=16, step_timeout_s=STEP_TIMEOUT_S)

@@ -36,9 +36,11 @@ SETUPS: Mapping[str, Mapping[str, Any]] = {
     "host": {"num_cpu_blocks": 500},
 }
 TIGHT = ("preemption", "host")
+IN_ALL_SETUPS = ("llama", "qwen2_5_vl")
+OTHERS = [name for name in (*TEXT_MODELS, *FAMILIES) if name not in IN_ALL_SETUPS]
 RUNS = [
-    *itertools.product((*TEXT_MODELS, "qwen2_5_vl"), SETUPS, (False, True)),
-    *((name, setup, setup == "host") for name in FAMILIES if name != "qwen2_5_vl" for setup in TIGHT),
+    *itertools.product(IN_ALL_SETUPS, SETUPS, (False, True)),
+    *((name, setup, setup == "host") for name in OTHERS for setup in TIGHT),
 ]
 """(model, setup, whether steps are launched ahead): every family is here, as each has places and positions of its own
 for its media."""

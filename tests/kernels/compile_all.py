@@ -295,6 +295,8 @@ CALLS = {
     "float32": (call_wide_attention, call_tower_attention),
 }
 """float32: where it has tiles of its own."""
+ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state)
+"""These multiply no matrices: their code is the same for every GPU, and is compiled for 9.0 alone."""
 
 
 # --- all of it -------------------------------------------------------------------------------------------------------
@@ -319,6 +321,8 @@ def compile_all(capability: int, dtype: str) -> dict[str, Any]:
     limit = SHARED_BYTES[capability]
     with pretend_gpu(capability) as launched:
         for call in CALLS[dtype]:
+            if call in ON_ONE and capability != 90:
+                continue
             call(getattr(torch, dtype))
         for name, kernel in {id(kernel): (name, kernel) for name, kernel in launched}.values():
             try:

@@ -20,13 +20,20 @@ GPUS = [(89, "bfloat16"), (90, "bfloat16"), (89, "float32")]
 tiles of 9.0 and the instructions of 8.9."""
 
 
+@pytest.fixture
+def compiled(pytestconfig: pytest.Config, tmp_path: Path) -> Path:
+    """Triton's own cache, whose keys have the sources: what was compiled by an earlier run is not compiled again."""
+    cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)
+    return tmp_path if cache is None else cache.mkdir("kernels")
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 @pytest.mark.parametrize(("capability", "dtype"), GPUS)
-def test_kernels_compile_and_fit(capability: int, dtype: str, tmp_path: Path) -> None:
+def test_kernels_compile_and_fit(capability: int, dtype: str, compiled: Path) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(seesay.__file__).parents[1]),
-        "TRITON_CACHE_DIR": str(tmp_path),
+        "TRITON_CACHE_DIR": str(compiled),
         "TRITON_INTERPRET": "0",
     }
     command = [sys.executable, str(SCRIPT), str(capability), dtype]
@@ -36,5 +43,5 @@ def test_kernels_compile_and_fit(capability: int, dtype: str, tmp_path: Path) ->
     if "unavailable" in report:
         pytest.skip(f"this Triton cannot compile without a GPU: {report['unavailable']}")
     assert not report["problems"], "\n".join(report["problems"])
-    if dtype == "bfloat16":
+    if (capability, dtype) == (90, "bfloat16"):
         assert not report["unused"]

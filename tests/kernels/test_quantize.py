@@ -1,13 +1,10 @@
-"""Rows in FP8 and int8. On a GPU the tests run as they are, elsewhere in Triton's interpreter: the last test runs this
-file once more in a process of its own."""
+"""Rows in FP8 and int8. On a GPU the tests run as they are, elsewhere in Triton's interpreter: `test_interpreter.py`
+runs this file."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,12 +155,3 @@ def test_what_is_not_finite_does_not_get_lost(bad: float) -> None:
     found, scale = quantize_rows(x, torch.float8_e4m3fn, 448.0)
     sums = (found.float() * scale).sum(1)
     assert sums.isfinite().tolist() == [True, False, True]
-
-
-@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED or ON_GPU, reason="runs where the tests above cannot")
-def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

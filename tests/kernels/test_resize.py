@@ -1,13 +1,10 @@
-"""The resizing kernels against torch's resizing on the CPU, bit for bit. On a GPU the tests run as they are, elsewhere
-in Triton's interpreter: the last test runs this file once more in a process of its own."""
+"""The resizing kernels against torch's resizing on the CPU, bit for bit. On a GPU the tests run as they are,
+elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -117,11 +114,3 @@ def test_weights_give_what_the_cpu_gives(kind: Filter) -> None:
         total = taps.half + (taps.weights[..., None].astype(np.int64) * line[0, 0][sources]).sum(axis=0)
         expected = resize(line, (1, new_size), resample=kind)[0, 0]
         assert np.array_equal(np.clip(total >> taps.precision, 0, 255), expected), (size, new_size)
-
-
-@pytest.mark.skipif(IS_INTERPRETED or ON_GPU or not HAS_TRITON, reason="runs where the tests above cannot")
-def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stdout[-3000:]

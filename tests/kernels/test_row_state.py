@@ -1,13 +1,10 @@
 """The kernels that read and advance the rows' state, against the torch implementation on the CPU. On a GPU the tests
-run as they are, elsewhere in Triton's interpreter: the last test runs this file once more in a process of its own."""
+run as they are, elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,11 +86,3 @@ def test_draws_are_those_that_the_host_makes() -> None:
     assert torch.equal(device_rows.make_draws(rows, spread, at), expected)
     found = row_state.make_draws(*(t.to(DEVICE) for t in (rows.state, torch.tensor(slots), torch.tensor(at))))
     assert torch.equal(found.cpu(), expected)
-
-
-@pytest.mark.skipif(ON_GPU or IS_INTERPRETED or not HAS_TRITON, reason="runs the tests above in the interpreter")
-def test_in_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__))]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr

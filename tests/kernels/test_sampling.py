@@ -1,14 +1,11 @@
 """The kernels that draw tokens against the torch implementation, which sorts. On a GPU the tests run as they are,
-elsewhere in Triton's interpreter: the last test runs this file once more in a process of its own."""
+elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,11 +139,3 @@ def test_penalties(last: int | None) -> None:
     sampling.penalize_tokens(found, *(tensor.to(DEVICE) for tensor in arguments))
     assert not torch.equal(expected, scores)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.skipif(ON_GPU or IS_INTERPRETED or not HAS_TRITON, reason="runs the tests above in the interpreter")
-def test_in_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__))]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr

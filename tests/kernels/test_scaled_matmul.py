@@ -1,13 +1,10 @@
-"""Products of quantized rows with quantized weights, against float64. On a GPU the tests run as they are, elsewhere in
-Triton's interpreter: the last test runs this file once more in a process of its own."""
+"""Products of quantized rows with quantized weights, against float64. On a GPU the tests run as they are, elsewhere
+in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -111,12 +108,3 @@ def test_no_rows() -> None:
     rows = quantize_rows(random(0, 64, seed=1), INT8_ROWS)
     found = multiply_scaled(rows, None, weight=weight, scale=scale.flatten(), dtype=torch.float16)
     assert found.shape == (0, 32)
-
-
-@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED or ON_GPU, reason="runs where the tests above cannot")
-def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

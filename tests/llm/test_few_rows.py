@@ -1,12 +1,10 @@
 """Steps of few tokens, where some linear layers have fused kernels and others do not: each layer goes its own way. The
-tests run in Triton's interpreter: the last one runs this file once more in a process of its own."""
+tests run in Triton's interpreter: `kernels/test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -92,12 +90,3 @@ def compute(backbone: backbones.Backbone, num_tokens: int) -> torch.Tensor:
     )
     with torch.inference_mode():
         return decoder.logits(decoder.forward(inputs, cache.layers)).float()
-
-
-@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED, reason="runs where the tests above cannot")
-def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

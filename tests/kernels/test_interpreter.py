@@ -1,0 +1,35 @@
+"""Kernels in Triton's interpreter, where there is no GPU: the test files that need it run once more in processes of
+their own, as a process either compiles its kernels or interprets them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def list_files() -> list[Path]:
+    """The files that ask whether kernels are interpreted."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("test_*.py"))}
+    return [path for path, text in texts.items() if "IS_INTERPRETED" in text and path.name != Path(__file__).name]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None or IS_INTERPRETED, reason="needs Triton")
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("third", range(3))
+def test_files_pass_when_kernels_are_interpreted(third: int) -> None:
+    files = list_files()[third::3]
+    assert len(files) >= 3
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, files)]
+    done = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "passed" in done.stdout
