@@ -279,9 +279,10 @@ class MediaReport:
     is_cached: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # one for each token: a frozen one takes three times as long to make
 class OutputDelta:
-    """New output of one request. Every request ends in exactly one delta whose `finish_reason` is set.
+    """New output of one request, which nobody changes. Every request ends in exactly one delta whose `finish_reason` is
+    set.
 
     prompt_tokens: length of the prompt, in every delta of a request that was computed.
     logprobs: one {token_id: logprob} per new token, if requested.
@@ -312,11 +313,18 @@ def join_deltas(deltas: Sequence[OutputDelta]) -> OutputDelta:
     """Return consecutive deltas of one request as one."""
     if len(deltas) == 1:
         return deltas[0]
-    return replace(
-        deltas[-1],
-        text="".join([delta.text for delta in deltas]),
-        token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
-        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs or ()) or None,
+    last = deltas[-1]
+    text = "".join([delta.text for delta in deltas])
+    token_ids = tuple([token_id for delta in deltas for token_id in delta.token_ids])
+    logprobs = tuple([entry for delta in deltas if delta.logprobs for entry in delta.logprobs]) or None
+    if last.finish_reason is not None:
+        return replace(last, text=text, token_ids=token_ids, logprobs=logprobs)
+    return OutputDelta(
+        request_id=last.request_id,
+        prompt_tokens=last.prompt_tokens,
+        text=text,
+        token_ids=token_ids,
+        logprobs=logprobs,
     )
 
 

@@ -75,6 +75,8 @@ class LiveAnswer:
 
     def take(self, output: TokenOutput) -> OutputDelta | None:
         """The delta that `output` makes; None when there is nothing to hand out yet."""
+        if self.streams and output.finish_reason is None and not self.detokenizer.stops_at_words:
+            return self._take_next(output)
         is_over = self.has_stopped
         if not is_over:
             self._add_tokens(output)
@@ -84,6 +86,19 @@ class LiveAnswer:
         # The text before a stop word comes with the final delta, which the core's report completes.
         return self._make_delta() if self.streams and not self.has_stopped else None
 
+    def _take_next(self, output: TokenOutput) -> OutputDelta:
+        """As `take`, for what most outputs are: tokens in the middle of a streamed answer that no word ends."""
+        num_new = len(output.token_ids)
+        self.num_tokens += num_new
+        self.num_output_tokens += num_new
+        return OutputDelta(
+            request_id=self.request_id,
+            prompt_tokens=self.prompt_usage.prompt_tokens,
+            text=self.detokenizer.add(output.token_ids),
+            token_ids=output.token_ids,
+            logprobs=output.logprobs,
+        )
+
     def _add_tokens(self, output: TokenOutput) -> None:
         token_ids, logprobs = output.token_ids, output.logprobs or ()
         self.num_tokens += len(token_ids)
@@ -91,7 +106,7 @@ class LiveAnswer:
         if output.stop_token_id is not None and not keeps_stop:
             token_ids = token_ids[:-1]
         if not self.detokenizer.stops_at_words:
-            self.new_text.append(self.detokenizer.push(token_ids).text)
+            self.new_text.append(self.detokenizer.add(token_ids))
         for index, token_id in enumerate(token_ids if self.detokenizer.stops_at_words else ()):
             self.new_text.append(self.detokenizer.push((token_id,)).text)
             if self.has_stopped:

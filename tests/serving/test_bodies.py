@@ -400,11 +400,14 @@ async def test_more_turns_and_parts_than_tokens_never_reach_the_template(
 def test_garbage_collection_does_not_visit_what_was_there_at_the_start(engine: AsyncEngine) -> None:
     """Many small objects, such as the parts of a message, make Python collect garbage, which holds the GIL."""
     num_frozen: list[int] = []
+    thresholds = gc.get_threshold()
 
     def end() -> None:
         num_frozen.append(gc.get_freeze_count())
+        assert gc.get_threshold()[0] > thresholds[0]
         signal.raise_signal(signal.SIGTERM)
 
     before = gc.get_freeze_count()
     run_server(engine, make_settings(), on_ready=end)
     assert num_frozen[0] > 100_000 > before == gc.get_freeze_count()
+    assert gc.get_threshold() == thresholds

@@ -158,6 +158,8 @@ class Output(Piece):
     @classmethod
     def of(cls, output: TokenOutput, request_id: int) -> Output:
         """`request_id` is the front's own."""
+        if output.finish_reason is None and output.logprobs is None:
+            return cls(request_id, output.token_ids, None, None, None, None, None, None)
         return cls(
             request_id,
             output.token_ids,
@@ -170,6 +172,8 @@ class Output(Piece):
         )
 
     def restore(self) -> TokenOutput:
+        if self.finish_reason is None:
+            return TokenOutput(request_id=self.request_id, token_ids=self.token_ids, logprobs=self.logprobs)
         return TokenOutput(
             request_id=self.request_id,
             token_ids=self.token_ids,

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from seesay.processors.text.byte_alphabet import byte_alphabet
 from seesay.processors.text.tokenizer import Tokenizer
 
 
@@ -72,6 +71,8 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Iterable[int]) -> TextDelta:
         """Add ids, and return the text that is final now."""
+        if not self._stop_words:
+            return TextDelta(text=self.add(token_ids))
         text = ""
         for token_id in token_ids:
             if self._stop is not None:
@@ -87,6 +88,12 @@ class IncrementalDetokenizer:
                     self._stop = spelling
                     text += spelling if self._include_stop_str else ""
         return TextDelta(text=text, stop=self._stop)
+
+    def add(self, token_ids: Iterable[int]) -> str:
+        """Add ids where there are no stop words, and return the new text."""
+        assert not self._stop_words
+        push, skipped_ids = self._decoder.push, self._skipped_ids
+        return "".join([push(token_id) for token_id in token_ids if token_id not in skipped_ids])
 
     def flush(self) -> str:
         """Return the rest of the text after the last id: text that was held back, and incomplete characters as
@@ -167,21 +174,20 @@ class _ByteLevelDecoder:
     """Decode byte-level BPE: tokens are bytes of UTF-8 text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._id_to_token = tokenizer.backend.id_to_token
+        self._bytes_of = tokenizer.bytes_of
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._is_inside = False  # the last bytes are the beginning of a character
 
     def push(self, token_id: int) -> str:
-        token: str | None = self._id_to_token(token_id)
-        if token is None:
-            return ""
-        alphabet = byte_alphabet()
-        try:
-            data = bytes([alphabet[char] for char in token])
-        except KeyError:  # an added token with other characters is plain text
-            data = token.encode()
-        return self._utf8.decode(data)
+        data = self._bytes_of(token_id)
+        if not self._is_inside and data.isascii():
+            return data.decode("ascii")
+        text = self._utf8.decode(data)
+        self._is_inside = bool(self._utf8.getstate()[0])
+        return text
 
     def flush(self) -> str:
+        self._is_inside = False
         return self._utf8.decode(b"", final=True)
 
 

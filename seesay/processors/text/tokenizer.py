@@ -19,6 +19,7 @@ import tokenizers
 
 from seesay.checkpoint import check_tokenizer_files
 from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.text.byte_alphabet import byte_alphabet
 from seesay.processors.text.literals import LiteralTokenizer
 from seesay.processors.text.long_text import decode_ids, encode_text, has_more_tokens
 from seesay.values import RenderedPrompt
@@ -63,6 +64,7 @@ class Tokenizer:
         }
         self.has_byte_level_decoder = _is_byte_level(state.get("decoder") or {})
         self._prefix_ids = self._find_prefix()
+        self._bytes: dict[int, bytes] = {}  # of the tokens that `bytes_of` was asked for
         self._literals: LiteralTokenizer | None = None
         self._literals_lock = threading.Lock()
 
@@ -107,6 +109,21 @@ class Tokenizer:
         if name == "hf" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.hf, name)
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return what a token of a byte-level decoder stands for; nothing for an id outside the vocabulary."""
+        data = self._bytes.get(token_id)
+        if data is None:
+            token: str | None = self.backend.id_to_token(token_id)
+            if token is None:
+                return b""
+            alphabet = byte_alphabet()
+            try:
+                data = bytes([alphabet[char] for char in token])
+            except KeyError:  # an added token with other characters is plain text
+                data = token.encode()
+            self._bytes[token_id] = data
+        return data
 
     def token_id(self, token: str) -> int | None:
         """Return the id of the token with exactly this spelling, or None."""
