@@ -166,6 +166,35 @@ def gptq(
     return quantize
 
 
+def pack_quantized(
+    group_size: int,
+    *,
+    bits: int = 4,
+    is_symmetric: bool = True,
+    has_order: bool = False,
+    dtype: torch.dtype = torch.float16,
+) -> Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]:
+    def quantize(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        num_inputs, fields = weight.shape[1], tuple(range(32 // bits))
+        groups = torch.arange(num_inputs) // (num_inputs if group_size == -1 else group_size)
+        if has_order:
+            groups = groups[torch.randperm(num_inputs, generator=torch.Generator().manual_seed(weight.shape[0]))]
+        numbers, zeros, scales, _ = _to_groups(weight, groups, bits, is_symmetric=is_symmetric)
+        scales = scales.to(dtype)
+        tensors = {
+            "weight_packed": _pack(numbers.t(), bits, fields),
+            "weight_scale": scales.t(),
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        if not is_symmetric:
+            tensors["weight_zero_point"] = _pack(zeros, bits, fields).t()
+        if has_order:
+            tensors["weight_g_idx"] = groups.to(torch.int32)
+        return tensors, ((numbers - zeros[groups]) * scales.float()[groups]).t()
+
+    return quantize
+
+
 def compressed_tensors(
     weights: Mapping[str, Any], inputs: Mapping[str, Any], ignore: list[str], *, kind: str = "float", form: str = ""
 ) -> dict[str, Any]:
@@ -264,6 +293,26 @@ def _gptq_config(group_size: int, **changes: Any) -> dict[str, Any]:
     return {"quant_method": "gptq", "bits": 4, "group_size": group_size, "sym": True, "desc_act": False, **changes}
 
 
+def _pack_quantized_config(group_size: int, **weights: Any) -> dict[str, Any]:
+    """As llm-compressor writes it."""
+    strategy = {"strategy": "channel"} if group_size == -1 else {"strategy": "group", "group_size": group_size}
+    common = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False, "actorder": None, "observer": "minmax"}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**common, **strategy, **weights},
+        "input_activations": None,
+        "output_activations": None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", "re:.*visual.*"],
+        "kv_cache_scheme": None,
+    }
+
+
 PACKED_FORMS = {
     "awq, groups of 32": Form(_awq_config(32), awq(32)),
     "awq, one group": Form(_awq_config(-1), awq(-1)),
@@ -277,6 +326,20 @@ PACKED_FORMS = {
         _gptq_config(32, sym=False, checkpoint_format="gptq_v2"), gptq(32, is_symmetric=False, zero_offset=0)
     ),
     "gptq, 8 bits": Form(_gptq_config(32, bits=8), gptq(32, bits=8)),
+    "gptq, 8 bits in order of activations": Form(
+        _gptq_config(32, bits=8, sym=False, desc_act=True), gptq(32, bits=8, is_symmetric=False, has_order=True)
+    ),
+    "pack-quantized, groups of 32": Form(_pack_quantized_config(32), pack_quantized(32)),
+    "pack-quantized, channels": Form(_pack_quantized_config(-1), pack_quantized(-1, dtype=torch.bfloat16)),
+    "pack-quantized, zero points": Form(
+        _pack_quantized_config(32, symmetric=False), pack_quantized(32, is_symmetric=False)
+    ),
+    "pack-quantized, in order of activations": Form(
+        _pack_quantized_config(32, actorder="group"), pack_quantized(32, has_order=True)
+    ),
+    "pack-quantized, 8 bits": Form(
+        _pack_quantized_config(32, num_bits=8, symmetric=False), pack_quantized(32, bits=8, is_symmetric=False)
+    ),
 }
 """Sizes of layers must be multiples of 32."""
 

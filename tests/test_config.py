@@ -102,7 +102,6 @@ def test_defaults_of_lmdeploy_are_taken() -> None:
         (EngineConfig, "enable_metrics", False),
         (EngineConfig, "empty_init", True),
         (EngineConfig, "custom_module_map", {"a": "b"}),
-        (EngineConfig, "model_format", "fp8"),
         (EngineConfig, "distributed_executor_backend", "ray"),
         (TurbomindEngineConfig, "devices", [0, 1]),
         (GenerationConfig, "return_routed_experts", True),

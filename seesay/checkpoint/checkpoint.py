@@ -142,6 +142,18 @@ class Checkpoint:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise CheckpointError(f"{self.path}: the model cannot be built from its files: {reason}") from error
 
+    def expect_format(self, model_format: str | None) -> None:
+        """Raise `ConfigError` unless the weights are stored in this format: 'hf' for plain ones, else the
+        `quant_method` of config.json, or 'fp8' for all kinds of FP8; None is any."""
+        quantization = self.quantization
+        if quantization is None or not quantization.is_stored:
+            names, found = {"hf"}, "plain"
+        else:
+            names, found = {quantization.method, quantization.format}, f"quantized ({quantization.method})"
+        if model_format is not None and model_format not in names:
+            advice = ": to quantize them while they are loaded, set quantization='fp8'" if model_format == "fp8" else ""
+            raise ConfigError(f"model_format={model_format!r}: the weights in {self.path} are {found}{advice}")
+
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return the JSON object in the file `name` of the folder, or None if there is no such file."""
         return read_object(inside(self.path, name))

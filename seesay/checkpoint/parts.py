@@ -188,10 +188,12 @@ class Source:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLayout:
     """How a format stores one of the tensors of every linear layer: `name` behind the module's name, (dim, per) of each
-    stored axis (see `Axis`), the accepted types, and the type in the model (None for the model's own)."""
+    stored axis (see `Axis`), the accepted types, and the type in the model (None for the model's own). own_shape: the
+    shape of a tensor that has no axis of the matrix, in place of `axes`."""
 
     name: str
-    axes: tuple[tuple[int, int], ...]
+    axes: tuple[tuple[int, int], ...] = ()
+    own_shape: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = FLOATS
     dtype: torch.dtype | None = None
 
@@ -206,6 +208,7 @@ class TensorLayout:
             NEITHER: (1, ()),
         }
         axes = tuple(Axis(dim=dim, size=sizes[dim][0], per=per, picks=sizes[dim][1]) for dim, per in self.axes)
+        axes += tuple(Axis(dim=NEITHER, size=size) for size in self.own_shape)
         return Part(tensor=f"{source.module}.{self.name}", axes=axes, dtypes=self.dtypes)
 
 

@@ -138,6 +138,12 @@ _ENGINE = (
         {"choices": ("fp8", "int8")},
     ),
     _Option(
+        "--model-format",
+        "model_format",
+        "format of the checkpoint's weights; checked against its config.json (default: what that says)",
+        {"choices": ("hf", "awq", "gptq", "compressed-tensors", "fp8")},
+    ),
+    _Option(
         "--quant-policy",
         "quant_policy",
         "KV cache quantization; only 0 is supported",

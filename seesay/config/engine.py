@@ -17,6 +17,7 @@ _LONGEST_STEP_MS = 1 << 20
 """No stream waits longer than some minutes for its next token."""
 
 DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
+ModelFormat = Literal["hf", "awq", "gptq", "compressed-tensors", "fp8"]
 
 
 @accept_defaults(foreign_options.PYTORCH_ENGINE)
@@ -49,6 +50,8 @@ class EngineConfig:
     download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
     quantization: 'fp8' or 'int8' quantizes the linear layers of the language model, but for its head, while they are
         loaded; None takes the checkpoint as it is, which may be quantized itself.
+    model_format: the format of the weights in the checkpoint: 'hf' for plain ones, else the `quant_method` of its
+        config.json. It is checked, and changes nothing; None accepts any.
     hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
     disable_vision_encoder: do not load the vision tower; requests with pictures are refused.
     trust_remote_code: run code from the checkpoint (tokenizers only). Set it only if you trust the checkpoint.
@@ -77,6 +80,7 @@ class EngineConfig:
     revision: str | None = None
     quant_policy: int = 0
     quantization: Literal["fp8", "int8"] | None = None
+    model_format: ModelFormat | None = None
     hf_overrides: Mapping[str, Any] | None = None
     disable_vision_encoder: bool = False
     trust_remote_code: bool = False
@@ -133,7 +137,7 @@ class TurbomindEngineConfig:
     """LMDeploy's other engine configuration. `to_engine_config` translates it."""
 
     dtype: DTypeName = "auto"
-    model_format: str | None = None
+    model_format: ModelFormat | None = None
     tp: int = 1
     session_len: int | None = None
     max_batch_size: int | None = None
@@ -156,7 +160,6 @@ class TurbomindEngineConfig:
         refuse_unsupported(
             self,
             {
-                "model_format": (None, "hf"),
                 "cache_chunk_size": (-1,),
                 "rope_scaling_factor": (0.0,),
                 "use_logn_attn": (False,),
@@ -179,6 +182,7 @@ class TurbomindEngineConfig:
             block_size=self.cache_block_seq_len,
             enable_prefix_caching=self.enable_prefix_caching,
             quant_policy=self.quant_policy,
+            model_format=self.model_format,
             download_dir=self.download_dir,
             revision=self.revision,
             max_prefill_token_num=self.num_tokens_per_iter or self.max_prefill_token_num,

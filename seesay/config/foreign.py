@@ -23,8 +23,7 @@ PYTORCH_ENGINE: Mapping[str, Sequence[object]] = {
     "role": ("Hybrid",),
     "migration_backend": ("DLSlime",),
     "enable_transfer_obj_ref": (False,),
-    # plain weights of the checkpoint, read at start
-    "model_format": (None, "hf"),
+    # weights of the checkpoint, read at start
     "custom_module_map": (None,),
     "empty_init": (False,),
     "enable_metrics": (True,),

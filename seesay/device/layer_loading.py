@@ -17,7 +17,7 @@ from seesay.device.fp8 import Fp8, Fp8InFlight
 from seesay.device.int8 import Int8, Int8InFlight
 from seesay.device.linear import UNQUANTIZED, Linear
 from seesay.device.linear_method import LinearMethod
-from seesay.device.packed_integers import Awq, Gptq
+from seesay.device.packed_integers import Awq, Gptq, PackQuantized
 from seesay.errors import CheckpointError
 
 
@@ -168,7 +168,7 @@ class _MethodChoice:
         self._method: LinearMethod = UNQUANTIZED
         self._stored_modules: dict[str, str] = {}
         if quantization is not None:
-            self._method = _make_method(quantization, dtype)
+            self._method = _make_method(checkpoint, quantization, dtype)
             names = find_names(checkpoint, name_of)
             self._stored_modules = {_module(own): _module(stored) for own, stored in names.items()}
 
@@ -195,14 +195,25 @@ class _MethodChoice:
         return weight is None or len(weight.shape) == 2  # formats quantize linear layers, not convolutions
 
 
-def _make_method(quantization: Quantization, dtype: torch.dtype) -> LinearMethod:
+def _make_method(checkpoint: Checkpoint, quantization: Quantization, dtype: torch.dtype) -> LinearMethod:
     if not quantization.is_stored:
         return Int8InFlight() if quantization.format == "int8" else Fp8InFlight()
     if quantization.format == "fp8":
         return BlockFp8(quantization, dtype) if quantization.strategy == "block" else Fp8(quantization, dtype)
     if quantization.format == "int8":
         return Int8(quantization, dtype)
-    return Awq(quantization, dtype) if quantization.format == "awq" else Gptq(quantization, dtype)
+    if quantization.format == "pack-quantized":
+        return PackQuantized(quantization, dtype, _find_dtype(checkpoint, ".weight_scale"))
+    method = Awq if quantization.format == "awq" else Gptq
+    return method(quantization, dtype, _find_dtype(checkpoint, ".scales"))
+
+
+def _find_dtype(checkpoint: Checkpoint, suffix: str) -> torch.dtype:
+    """Return the 16-bit type of all tensors whose names end so, or float32."""
+    dtypes = {tensor.dtype for name, tensor in checkpoint.stored.items() if name.endswith(suffix)}
+    return {frozenset({"F16"}): torch.float16, frozenset({"BF16"}): torch.bfloat16}.get(
+        frozenset(dtypes), torch.float32
+    )
 
 
 def _module(tensor: str) -> str:

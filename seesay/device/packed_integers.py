@@ -1,62 +1,79 @@
-"""Weights of a few bits, packed into int32 as AWQ and GPTQ pack them. They are multiplied out when they are loaded.
+"""The formats of weights of 4 or 8 bits, packed into int32: how AWQ, GPTQ and compressed-tensors store them. All become
+a `PackedWeight` when they are loaded, some outputs at a time.
 
 AWQ: arXiv 2306.00978, layout of AutoAWQ's `WQLinear_GEMM`. GPTQ: arXiv 2210.17323, layout of AutoGPTQ's `QuantLinear`.
+compressed-tensors: its `pack_to_int32`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
-from seesay.checkpoint.parts import INPUTS, NEITHER, OUTPUTS, TensorLayout, Weight
+from seesay.checkpoint.parts import INPUTS, NEITHER, OUTPUTS, Part, TensorLayout, Weight
 from seesay.checkpoint.quantization import Quantization
-from seesay.device.linear_method import Product, Sizes, pad_matrix
-from seesay.device.matmul import make_product
+from seesay.device.linear_method import Product, Sizes
+from seesay.device.packed_product import join_products, make_packed_product
+from seesay.device.packed_weight import Packer
 from seesay.errors import CheckpointError
-
-logger = logging.getLogger("seesay")
 
 _WORD_BITS = 32
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where AWQ has output 0, 1, … of each eight in a word, in fields of 4 bits from the lowest."""
 
 
+class _Stored(NamedTuple):
+    """What a checkpoint stores of one source of a layer.
+
+    unpack(start, stop): the numbers of some outputs, uint8 [stop - start, in]; start is a multiple of 8. scales, zeros:
+    [groups, out]. order int64 [in]: the inputs by their groups; None if they are in order.
+    """
+
+    num_outputs: int
+    unpack: Callable[[int, int], torch.Tensor]
+    scales: torch.Tensor
+    zeros: torch.Tensor
+    order: torch.Tensor | None = None
+
+
 class Awq:
     """`qweight` [in, out / 8], `qzeros` [in / group, out / 8], `scales` [in / group, out]."""
 
-    def __init__(self, quantization: Quantization, dtype: torch.dtype) -> None:
+    def __init__(
+        self, quantization: Quantization, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
+    ) -> None:
         assert quantization.bits == 4
         self.name = "awq"
-        self._group_size, self._dtype = quantization.group_size, dtype
+        self._quantization, self._dtype, self._scale_dtype = quantization, dtype, scale_dtype
 
     def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:
-        group = _group_axis(self._group_size, num_inputs)
+        group = _group_axis(self._quantization.group_size, num_inputs)
         return {
             "qweight": _integers("qweight", (INPUTS, 1), (OUTPUTS, 8)),
             "qzeros": _integers("qzeros", group, (OUTPUTS, 8)),
-            "scales": TensorLayout(name="scales", axes=(group, (OUTPUTS, 1)), dtype=torch.float32),
+            "scales": TensorLayout(name="scales", axes=(group, (OUTPUTS, 1)), dtype=self._scale_dtype),
         }
 
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
         _check_scales(weights["scales"])
-        _warn_on_gpu(self.name, weights["scales"].data.device)
-        numbers = _unpack_awq(weights["qweight"].data)
-        zeros, scales = _unpack_awq(weights["qzeros"].data), weights["scales"].data
-        groups = torch.arange(sizes.inputs, device=scales.device) // (self._group_size or sizes.inputs)
-        matrix = ((numbers - zeros[groups]) * scales[groups]).t().to(self._dtype)
-        return make_product(pad_matrix(matrix, sizes).contiguous(), bias)
+        stored = [
+            _Stored(scales.shape[1], _make_awq_unpacker(words), scales, _unpack_awq(zeros))
+            for words, zeros, scales in _zip_places(weights, "qweight", "qzeros", "scales")
+        ]
+        return _make_product(stored, bias, sizes, self._quantization, self._dtype)
 
 
 class Gptq:
     """`qweight` [in · bits / 32, out], `qzeros` [in / group, out · bits / 32], `scales` [in / group, out], and `g_idx`
     [in]: the group of each input, in any order where the most important ones were quantized first."""
 
-    def __init__(self, quantization: Quantization, dtype: torch.dtype) -> None:
+    def __init__(
+        self, quantization: Quantization, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
+    ) -> None:
         self.name = f"gptq {quantization.bits}"
-        self._quantization, self._dtype = quantization, dtype
+        self._quantization, self._dtype, self._scale_dtype = quantization, dtype, scale_dtype
 
     def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:
         group = _group_axis(self._quantization.group_size, num_inputs)
@@ -64,25 +81,132 @@ class Gptq:
         return {
             "qweight": _integers("qweight", (INPUTS, per_word), (OUTPUTS, 1)),
             "qzeros": _integers("qzeros", group, (OUTPUTS, per_word)),
-            "scales": TensorLayout(name="scales", axes=(group, (OUTPUTS, 1)), dtype=torch.float32),
+            "scales": TensorLayout(name="scales", axes=(group, (OUTPUTS, 1)), dtype=self._scale_dtype),
             "g_idx": _integers("g_idx", (INPUTS, 1)),
         }
 
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
         _check_scales(weights["scales"])
-        _warn_on_gpu(self.name, weights["scales"].data.device)
-        bits = self._quantization.bits
-        pieces = []
-        for (_, words), (_, zero_words), (_, scales), (part, groups) in zip(
-            *(weights[name].places() for name in ("qweight", "qzeros", "scales", "g_idx")), strict=True
-        ):
-            if not ((groups >= 0) & (groups < len(scales))).all():
-                raise CheckpointError(f"tensor {part.tensor!r} has groups outside of 0 to {len(scales) - 1}")
-            numbers = _unpack(words.t(), bits).t()
-            zeros = _unpack(zero_words, bits) + self._quantization.zero_offset
-            chosen = groups.long()
-            pieces.append(((numbers - zeros[chosen]) * scales[chosen]).t().to(self._dtype))
-        return make_product(pad_matrix(torch.cat(pieces), sizes).contiguous(), bias)
+        orders = _find_orders(weights["g_idx"], weights["scales"], self._quantization.group_size)
+        bits, offset = self._quantization.bits, self._quantization.zero_offset
+        stored = [
+            _Stored(
+                scales.shape[1],
+                _make_gptq_unpacker(words, bits, sizes.inputs),
+                scales,
+                _unpack(zeros, bits).to(torch.int16) + offset,
+                order,
+            )
+            for (words, zeros, scales), order in zip(
+                _zip_places(weights, "qweight", "qzeros", "scales"), orders, strict=True
+            )
+        ]
+        return _make_product(stored, bias, sizes, self._quantization, self._dtype)
+
+
+class PackQuantized:
+    """compressed-tensors of format pack-quantized: `weight_packed` [out, in · bits / 32], `weight_scale`
+    [out, in / group], `weight_shape` [2]; `weight_zero_point` [out · bits / 32, in / group] where weights are not
+    symmetric, and `weight_g_idx` [in] where inputs were sorted."""
+
+    def __init__(
+        self, quantization: Quantization, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.name = f"pack-quantized {quantization.bits}"
+        self._quantization, self._dtype, self._scale_dtype = quantization, dtype, scale_dtype
+
+    def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:
+        quantization = self._quantization
+        group = _group_axis(quantization.group_size, num_inputs)
+        per_word = _WORD_BITS // quantization.bits
+        layouts = {
+            "weight_packed": _integers("weight_packed", (OUTPUTS, 1), (INPUTS, per_word)),
+            "weight_scale": TensorLayout(name="weight_scale", axes=((OUTPUTS, 1), group), dtype=self._scale_dtype),
+            "weight_shape": TensorLayout(
+                name="weight_shape", axes=(), own_shape=(2,), dtypes=("I64", "I32"), dtype=torch.int64
+            ),
+        }
+        if not quantization.is_symmetric:
+            layouts["weight_zero_point"] = _integers("weight_zero_point", (OUTPUTS, per_word), group)
+        if quantization.has_order:
+            layouts["weight_g_idx"] = _integers("weight_g_idx", (INPUTS, 1))
+        return layouts
+
+    def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
+        quantization, scale = self._quantization, weights["weight_scale"]
+        bits, middle = quantization.bits, 1 << (quantization.bits - 1)
+        _check_scales(scale)
+        _check_shapes(weights["weight_shape"], weights["weight_packed"])
+        orders: Sequence[torch.Tensor | None] = [None] * len(scale.parts)
+        if quantization.has_order:
+            orders = _find_orders(weights["weight_g_idx"], scale, quantization.group_size)
+        stored = []
+        for index, (words, scales) in enumerate(_zip_places(weights, "weight_packed", "weight_scale")):
+            if quantization.is_symmetric:
+                zeros = torch.full_like(scales.t(), middle, dtype=torch.int16)
+            else:
+                _, zero_words = weights["weight_zero_point"].places()[index]
+                zeros = _unpack(zero_words.t().contiguous(), bits)[:, : len(scales)]
+            unpack = _make_row_unpacker(words, bits, sizes.inputs)
+            stored.append(_Stored(len(scales), unpack, scales.t(), zeros, orders[index]))
+        return _make_product(stored, bias, sizes, quantization, self._dtype)
+
+
+def _make_product(
+    stored: Sequence[_Stored],
+    bias: torch.Tensor | None,
+    sizes: Sizes,
+    quantization: Quantization,
+    dtype: torch.dtype,
+) -> Product:
+    """Return the product with all sources of a layer. Sources whose inputs are in different orders have products of
+    their own."""
+    first = stored[0].order
+    if all(_are_equal(first, source.order) for source in stored[1:]):
+        return _pack(stored, bias, sizes, quantization, dtype)
+    products = [_pack([source], None, sizes, quantization, dtype) for source in stored]
+    return join_products(products, bias)
+
+
+def _pack(
+    stored: Sequence[_Stored],
+    bias: torch.Tensor | None,
+    sizes: Sizes,
+    quantization: Quantization,
+    dtype: torch.dtype,
+) -> Product:
+    """Return the product with sources whose inputs are in one order. Outputs that are padded have scales of zero."""
+    device, order = stored[0].scales.device, stored[0].order
+    paddings = [-source.num_outputs % sizes.output_multiple for source in stored]
+    packer = Packer(
+        num_outputs=sum(source.num_outputs for source in stored) + sum(paddings),
+        num_inputs=sizes.inputs,
+        group_size=quantization.group_size,
+        bits=quantization.bits,
+        device=device,
+    )
+    first = 0
+    for source, padding in zip(stored, paddings, strict=True):
+        packer.fill(first, source.num_outputs, source.unpack, order)
+        first += source.num_outputs + padding
+    scales, zeros = (
+        torch.cat([torch.nn.functional.pad(t, (0, n)) for t, n in zip(tensors, paddings, strict=True)], dim=1)
+        for tensors in ([source.scales for source in stored], [source.zeros for source in stored])
+    )
+    return make_packed_product(packer.finish(scales, zeros, order), bias, dtype)
+
+
+def _are_equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)
+
+
+def _zip_places(weights: Mapping[str, Weight], *names: str) -> list[tuple[torch.Tensor, ...]]:
+    """Return the tensors of these names, source by source."""
+    return [
+        tuple(place for _, place in places) for places in zip(*(weights[name].places() for name in names), strict=True)
+    ]
 
 
 def _integers(name: str, *axes: tuple[int, int]) -> TensorLayout:
@@ -95,28 +219,70 @@ def _group_axis(group_size: int | None, num_inputs: int) -> tuple[int, int]:
 
 
 def _unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return the fields of int32 words [N, K] from the lowest on: int32 [N, K · 32 / bits]."""
-    shifts = torch.arange(0, _WORD_BITS, bits, dtype=torch.int32, device=words.device)
-    return ((words[:, :, None] >> shifts) & ((1 << bits) - 1)).flatten(1)
+    """Return the fields of int32 words [N, K] from the lowest on: uint8 [N, K · 32 / bits]."""
+    fields = words.contiguous().view(torch.uint8)
+    return fields if bits == 8 else torch.stack([fields & 15, fields >> 4], dim=-1).flatten(1)
 
 
 def _unpack_awq(words: torch.Tensor) -> torch.Tensor:
-    """Return the fields of int32 words [N, K] in the order of outputs: int32 [N, K · 8]."""
+    """Return the fields of int32 words [N, K] in the order of outputs: uint8 [N, K · 8]."""
     places = torch.tensor(_AWQ_PLACES, device=words.device)
     return _unpack(words, 4).view(*words.shape, 8).index_select(2, places).flatten(1)
+
+
+def _make_awq_unpacker(words: torch.Tensor) -> Callable[[int, int], torch.Tensor]:
+    """Of words [in, out / 8]."""
+    return lambda start, stop: _unpack_awq(words[:, start // 8 : -(-stop // 8)]).t()
+
+
+def _make_gptq_unpacker(words: torch.Tensor, bits: int, num_inputs: int) -> Callable[[int, int], torch.Tensor]:
+    """Of words [in · bits / 32, out]."""
+    return lambda start, stop: _unpack(words[:, start:stop].t(), bits)[:, :num_inputs]
+
+
+def _make_row_unpacker(words: torch.Tensor, bits: int, num_inputs: int) -> Callable[[int, int], torch.Tensor]:
+    """Of words [out, in · bits / 32]."""
+    return lambda start, stop: _unpack(words[start:stop], bits)[:, :num_inputs]
+
+
+def _find_orders(group_ids: Weight, scales: Weight, group_size: int | None) -> list[torch.Tensor | None]:
+    """Return, for each source, its inputs sorted by their groups, as its tensor of groups says."""
+    return [
+        _find_order(part, groups, _first_group(scale_part), group_size)
+        for (part, groups), scale_part in zip(group_ids.places(), scales.parts, strict=True)
+    ]
+
+
+def _first_group(part: Part) -> int:
+    """Return the first group that a part of the scales has: not 0 in a shard of the inputs."""
+    return next((axis.stored_picks()[0].start for axis in part.axes if axis.dim == INPUTS), 0)
+
+
+def _find_order(part: Part, groups: torch.Tensor, first: int, group_size: int | None) -> torch.Tensor | None:
+    num_inputs = len(groups)
+    size = num_inputs if group_size is None else min(group_size, num_inputs)
+    num_groups = -(-num_inputs // size)
+    groups = groups.long() - first
+    if not ((groups >= 0) & (groups < num_groups)).all():
+        raise CheckpointError(f"tensor {part.tensor!r} has groups outside of {first} to {first + num_groups - 1}")
+    expected = torch.arange(num_inputs, device=groups.device) // size
+    if torch.equal(groups, expected):
+        return None
+    in_order, order = torch.sort(groups, stable=True)
+    if not torch.equal(in_order, expected):
+        raise CheckpointError(f"tensor {part.tensor!r} has groups that are not of {size} inputs each")
+    return order
+
+
+def _check_shapes(shapes: Weight, numbers: Weight) -> None:
+    """Check what a tensor of the checkpoint says about the whole matrix of its module."""
+    for (part, shape), packed in zip(shapes.places(), numbers.parts, strict=True):
+        expected = [axis.size for axis in packed.axes]
+        if shape.tolist() != expected:
+            raise CheckpointError(f"tensor {part.tensor!r} is {shape.tolist()}, the config says {expected}")
 
 
 def _check_scales(weight: Weight) -> None:
     for part, place in weight.places():
         if not place.isfinite().all():
             raise CheckpointError(f"tensor {part.tensor!r} has scales that are not finite")
-
-
-def _warn_on_gpu(name: str, device: torch.device) -> None:
-    if device.type == "cuda":
-        _warn_once(name)
-
-
-@cache
-def _warn_once(name: str) -> None:
-    logger.warning("%s weights are multiplied out: they take the memory and time of unquantized ones", name)

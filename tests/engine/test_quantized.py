@@ -36,7 +36,7 @@ def test_the_text_part_of_every_family(name: str, tiny_checkpoint: Callable[[str
     assert answer(quantized) == answer(plain)
 
 
-@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, in order of activations"])
+@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, in order of activations", "pack-quantized, zero points"])
 def test_packed_integers_beside_a_plain_tower(
     form: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

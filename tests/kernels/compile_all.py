@@ -227,6 +227,44 @@ def call_scaled(dtype: torch.dtype) -> None:
         )
 
 
+def call_packed(dtype: torch.dtype) -> None:
+    """Every tiling of 4-bit weights, and what differs for 8 bits, for sorted inputs and for other groups."""
+    from seesay.kernels.packed_matmul import multiply_few, multiply_tiles
+    from seesay.kernels.packed_numbers import multiply_out
+
+    norm = (empty(HIDDEN, dtype=dtype), 1e-6)
+    plain = make_packed(HIDDEN, INNER), make_packed(2 * INNER, HIDDEN)
+    sorted_inputs = make_packed(HIDDEN, INNER, group_size=32, bits=8, has_order=True)
+    for num_rows in (1, 8, 16, 32):
+        x, inner = empty(num_rows, HIDDEN, dtype=dtype), empty(num_rows, INNER, dtype=dtype)
+        multiply_few(x, plain[1], empty(2 * INNER, dtype=dtype), norm=norm, activation="silu")
+        multiply_few(inner, plain[0], None, add_to=x)
+    multiply_few(inner, sorted_inputs, None, add_to=x)
+    for num_rows in (40, 200):
+        multiply_tiles(empty(num_rows, HIDDEN, dtype=dtype), plain[1], None)
+        multiply_tiles(empty(num_rows, INNER, dtype=dtype), sorted_inputs, empty(HIDDEN, dtype=dtype))
+    for packed in (*plain, sorted_inputs):
+        multiply_out(packed, 0, HIDDEN, dtype)
+
+
+def make_packed(
+    num_outputs: int, num_inputs: int, *, group_size: int = 128, bits: int = 4, has_order: bool = False
+) -> Any:
+    from seesay.device.packed_weight import Packer
+    from seesay.kernels.packed_numbers import PackedTensors
+
+    packer = Packer(
+        num_outputs=num_outputs,
+        num_inputs=num_inputs,
+        group_size=group_size,
+        bits=bits,
+        device=torch.device("cpu"),
+    )
+    scales = empty(-(-num_inputs // group_size), num_outputs, dtype=torch.float16)
+    weight = packer.finish(scales, scales, empty(num_inputs, dtype=int32) if has_order else None)
+    return PackedTensors(**{name: getattr(weight, name) for name in PackedTensors._fields})
+
+
 def call_tower_attention(dtype: torch.dtype) -> None:
     from seesay.kernels import tower
 
@@ -285,6 +323,7 @@ CALLS = {
         call_gemv,
         call_fp8,
         call_scaled,
+        call_packed,
         call_tower_attention,
         call_tower,
         call_sampling,

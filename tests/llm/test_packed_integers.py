@@ -1,29 +1,47 @@
-"""AWQ and GPTQ checkpoints in their published layouts, against Transformers with the same weights multiplied out."""
+"""AWQ, GPTQ and pack-quantized checkpoints in their published layouts, against Transformers with the same weights
+multiplied out."""
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+import transformers
 from llm import backbones
 from quantized_folders import PACKED_FORMS, Tensors, edit_tensors, set_config, write_quantized
 
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.loading import WeightGroup, load_weights
+from seesay.checkpoint.parts import INPUTS, OUTPUTS, Source
+from seesay.checkpoint.quantization import Quantization
+from seesay.device.linear import Linear, Shard
+from seesay.device.linear_method import Sizes
+from seesay.device.packed_integers import Awq
 from seesay.errors import CheckpointError
 from seesay.llm.sampling_params import SamplingParams
 
 TOLERANCE = 1e-3
 ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 DOWN = "model.layers.1.mlp.down_proj"
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], backbones.Backbone]:
-    return backbones.make_saver(tmp_path_factory, **SIZES)
+    @cache
+    def get(name: str) -> backbones.Backbone:
+        sizes = SIZES | ({"rope_parameters": MROPE} if name == "qwen2.5-vl" else {})
+        return backbones.make_backbone(name, tmp_path_factory.mktemp(name), **sizes)
+
+    return get
 
 
 def load(path: Path) -> Any:
@@ -31,7 +49,7 @@ def load(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("form", PACKED_FORMS)
-@pytest.mark.parametrize("name", ["llama", "qwen3", "phi3"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "qwen2.5-vl"])
 def test_logits_are_those_of_the_weights_multiplied_out(
     saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, form: str
 ) -> None:
@@ -44,6 +62,123 @@ def test_logits_are_those_of_the_weights_multiplied_out(
     torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
     change = (expected - source.logits(prompt.token_ids, prompt.positions)).abs().max()
     assert change > 10 * TOLERANCE, "the weights were not quantized"
+
+
+def linears_of(path: Path) -> dict[str, Linear]:
+    linears: dict[str, Linear] = load(path).decoder.linears
+    return linears
+
+
+@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, in order of activations", "pack-quantized, zero points"])
+def test_four_bits_stay_four_bits_in_memory(tmp_path: Path, form: str) -> None:
+    source = backbones.make_backbone("phi3", tmp_path / "source", **SIZES | {"hidden_size": 128})
+    quantized, plain = write_quantized(source.path, tmp_path, PACKED_FORMS[form])
+    sizes = {path: sum(tensor.nbytes for tensor in linear.tensors) for path, linear in linears_of(quantized).items()}
+    for path, linear in linears_of(plain).items():
+        num_elements = linear.in_features * linear.out_features
+        if path == "lm_head":
+            assert sizes[path] >= 4 * num_elements
+        else:  # 1/2 for a number, 3/32 for a scale and a zero point; 96 inputs take blocks for 128
+            num_stored = num_elements // 96 * 128 if linear.in_features == 96 else num_elements
+            orders = 4 * linear.in_features if "order" in form else 0
+            assert sizes[path] <= 0.5 * num_stored + 3 / 32 * num_elements + orders, path
+
+
+def test_fused_layers_are_one_matrix_unless_their_inputs_are_in_different_orders(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path
+) -> None:
+    ordered, _ = write_quantized(saved("llama").path, tmp_path / "1", PACKED_FORMS["gptq, in order of activations"])
+    plain, _ = write_quantized(saved("llama").path, tmp_path / "2", PACKED_FORMS["gptq, symmetric"])
+    words = {
+        folder: {path: [t.shape[0] for t in linear.tensors if t.dtype == torch.int16] for path, linear in found.items()}
+        for folder, found in (("ordered", linears_of(ordered)), ("plain", linears_of(plain)))
+    }
+    for path, expected in words["plain"].items():
+        # In the ordered form, an order depends on the number of outputs.
+        parts = [64, 32, 32] if path.endswith("qkv_proj") else expected
+        assert words["ordered"][path] == parts and len(expected) == (path != "lm_head")
+
+
+@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, symmetric", "pack-quantized, zero points"])
+@pytest.mark.parametrize("name", ["mlp.down_proj", "mlp.gate_up_proj"])
+@pytest.mark.parametrize("dim", [OUTPUTS, INPUTS])
+def test_two_shards_are_the_whole(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, form: str, name: str, dim: int
+) -> None:
+    """Shards are data: each reads what it needs."""
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, PACKED_FORMS[form])
+    path = f"layers.1.{name}"
+    whole = linears_of(quantized)[path]
+    checkpoint = Checkpoint.load(quantized)
+    x = torch.randn(5, whole.in_features, generator=torch.Generator().manual_seed(0))
+    num_ranks = 3 if dim == INPUTS and whole.in_features == 96 else 2  # whole groups of 32
+    results = []
+    for rank in range(num_ranks):
+        weights, _ = whole.list_weights(path, Shard(rank, num_ranks, dim))
+        group = WeightGroup(weights=tuple(weights.values()))
+        mine = {part.tensor for weight in weights.values() for part in weight.parts}
+
+        def name_of(tensor: str, mine: set[str] = mine) -> str | None:
+            own = backbones.decoder_name(tensor)
+            return own if own in mine else None
+
+        load_weights([group], checkpoint, name_of=name_of, device=torch.device("cpu"), dtype=torch.float32)
+        outputs = tuple(n // (num_ranks if dim == OUTPUTS else 1) for n in whole.sizes.outputs)
+        inputs = whole.in_features // (num_ranks if dim == INPUTS else 1)
+        product = whole.method.prepare(weights, None, Sizes(outputs=outputs, inputs=inputs))
+        cut = x[:, rank * inputs : (rank + 1) * inputs] if dim == INPUTS else x
+        results.append(torch.split(product.run(cut), list(outputs), dim=-1))
+    sources = [torch.cat(pieces, -1) if dim == OUTPUTS else sum(pieces) for pieces in zip(*results, strict=True)]
+    found = torch.cat(sources, -1) + (0 if whole.bias is None else whole.bias.data)
+    torch.testing.assert_close(found, whole(x))
+
+
+def test_29568_inputs_are_231_groups() -> None:
+    """The down projection of Qwen2-72B: the last block of inputs is a part of one."""
+    num_inputs, num_outputs = 29_568, 16
+    generator = torch.Generator().manual_seed(0)
+    tensors, exact = PACKED_FORMS["awq, groups larger than layers"].quantize(  # of 128
+        torch.randn(num_outputs, num_inputs, generator=generator)
+    )
+    assert tensors["scales"].shape == (231, num_outputs)
+    quantization = Quantization(format="awq", strategy="group", bits=4, group_size=128)
+    method = Awq(quantization, torch.float32, torch.float16)
+    source = [Source(module="down", num_outputs=num_outputs)]
+    weights = {name: layout.weight(source, num_inputs) for name, layout in method.layouts(num_inputs).items()}
+    for name, weight in weights.items():
+        weight.data = tensors[name]
+        assert weight.shape == tensors[name].shape
+    product = method.prepare(weights, None, Sizes(outputs=(num_outputs,), inputs=num_inputs))
+    x = torch.randn(3, num_inputs, generator=generator)
+    torch.testing.assert_close(product.run(x), F.linear(x, exact), atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`", "ignore::DeprecationWarning")
+def test_compressed_tensors_unpacks_the_same(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
+    """The package that defines the format packs, and Transformers loads the folder with it."""
+    compressors = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    for form in ("pack-quantized, groups of 32", "pack-quantized, zero points", "pack-quantized, 8 bits"):
+        weights = PACKED_FORMS[form].config["config_groups"]["group_0"]["weights"]
+        tensors, _ = PACKED_FORMS[form].quantize(torch.randn(24, 96, generator=torch.Generator().manual_seed(0)))
+        bits, packed = weights["num_bits"], tensors["weight_packed"].contiguous()
+        numbers = compressors.unpack_from_int32(packed, bits, torch.Size((24, 96)))
+        assert torch.equal(compressors.pack_to_int32(numbers, bits), packed)
+        if "weight_zero_point" in tensors:
+            zeros = compressors.unpack_from_int32(
+                tensors["weight_zero_point"].contiguous(), bits, torch.Size((24, 3)), packed_dim=0
+            )
+            assert torch.equal(compressors.pack_to_int32(zeros, bits, packed_dim=0), tensors["weight_zero_point"])
+        source = saved("llama")
+        quantized, _ = write_quantized(source.path, tmp_path / form, PACKED_FORMS[form])
+        config = transformers.CompressedTensorsConfig(run_compressed=False)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            quantized, quantization_config=config, dtype=torch.float32
+        ).eval()
+        reference = backbones.Backbone(model=model, path=quantized)
+        prompt = backbones.make_prompt(source, 23, seed=3)
+        _, [found] = backbones.Driver(load(quantized)).generate([prompt], [ALL_LOGITS])
+        expected = reference.logits(prompt.token_ids, prompt.positions)
+        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
 
 
 def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tensors], None]:
@@ -84,6 +219,41 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Te
             put(f"{DOWN}.qweight", lambda t: t[:, :-1]),
             f"tensor '{DOWN}.qweight' has shape [12, 63], the config says [12, 64]",
         ),
+        (
+            "gptq, symmetric",
+            put(f"{DOWN}.g_idx", lambda t: t.clamp(max=1)),
+            "tensor 'layers.1.mlp.down_proj.g_idx' has groups that are not of 32 inputs each",
+        ),
+        (
+            "pack-quantized, zero points",
+            put(f"{DOWN}.weight_zero_point", lambda t: t[:-1]),
+            f"tensor '{DOWN}.weight_zero_point' has shape [7, 3], the config says [8, 3]",
+        ),
+        (
+            "pack-quantized, zero points",
+            put(f"{DOWN}.weight_scale", lambda t: t * float("nan")),
+            "tensor 'layers.1.mlp.down_proj.weight_scale' has scales that are not finite",
+        ),
+        (
+            "pack-quantized, zero points",
+            put(f"{DOWN}.weight_scale", lambda t: t[:, :2]),
+            f"tensor '{DOWN}.weight_scale' has shape [64, 2], the config says [64, 3]",
+        ),
+        (
+            "pack-quantized, groups of 32",
+            put(f"{DOWN}.weight_shape", lambda t: t + 32),
+            "tensor 'layers.1.mlp.down_proj.weight_shape' is [96, 128], the config says [64, 96]",
+        ),
+        (
+            "pack-quantized, in order of activations",
+            put(f"{DOWN}.weight_g_idx", lambda t: t.clamp(max=1)),
+            "tensor 'layers.1.mlp.down_proj.weight_g_idx' has groups that are not of 32 inputs each",
+        ),
+        (
+            "pack-quantized, in order of activations",
+            put(f"{DOWN}.weight_g_idx", lambda t: t - 1),
+            "tensor 'layers.1.mlp.down_proj.weight_g_idx' has groups outside of 0 to 2",
+        ),
     ],
 )
 def test_tensors_that_make_no_sense_are_named(
@@ -105,6 +275,22 @@ def test_group_sizes_and_bits_that_lie_are_found(saved: Callable[[str], backbone
     for changes in ({"group_size": 16}, {"bits": 8}, {"group_size": -1}):
         set_config(quantized, quantization_config=config | changes)
         with pytest.raises(CheckpointError, match=r"tensor 'model.layers.* has shape .*, the config says"):
+            load(quantized)
+
+
+def test_packed_settings_that_lie_are_found(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, PACKED_FORMS["pack-quantized, groups of 32"])
+    settings = PACKED_FORMS["pack-quantized, groups of 32"].config
+    for changes, message in (
+        ({"group_size": 16}, r"_proj.weight_scale' has shape .*, the config says"),
+        ({"num_bits": 8}, r"_proj.weight_packed' has shape .*, the config says"),
+        ({"symmetric": False}, r"_proj.weight_zero_point' is missing"),
+        ({"actorder": "group"}, r"_proj.weight_g_idx' is missing"),
+    ):
+        config = copy.deepcopy(dict(settings))
+        config["config_groups"]["group_0"]["weights"].update(changes)
+        set_config(quantized, quantization_config=config)
+        with pytest.raises(CheckpointError, match=message):
             load(quantized)
 
 

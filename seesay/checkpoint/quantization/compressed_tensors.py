@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from seesay.checkpoint.quantization.packed import read_pack_quantized
 from seesay.checkpoint.quantization.quantization import Format, Quantization, Strategy
 from seesay.checkpoint.quantization.settings import Settings
 
@@ -22,11 +23,14 @@ _INPUT_STRATEGIES = {"float": ("tensor", "token", "group"), "int": ("tensor", "t
 def read_compressed_tensors(settings: Settings) -> Quantization:
     """`weight` and `weight_scale`, and `input_scale` where the scale of activations is static."""
     format_name = settings.get("format")
-    settings.expect("format", format_name, *_TYPES)
+    settings.expect("format", format_name, *_TYPES, "pack-quantized")
     group = _read_group(settings)
     weights = group.get("weights")
     if not isinstance(weights, Mapping):
         raise settings.refused("config_groups: its group has no weights")
+    if format_name == "pack-quantized":
+        settings.expect("input_activations", group.get("input_activations"), None)
+        return read_pack_quantized(settings, weights)
     kind, strategy = weights.get("type", "float"), weights.get("strategy")
     settings.expect("weights.type", kind, *_TYPES[format_name])
     _expect_8_bits(settings, "weights", weights)

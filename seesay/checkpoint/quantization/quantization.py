@@ -8,7 +8,7 @@ from typing import Literal
 
 from seesay.checkpoint.quantization.exclusions import Exclusions
 
-Format = Literal["fp8", "int8", "awq", "gptq"]
+Format = Literal["fp8", "int8", "awq", "gptq", "pack-quantized"]
 InFlight = Literal["fp8", "int8"]
 """Formats that plain weights can be given while they are loaded."""
 Strategy = Literal["tensor", "channel", "block", "group"]
@@ -18,18 +18,22 @@ Strategy = Literal["tensor", "channel", "block", "group"]
 class Quantization:
     """The tensors that quantized linear layers have, and which layers these are.
 
-    format: FP8 weights (e4m3), int8 weights, or integers packed as AWQ or GPTQ pack them.
+    method: the checkpoint's name of the format, its `quant_method`; empty where weights are quantized in flight.
+    format: FP8 weights (e4m3), int8 weights, or integers packed as AWQ, GPTQ or compressed-tensors
+        pack them.
     strategy: what a scale is for: a whole stored tensor, an output channel, a block of `block_size` (outputs, inputs),
         or `group_size` inputs of one output, None for all of its inputs.
     scale_name: FP8 and int8: the name of the tensor of scales behind the module's. scale_has_inputs: whether the scales
         of channels have an axis of length one for the inputs. has_input_scale: whether there is an `input_scale` for
         activations, too. bits: of a packed integer. zero_offset: GPTQ: stored zero points are less by this.
+        is_symmetric, has_order: pack-quantized: whether there are no zero points, and whether inputs were sorted.
     excluded: modules that are not quantized: see `Exclusions`. marker: the name of a tensor that quantized modules
         have and others do not; None where `excluded` alone decides.
     ignored: names of tensors, behind those of modules, that are not read: scales of a KV cache.
     is_stored: False where the checkpoint has plain weights, which are quantized while they are loaded.
     """
 
+    method: str = ""
     format: Format = "fp8"
     strategy: Strategy
     scale_name: str = "weight_scale"
@@ -38,6 +42,8 @@ class Quantization:
     group_size: int | None = None
     bits: int = 8
     zero_offset: int = 0
+    is_symmetric: bool = True
+    has_order: bool = False
     has_input_scale: bool = False
     excluded: tuple[str, ...] = ("lm_head",)
     marker: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def _find(file: Path, config: Mapping[str, Any]) -> tuple[Path, Any]:
 def _read(settings: Settings) -> Quantization:
     if settings.get("kv_cache_scheme") and settings.method != "modelopt":
         raise settings.refused("kv_cache_scheme: a quantized KV cache is not supported")
-    read = _READERS.get(settings.method) if isinstance(settings.method, str) else None
-    if read is None:
+    method = settings.method
+    read = _READERS.get(method) if isinstance(method, str) else None
+    if not isinstance(method, str) or read is None:
         raise settings.refused("this format is not supported")
-    return read(settings)
+    return replace(read(settings), method=method)

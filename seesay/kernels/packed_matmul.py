@@ -1,0 +1,313 @@
+"""The product of rows with a matrix of 4-bit or 8-bit integers, which are multiplied out on the way: see
+`packed_numbers`. Each plane of a tile is multiplied by tensor cores with its own columns of x. Sums are in float32.
+
+Up to MAX_FUSED_ROWS rows, the time is that of reading the weights, so the operations around the product are fused as in
+`few_row_matmul`, and blocks of inputs are divided among the warps of a program. More rows are cut into tiles.
+"""
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
+# ruff: noqa: N803
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
+from seesay.kernels.packed_numbers import PackedTensors, find_group, load_zeros, unpack_planes
+from seesay.kernels.packed_tilings import MAX_FUSED_ROWS, FewRowTiling, Tiling, tile_few_rows, tile_rows
+from seesay.kernels.sizes import power_of_2_from
+from seesay.kernels.token_kernels import activate
+from seesay.kernels.token_kernels import norm as rms_norm
+
+
+@triton.jit
+def _prefetch(places, num_blocks, COUNT: tl.constexpr, WIDTH: tl.constexpr):
+    """Bring the first COUNT blocks of rows of words, which begin at places [OUTPUTS], into the second-level cache."""
+    blocks = tl.minimum(tl.arange(0, COUNT), num_blocks - 1)
+    addresses = (places[:, None] + blocks[None, :] * WIDTH).to(tl.int64)
+    code: tl.constexpr = "prefetch.global.L2 [$1]; mov.u32 $0, 0;"
+    tl.inline_asm_elementwise(code, "=r,l", [addresses], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _add_planes(
+    total,
+    words,
+    xs,
+    scale_ptr,
+    zero_ptr,
+    blocks,
+    is_inside,
+    num_sums,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    LAST: tl.constexpr,
+    BITS: tl.constexpr,
+    IS_COMPILED: tl.constexpr,
+):
+    """Return total [SPLITS, OUTPUTS, ROWS] plus the products of words [SPLITS, OUTPUTS, WIDTH] with xs, one
+    [SPLITS, WIDTH, ROWS] per plane. Scales multiply the sums of a plane, of which there are fewer than numbers."""
+    planes = unpack_planes(words, xs[0].dtype, BITS, IS_COMPILED)
+    for plane in tl.static_range(16 // BITS):
+        places = (find_group(blocks, plane, 16 // BITS, WIDTH, GROUP, LAST) * num_sums)[:, None]
+        scale = tl.load(scale_ptr + places, mask=is_inside, other=0.0).to(tl.float32)
+        zeros = load_zeros(zero_ptr + places, is_inside, xs[0].dtype, BITS)
+        total += tl.dot(planes[plane] - zeros[:, :, None], xs[plane]) * scale[:, :, None]
+    return total
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def packed_few_rows_kernel(
+    x_ptr,
+    words_ptr,
+    scale_ptr,
+    zero_ptr,
+    order_ptr,
+    bias_ptr,
+    norm_ptr,
+    out_ptr,
+    num_rows,
+    num_outputs,
+    x_stride,
+    out_stride,
+    eps,
+    SIZE: tl.constexpr,
+    PADDED_SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PREFETCHED: tl.constexpr,
+    HAS_ORDER: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    GATE: tl.constexpr,
+    ADDS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+    IS_COMPILED: tl.constexpr,
+):
+    """Program i computes columns i · OUTPUTS … of out [num_rows, num_outputs] from x [num_rows, SIZE], num_rows ≤ ROWS.
+
+    HAS_ORDER: input k of the matrix is column order[k] of x. HAS_NORM: x is one row; divide it by its root mean square
+    and multiply it by `norm` [SIZE]. GATE, if given: the matrix has 2 · num_outputs rows, and out is this activation of
+    the first half times the second half. ADDS: add the result to out.
+    """
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+    planes: tl.constexpr = 16 // BITS
+    num_blocks: tl.constexpr = (SIZE + WIDTH * planes - 1) // (WIDTH * planes)
+    last: tl.constexpr = (SIZE - 1) // GROUP
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    rows, columns, splits = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, SPLITS)
+    is_output, is_row = outputs < num_outputs, rows < num_rows
+    num_sums = num_outputs if GATE is None else 2 * num_outputs
+    own = words_ptr + outputs.to(tl.int64)[None, :, None] * (num_blocks * WIDTH) + columns[None, None, :]
+    other = own + tl.cast(num_outputs, tl.int64) * (num_blocks * WIDTH)
+    total = tl.zeros([SPLITS, OUTPUTS, ROWS], tl.float32)
+    up_total = tl.zeros([SPLITS, OUTPUTS, ROWS], tl.float32)
+    if IS_DEPENDENT:
+        if PREFETCHED > 0:
+            heads = words_ptr + tl.minimum(outputs, num_outputs - 1).to(tl.int64) * (num_blocks * WIDTH)
+            _prefetch(heads, num_blocks, PREFETCHED, WIDTH)
+            if GATE is not None:
+                _prefetch(heads + tl.cast(num_outputs, tl.int64) * (num_blocks * WIDTH), num_blocks, PREFETCHED, WIDTH)
+        tl.extra.cuda.gdc_wait()
+    root = 1.0
+    if HAS_NORM:
+        everywhere = tl.arange(0, PADDED_SIZE)
+        whole = tl.load(x_ptr + everywhere, mask=everywhere < SIZE, other=0.0).to(tl.float32)
+        root = 1.0 / tl.sqrt(tl.sum(whole * whole, axis=0) / SIZE + eps)
+    for first in tl.range(0, num_blocks, SPLITS, num_stages=STAGES):
+        blocks = first + splits
+        is_inside = is_output[None, :] & (blocks < num_blocks)[:, None]
+        starts = (blocks * WIDTH)[:, None, None]
+        words = tl.load(own + starts, mask=is_inside[:, :, None], other=0, eviction_policy="evict_first")
+        xs = ()
+        for plane in tl.static_range(planes):
+            inputs = ((blocks * planes + plane) * WIDTH)[:, None] + columns[None, :]
+            is_input = inputs < SIZE
+            if HAS_ORDER:
+                inputs = tl.load(order_ptr + inputs, mask=is_input, other=0)
+            x_places = x_ptr + rows[None, None, :] * x_stride + inputs[:, :, None]
+            x = tl.load(x_places, mask=is_row[None, None, :] & is_input[:, :, None], other=0.0)
+            if HAS_NORM:
+                factors = tl.load(norm_ptr + inputs, mask=is_input, other=0.0).to(tl.float32)
+                x = (x.to(tl.float32) * root * factors[:, :, None]).to(x.dtype)
+            xs = xs + (x,)  # noqa: RUF005  # Triton has no starred tuples
+        total = _add_planes(
+            total, words, xs, scale_ptr + outputs[None, :], zero_ptr + outputs[None, :], blocks, is_inside, num_sums,
+            WIDTH, GROUP, last, BITS, IS_COMPILED,
+        )  # fmt: skip
+        if GATE is not None:
+            words = tl.load(other + starts, mask=is_inside[:, :, None], other=0, eviction_policy="evict_first")
+            ups = num_outputs + outputs[None, :]
+            up_total = _add_planes(
+                up_total, words, xs, scale_ptr + ups, zero_ptr + ups, blocks, is_inside, num_sums,
+                WIDTH, GROUP, last, BITS, IS_COMPILED,
+            )  # fmt: skip
+    kind = out_ptr.dtype.element_ty
+    product = tl.sum(total, axis=0)
+    if HAS_BIAS:
+        product += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
+    product = product.to(kind).to(tl.float32)
+    if GATE is not None:
+        up = tl.sum(up_total, axis=0)
+        if HAS_BIAS:
+            up += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
+        product = activate(product, GATE) * up.to(kind).to(tl.float32)
+    target = out_ptr + rows[None, :] * out_stride + outputs[:, None]
+    is_inside = is_output[:, None] & is_row[None, :]
+    if ADDS:
+        product += tl.load(target, mask=is_inside, other=0.0).to(tl.float32)
+    tl.store(target, product.to(kind), mask=is_inside)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def packed_tiles_kernel(
+    x_ptr,
+    words_ptr,
+    scale_ptr,
+    zero_ptr,
+    order_ptr,
+    bias_ptr,
+    out_ptr,
+    num_rows,
+    num_outputs,
+    x_stride,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    STAGES: tl.constexpr,
+    HAS_ORDER: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    IS_COMPILED: tl.constexpr,
+):
+    """Program (i, j) computes rows i · ROWS … and columns j · OUTPUTS … of out [num_rows, num_outputs], which is
+    contiguous, from x [num_rows, SIZE]. Scales multiply the numbers, which are fewer than the products."""
+    planes: tl.constexpr = 16 // BITS
+    num_blocks: tl.constexpr = (SIZE + WIDTH * planes - 1) // (WIDTH * planes)
+    last: tl.constexpr = (SIZE - 1) // GROUP
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    columns = tl.arange(0, WIDTH)
+    is_output, is_row = outputs < num_outputs, rows < num_rows
+    own = words_ptr + outputs.to(tl.int64)[:, None] * (num_blocks * WIDTH) + columns[None, :]
+    total = tl.zeros([OUTPUTS, ROWS], tl.float32)
+    kind = out_ptr.dtype.element_ty
+    for block in tl.range(0, num_blocks, num_stages=STAGES):
+        words = tl.load(own + block * WIDTH, mask=is_output[:, None], other=0)
+        numbers = unpack_planes(words, kind, BITS, IS_COMPILED)
+        for plane in tl.static_range(planes):
+            inputs = (block * planes + plane) * WIDTH + columns
+            is_input = inputs < SIZE
+            if HAS_ORDER:
+                inputs = tl.load(order_ptr + inputs, mask=is_input, other=0)
+            x_places = x_ptr + rows[None, :] * x_stride + inputs[:, None]
+            x = tl.load(x_places, mask=is_row[None, :] & is_input[:, None], other=0.0)
+            places = find_group(block, plane, planes, WIDTH, GROUP, last) * num_outputs + outputs
+            scale = tl.load(scale_ptr + places, mask=is_output, other=0.0).to(tl.float32)
+            zeros = load_zeros(zero_ptr + places, is_output, kind, BITS)
+            exact = (numbers[plane] - zeros[:, None]).to(tl.float32) * scale[:, None]
+            total = tl.dot(exact.to(kind), x, total)
+    if HAS_BIAS:
+        total += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
+    target = out_ptr + rows[None, :] * num_outputs + outputs[:, None]
+    tl.store(target, total.to(kind), mask=is_output[:, None] & is_row[None, :])
+
+
+def multiply_few(
+    x: torch.Tensor,
+    packed: PackedTensors,
+    bias: torch.Tensor | None,
+    *,
+    norm: tuple[torch.Tensor, float] | None = None,
+    activation: str | None = None,
+    add_to: torch.Tensor | None = None,
+    tiling: FewRowTiling | None = None,
+) -> torch.Tensor:
+    """Return x Wᵀ + b [N, out] for x [N, in], 1 ≤ N ≤ MAX_FUSED_ROWS, of a 16-bit type.
+
+    norm: (weight [in], eps) of an RMS norm of x. activation: return the activation of the first half of the product
+    times the second half. add_to [N, out]: add the product to it, and return it.
+    """
+    num_rows, num_outputs = len(x), len(packed.words)
+    assert 0 < num_rows <= MAX_FUSED_ROWS and x.stride(1) == 1 and x.shape[1] >= packed.num_inputs
+    assert x.itemsize == 2 and packed.words.is_contiguous() and (norm is None or x.shape[1] == packed.num_inputs)
+    if activation is not None:
+        num_outputs //= 2
+    out = x.new_empty(num_rows, num_outputs) if add_to is None else add_to
+    assert out.stride(1) == 1
+    if norm is not None and num_rows > 1:
+        x, norm = rms_norm(x, None, *norm), None
+    is_dependent = has_dependent_launch(x.get_device())
+    padded_rows = max(8, power_of_2_from(num_rows))
+    if tiling is None:
+        tiling = tile_few_rows(num_rows, activation is not None)
+    packed_few_rows_kernel[(-(-num_outputs // tiling.num_outputs),)](
+        x,
+        packed.words,
+        packed.scales,
+        packed.zeros,
+        packed.words if packed.order is None else packed.order,
+        x if bias is None else bias,
+        x if norm is None else norm[0],
+        out,
+        num_rows,
+        num_outputs,
+        x.stride(0),
+        out.stride(0),
+        0.0 if norm is None else norm[1],
+        PADDED_SIZE=power_of_2_from(packed.num_inputs),
+        ROWS=padded_rows,
+        OUTPUTS=tiling.num_outputs,
+        SPLITS=tiling.num_warps,
+        STAGES=tiling.num_stages,
+        PREFETCHED=tiling.num_prefetched,
+        HAS_BIAS=bias is not None,
+        HAS_NORM=norm is not None,
+        GATE=activation,
+        ADDS=add_to is not None,
+        IS_DEPENDENT=is_dependent,
+        num_warps=tiling.num_warps,
+        launch_pdl=is_dependent,
+        **packed.options,
+    )
+    return out
+
+
+def multiply_tiles(
+    x: torch.Tensor, packed: PackedTensors, bias: torch.Tensor | None, *, tiling: Tiling | None = None
+) -> torch.Tensor:
+    """Return x Wᵀ + b [N, out] for x [N, in], N ≥ 1, of a 16-bit type."""
+    num_rows, num_outputs = len(x), len(packed.words)
+    assert num_rows > 0 and x.stride(1) == 1 and x.itemsize == 2 and x.shape[1] >= packed.num_inputs
+    if tiling is None:
+        tiling = tile_rows(num_rows, has_large_shared_memory(x.get_device()))
+    out = x.new_empty(num_rows, num_outputs)
+    packed_tiles_kernel[(-(-num_rows // tiling.num_rows), -(-num_outputs // tiling.num_outputs))](
+        x,
+        packed.words,
+        packed.scales,
+        packed.zeros,
+        packed.words if packed.order is None else packed.order,
+        x if bias is None else bias,
+        out,
+        num_rows,
+        num_outputs,
+        x.stride(0),
+        ROWS=tiling.num_rows,
+        OUTPUTS=tiling.num_outputs,
+        STAGES=tiling.num_stages,
+        HAS_BIAS=bias is not None,
+        num_warps=tiling.num_warps,
+        **packed.options,
+    )
+    return out
