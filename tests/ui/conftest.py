@@ -38,11 +38,15 @@ _ARGUMENTS = (
 TIMEOUT_MS = 20_000
 
 
-# Not for the session: while Playwright runs, no other event loop can run in this thread, as tests with asyncio need.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+@pytest.fixture(scope="session")
+def needs_browser() -> None:
     if MISSING:
         pytest.skip(f"not installed: {', '.join(MISSING)}")
+
+
+# Not for the session: while Playwright runs, no other event loop can run in this thread, as tests with asyncio need.
+@pytest.fixture(scope="module")
+def browser(needs_browser: None) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -130,8 +134,8 @@ def run_webui(*arguments: str, port: int, **variables: str) -> Iterator[str]:
     assert status == 0, "".join(lines)
 
 
-@pytest.fixture(scope="module")
-def demo_url(browser: Any) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def demo_url(needs_browser: None) -> Iterator[str]:
     """The WebUI with the built-in checkpoint, whose server it starts."""
     with run_command() as url:
         yield url
@@ -227,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def scripted_server() -> Iterator[ScriptedServer]:
     with ScriptedServer() as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -247,8 +251,8 @@ def scripted(scripted_server: ScriptedServer) -> ScriptedServer:
     return scripted_server
 
 
-@pytest.fixture(scope="module")
-def scripted_url(browser: Any, scripted_server: ScriptedServer) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def scripted_url(needs_browser: None, scripted_server: ScriptedServer) -> Iterator[str]:
     """The WebUI for the scripted server."""
     with run_command(scripted_server.url) as url:
         yield url
