@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -19,7 +20,8 @@ END_S = 60.0
 
 @contextmanager
 def running_server(model: str, options: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Start a server, wait until it answers, and yield its address and process id. It ends with the block."""
+    """Start a server, wait until it answers, and yield its address and process id. It ends with the block. With keys in
+    SEESAY_API_KEYS, the first of them asks whether it is ready."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -29,7 +31,8 @@ def running_server(model: str, options: Sequence[str]) -> Iterator[tuple[str, in
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + START_S
-        while not is_ready(url):
+        key = os.environ.get("SEESAY_API_KEYS", "").partition(",")[0]
+        while not is_ready(url, key):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the server did not start: {' '.join(command)}")
             time.sleep(0.1)
@@ -43,12 +46,13 @@ def running_server(model: str, options: Sequence[str]) -> Iterator[tuple[str, in
             process.wait()
 
 
-def is_ready(url: str) -> bool:
-    """Return whether all processes of the server answer."""
+def is_ready(url: str, key: str = "") -> bool:
+    """Return whether all processes of the server answer. `key` is for a server with API keys."""
+    metrics = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5):
             pass
-        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(metrics, timeout=5) as answer:
             return re.search(rb"^seesay_front_up\S* 0", answer.read(), re.MULTILINE) is None
     except OSError:  # URLError is one, also for a status that is an error
         return False
