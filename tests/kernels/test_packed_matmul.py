@@ -1,14 +1,11 @@
-"""Products with packed matrices, with what rides along, against float64. On a GPU the tests run as they are, elsewhere
-in Triton's interpreter: the last test runs this file once more in a process of its own."""
+"""Products with packed matrices, with what rides along, against float64. On a GPU the tests run as they are,
+elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -224,12 +221,3 @@ def test_products_that_depend_on_each_other_in_a_graph(num_rows: int, num_prefet
     for _ in range(20):
         graph.replay()
         assert torch.equal(found, expected)
-
-
-@pytest.mark.skipif(not HAS_TRITON or IS_INTERPRETED or ON_GPU, reason="runs where the tests above cannot")
-def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
