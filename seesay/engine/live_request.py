@@ -125,18 +125,21 @@ class LiveRequest:
         failed_item: int | None = None,
     ) -> TokenOutput:
         """Return the output since the last call; with a `reason` the final output, which has the report."""
-        output = TokenOutput(
-            request_id=self.request_id,
-            token_ids=tuple(self.new_token_ids),
-            logprobs=tuple(self.new_logprobs) or None,
+        token_ids, logprobs = tuple(self.new_token_ids), tuple(self.new_logprobs) or None
+        self.new_token_ids.clear()
+        self.new_logprobs.clear()
+        if reason is None:
+            return TokenOutput(request_id=self.sequence.seq_id, token_ids=token_ids, logprobs=logprobs)
+        return TokenOutput(
+            request_id=self.sequence.seq_id,
+            token_ids=token_ids,
+            logprobs=logprobs,
             finish_reason=reason,
             stop_token_id=stop_token_id,
             error=error,
             failed_item=failed_item,
-            report=None if reason is None else self._make_report(),
+            report=self._make_report(),
         )
-        self.new_token_ids, self.new_logprobs = [], []
-        return output
 
     def _make_report(self) -> TokenReport:
         seq, pooled = self.sequence, None

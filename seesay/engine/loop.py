@@ -276,10 +276,11 @@ class EngineLoop:
         return replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors)) if errors else plan
 
     def _note_launch(self, plan: StepPlan) -> None:
+        """Note when the first rows of sequences are launched: with the plan with which they begin."""
         now = time.perf_counter()
-        for row in plan.rows:
-            request = self._live[row.seq_id]
-            if request.computing_at is None:
+        for begun in plan.begun:
+            request = self._live.get(begun.seq_id)  # none for one that was impossible
+            if request is not None and request.computing_at is None:
                 request.computing_at = now
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:

@@ -268,13 +268,16 @@ class Scheduler:
     ) -> tuple[int, int]:
         """Plan the running sequences that lack tokens, `singles` of them one. Returns the tokens left for others, and
         the blocks that the running ones still need for their known tokens."""
-        promised = 0
+        promised, block_size = 0, self._pool.block_size
         for seq, missing in candidates:
             if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
                 continue
             allowed = min(singles, 1) if missing == 1 else min(missing, spare, share_of(seq, shares))
             wanted = min(allowed, seq.ready_until - seq.num_scheduled)
-            num_tokens = self._preemption.reserve(seq, wanted, preempted)
+            if 0 < wanted <= len(seq.block_ids) * block_size - seq.num_scheduled:
+                num_tokens = wanted  # most rows of a step: their block has room
+            else:
+                num_tokens = self._preemption.reserve(seq, wanted, preempted)
             if wanted > 0 and not num_tokens:
                 # Younger ones hold the blocks and are in flight: they pause, so that the next plan can preempt them.
                 return 0, promised
@@ -368,19 +371,21 @@ class Scheduler:
         Returns an update for each sequence that has new tokens or ends.
         """
         updates = []
-        for row in plan.rows:
-            seq = self._live.by_id.get(row.seq_id)
+        by_id, block_size = self._live.by_id, self._pool.block_size
+        for seq_id, start, num_tokens, samples in plan.rows:
+            seq = by_id.get(seq_id)
             if seq is None:
                 continue
-            seq.num_pending -= row.samples
-            assert seq.num_computed == row.start and seq.num_scheduled >= row.start + row.num_tokens, (seq, row)
-            seq.num_computed = row.start + row.num_tokens
-            if row.start < seq.media_end:
-                self._live.needs.settle_computed(seq, seq.num_computed)
-            if followers := self._live.prefix.register(seq):
+            seq.num_pending -= samples
+            stop = start + num_tokens
+            assert seq.num_computed == start and seq.num_scheduled >= stop, (seq, start, stop)
+            seq.num_computed = stop
+            if start < seq.media_end:
+                self._live.needs.settle_computed(seq, stop)
+            if stop // block_size != seq.num_registered_blocks and (followers := self._live.prefix.register(seq)):
                 self._live.readmit(self._live.followers, followers)
-            if row.samples:
-                updates.append(self._append_tokens(seq, sampled[seq.seq_id]))
+            if samples:
+                updates.append(self._append_tokens(seq, sampled[seq_id]))
             elif not seq.wants_answer and seq.num_computed == seq.num_tokens:
                 self._live.end(seq, "length", None)
                 updates.append(SequenceUpdate(seq=seq, finish_reason="length"))
@@ -404,9 +409,9 @@ class Scheduler:
                 break
         assert num_added, f"no token was sampled for {seq}"
         if not stop and seq.num_tokens <= self._capacity:
-            if seq.is_long != self._live.is_long(seq):
+            if self.config.short_limit is not None and seq.is_long != self._live.is_long(seq):
                 self._live.restart(seq)
-            return SequenceUpdate(seq=seq, token_ids=token_ids[:num_added])
+            return SequenceUpdate(seq, token_ids)
         error = None if stop else self._check_fits(seq)
         if stop is None:
             stop = Stop("error")

@@ -20,10 +20,11 @@ def check_stop(seq: Sequence, last: int, session_len: int) -> Stop | None:
     """Whether `last`, the sequence's last generated token, ends it: a stop token after `min_new_tokens` others, or a
     length."""
     params = seq.params
-    if seq.num_generated > params.min_new_tokens:
+    num_generated = seq.num_tokens - seq.num_prompt_tokens
+    if num_generated > params.min_new_tokens:
         is_eos = not params.ignore_eos and last in params.eos_token_ids
         if is_eos or last in params.stop_token_ids:
             return Stop("stop", last)
-    if seq.num_generated >= params.max_new_tokens or seq.num_tokens >= session_len:
+    if num_generated >= params.max_new_tokens or seq.num_tokens >= session_len:
         return Stop("length")
     return None

@@ -23,7 +23,12 @@ class TokenBuffer:
         return self._room[: self.num_tokens]
 
     def append(self, token_id: int) -> None:
-        self.write(self.num_tokens, (token_id,))
+        start = self.num_tokens
+        if start < len(self._room):
+            self._room[start] = token_id
+            self.num_tokens = start + 1
+        else:
+            self.write(start, (token_id,))
 
     def write(self, start: int, token_ids: tuple[int, ...]) -> None:
         """Let `token_ids` be the last tokens, from position `start`, which is at most `num_tokens`."""
