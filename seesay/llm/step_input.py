@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +26,7 @@ from seesay.llm.step_sizes import fill_up
 
 _START, _NUM_TOKENS, _SAMPLES = map(attrgetter, ("start", "num_tokens", "samples"))
 _SLOT, _NUM_KNOWN, _NUM_PROMPT = map(attrgetter, ("slot", "num_known", "num_prompt_tokens"))
+_NEXT_POSITION = attrgetter("next_position")
 
 
 class Embeddings(Protocol):
@@ -195,17 +197,15 @@ def make_step_input(
     input_ids = np.empty(num_tokens, dtype=np.int64)
     positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
     slots = np.empty(num_tokens, dtype=np.int64)
-    first = 0
-    pending = set(step.pending.tolist())
-    for index, (row, member) in enumerate(zip(step.rows, step.members, strict=True)):
+    first = num_decode = _count_decode(step)
+    _write_decode(step, num_decode, input_ids, positions, slots, block_size=block_size)
+    for index, row, member in zip(
+        range(num_decode, len(step.rows)), step.rows[num_decode:], step.members[num_decode:], strict=True
+    ):
         stop = row.start + row.num_tokens
         own = slice(first, first + row.num_tokens)
         first += row.num_tokens
-        input_ids[own] = 0 if index in pending else member.token_ids[row.start : stop]
-        if row.num_tokens == 1 and row.start >= member.num_prompt_tokens:  # a decode row: without small arrays
-            positions[..., own] = member.next_position + row.start - member.num_prompt_tokens
-            slots[own] = member.block_ids[row.start // block_size] * block_size + row.start % block_size
-            continue
+        input_ids[own] = member.token_ids[row.start : stop] if stop <= member.num_known else 0
         positions[..., own] = member.positions(row.start, stop)
         places = np.arange(row.start, stop)
         slots[own] = layout.block_table[index, places // block_size] * block_size + places % block_size
@@ -230,14 +230,14 @@ def make_step_input(
     if is_long is not None:
         is_long += [False] * (len(rows) - len(step.rows))
         arrays["is_long"] = np.repeat(np.array(is_long), np.diff(layout.cu_seqlens_q))
-    if pending:  # each is the only token of its row, and such rows come first
+    if len(step.pending):  # each is the only token of its row, and such rows come first
         arrays["pending"] = late = step.pending
         arrays["sources"] = device_rows.find_tokens(step.slots[late], step.starts[late])
     if step.splices:
         targets = [layout.cu_seqlens_q[index] + offsets for index, s in step.splices.items() for offsets in s.offsets]
         arrays["splice_rows"] = np.concatenate(targets)
     there = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
-    if pending:
+    if len(step.pending):
         tokens = device_rows.words.index_select(0, there["sources"])
         there["input_ids"].index_copy_(0, there["pending"], tokens)
     model = ModelInput(
@@ -251,6 +251,38 @@ def make_step_input(
         splice_embeddings=_join_pieces(step.splices, device),
     )
     return StepInput(model, there["last_tokens"], there["sampling_slots"])
+
+
+def _count_decode(step: StepRows) -> int:
+    """How many rows at the beginning have one generated token each."""
+    num_prompt = np.fromiter(map(_NUM_PROMPT, step.members), np.int64, count=len(step.rows))
+    others = np.flatnonzero((step.stops - step.starts > 1) | (step.starts < num_prompt))
+    return int(others[0]) if len(others) else len(step.rows)
+
+
+def _write_decode(
+    step: StepRows,
+    num_decode: int,
+    input_ids: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    slots: npt.NDArray[np.int64],
+    *,
+    block_size: int,
+) -> None:
+    """Write what the first `num_decode` rows have, for each of which a line of Python would be too many."""
+    members, starts = step.members[:num_decode], step.starts[:num_decode]
+    offsets, num_prompt = (
+        np.fromiter(map(get, members), np.int64, count=num_decode) for get in (_NEXT_POSITION, _NUM_PROMPT)
+    )
+    positions[..., :num_decode] = offsets + starts - num_prompt
+    places, within = np.divmod(starts, block_size)
+    blocks = [member.block_ids[place] for member, place in zip(members, places.tolist(), strict=True)]
+    slots[:num_decode] = np.array(blocks, dtype=np.int64) * block_size + within
+    input_ids[:num_decode] = 0  # of those that only the device knows
+    known = np.ones(num_decode, dtype=np.bool_)
+    known[step.pending[step.pending < num_decode]] = False
+    for index in np.flatnonzero(known).tolist():
+        input_ids[index] = members[index].token_ids[step.rows[index].start]
 
 
 def _join_pieces(splices: Mapping[int, _Splices], device: torch.device) -> torch.Tensor | None:
@@ -267,16 +299,21 @@ def _find_long(members: Seq[RowState], config: DecoderConfig) -> list[bool] | No
 
 def _make_layout(rows: Seq[Row], tables: Seq[tuple[int, ...]], block_size: int, *, num_decode: int) -> RowLayout:
     """`tables` are the block tables of the rows; they may be longer than needed."""
-    num_blocks = [-(-(row.start + row.num_tokens) // block_size) for row in rows]
-    block_table = np.zeros((len(rows), max(num_blocks, default=0)), dtype=np.int64)
-    for index, (block_ids, used) in enumerate(zip(tables, num_blocks, strict=True)):
-        block_table[index, :used] = block_ids[:used]
-        block_table[index, used:] = block_ids[used - 1]
+    starts, counts = (np.fromiter(map(get, rows), np.int64, count=len(rows)) for get in (_START, _NUM_TOKENS))
+    kv_lens = starts + counts
+    num_blocks = -(-kv_lens // block_size)
+    used = [table[:count] for table, count in zip(tables, num_blocks.tolist(), strict=True)]
+    flat = np.fromiter(chain.from_iterable(used), np.int64, count=int(num_blocks.sum()))
+    ends = np.cumsum(num_blocks)
+    # Each row's blocks, then its last one again.
+    width = np.arange(num_blocks.max(initial=0))
+    places = (ends - num_blocks)[:, None] + np.minimum(width, num_blocks[:, None] - 1)
+    block_table = flat[places]
     cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([row.num_tokens for row in rows], out=cu_seqlens_q[1:])
+    np.cumsum(counts, out=cu_seqlens_q[1:])
     return RowLayout(
         cu_seqlens_q=cu_seqlens_q,
-        kv_lens=np.array([row.start + row.num_tokens for row in rows], dtype=np.int64),
+        kv_lens=kv_lens,
         block_table=block_table,
         block_size=block_size,
         num_decode=num_decode,
