@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from seesay.commands import chat, check_env, completion, demo, models, serve
+from seesay.commands import chat, check_env, completion, demo, lite, models, serve
 from seesay.commands.advice import adapt
 from seesay.commands.command import Command
 from seesay.commands.parser import HelpFormatter, Parser
@@ -22,6 +22,8 @@ _EXAMPLES = """\
                                                    the OpenAI and Anthropic APIs on http://0.0.0.0:23333
   seesay serve api_client http://localhost:23333   chat with that server
   seesay serve gradio http://localhost:23333       the same in a browser
+  seesay lite auto_awq Qwen/Qwen2.5-VL-7B-Instruct --work-dir qwen2.5-vl-7b-awq
+                                                   a checkpoint with 4-bit weights
   seesay COMMAND --help                            the options of a command
 """
 
@@ -32,6 +34,7 @@ COMMANDS: tuple[Command, ...] = (
     demo.COMMAND,
     chat.COMMAND,
     serve.COMMAND,
+    lite.COMMAND,
     models.COMMAND,
     check_env.COMMAND,
     completion.make_command(lambda: make_parser()),  # noqa: PLW0108 - which is defined below

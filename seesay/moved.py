@@ -13,7 +13,6 @@ from typing import Any
 _MODULES = {
     "seesay.api": "import pipeline, serve and client from seesay",
     "seesay.archs": "seesay recognizes a checkpoint by its config.json, and `seesay list` shows what it knows",
-    "seesay.lite": "quantization is not supported: the checkpoint is used as it is",
     "seesay.pytorch.config": "use seesay.EngineConfig; facts about a model are in its config.json",
     "seesay.serve.gradio.vl": "use `seesay serve gradio`, or seesay.serve.gradio.app.run",
     "seesay.serve.openai.protocol": "use seesay.serving.openai.protocol",

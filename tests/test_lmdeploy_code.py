@@ -187,8 +187,6 @@ def test_names_without_a_counterpart_say_what_to_use(module: str, name: str, adv
     [
         ("from seesay.pytorch.config import ModelConfig", "use seesay.EngineConfig"),
         ("from seesay.api import pipeline", "import pipeline, serve and client from seesay"),
-        ("import seesay.lite", "quantization is not supported"),
-        ("import seesay.lite.apis", "quantization is not supported"),
         ("from seesay.serve.proxy.proxy import proxy", "load balancer"),
         ("from seesay.serve.vl_async_engine import VLAsyncEngine", "use seesay.AsyncEngine"),
         ("from seesay.tokenizer import Tokenizer", "`tokenizer` of a pipeline"),

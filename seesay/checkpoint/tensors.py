@@ -39,6 +39,10 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
 
 class TensorSlices:
     """Reads one tensor of an open safetensors file, or a region of it."""
@@ -152,8 +156,9 @@ def make_stored(file: Path, name: str, entry: Any, data_bytes: int) -> StoredTen
         raise CheckpointError(
             f"{file}: truncated: tensor {name!r} ends at byte {stop} of the data, which has {data_bytes}"
         )
-    if stop - start != math.prod(shape) * DTYPE_BYTES[dtype]:
+    tensor = StoredTensor(file=file, dtype=dtype, shape=shape)
+    if stop - start != tensor.num_bytes:
         raise CheckpointError(
             f"{file}: tensor {name!r} takes {stop - start} bytes, which does not fit its shape {list(shape)}"
         )
-    return StoredTensor(file=file, dtype=dtype, shape=shape)
+    return tensor

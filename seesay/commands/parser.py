@@ -13,7 +13,7 @@ EXIT_USAGE = 2
 
 # Commands of LMDeploy that do not exist here, as (parent command, word), and what to use instead.
 _ELSEWHERE = {
-    ("", "lite"): "quantization is not supported: `seesay serve api_server MODEL` serves the checkpoint as it is",
+    ("lite", "blocked_fp8"): "use `seesay lite fp8`, which has a scale for each output in place of one for each block",
     (
         "",
         "convert",

@@ -92,6 +92,11 @@ class LoadedLayers:
             linear.drop()
         self._on_change()
 
+    @property
+    def linears(self) -> Mapping[str, Linear]:
+        """The linear layers by their paths in the model."""
+        return self._linears
+
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors that are there."""
         plain = [weight.data for weight in self._plain if hasattr(weight, "data")]
@@ -123,6 +128,11 @@ class LoadedLayers:
             is_partial=is_partial,
             checks_finite=checks_finite,
         )
+
+
+def pick_method(checkpoint: Checkpoint, dtype: torch.dtype) -> LinearMethod:
+    """Return the method of a checkpoint's quantized layers."""
+    return _MethodChoice(checkpoint, lambda _: None, dtype, may_quantize=True)._method
 
 
 def _copy_of(weight: Weight) -> Weight:

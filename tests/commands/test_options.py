@@ -139,7 +139,10 @@ def test_wrong_options_are_one_line(
         ("chat --dtype int4", "argument --dtype: invalid choice: 'int4'"),
         ("completion tcsh", "argument shell: invalid choice: 'tcsh'"),
         ("chta", "unknown command 'chta': did you mean 'chat'?"),
-        ("zoo --dtype x", "unknown command 'zoo'; known commands are demo, chat, serve, list, check_env, completion"),
+        (
+            "zoo --dtype x",
+            "unknown command 'zoo'; known commands are demo, chat, serve, lite, list, check_env, completion",
+        ),
         ("serve api_servr m", "unknown command 'api_servr': did you mean 'api_server'?"),
         ("chat --temprature 1", "unknown option '--temprature': did you mean '--temperature'?"),
         ("chat --temprature=1 m", "unknown option '--temprature': did you mean '--temperature'?"),
@@ -148,7 +151,8 @@ def test_wrong_options_are_one_line(
         ("--verzion", "unknown option '--verzion': did you mean '--version'?"),
         ("chat a b", "unexpected argument 'b'"),
         # What users of LMDeploy type.
-        ("lite auto_awq m --work-dir w", "lite: quantization is not supported: `seesay serve api_server MODEL`"),
+        ("lite blocked_fp8 m --work-dir w", "blocked_fp8: use `seesay lite fp8`"),
+        ("lite auto_awk m", "unknown command 'auto_awk': did you mean 'auto_awq'?"),
         ("convert internlm2 m", "convert: no conversion is needed: `seesay chat MODEL`"),
         ("serve proxy --server-port 1", "proxy: there is no proxy: put a load balancer"),
         ("chat torch m", "torch: give the model alone: `seesay chat m`"),

@@ -277,12 +277,8 @@ class Decoder:
         wanted: torch.Tensor | None,
     ) -> torch.Tensor:
         ops = self._ops
-        residual = F.embedding(inputs.input_ids, self._embed.data)
-        if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
-            ops.splice(residual, inputs.splice_rows, inputs.splice_embeddings)
-        cos, sin = self._rotary.tables(inputs.positions, inputs.is_long)
-        plan = ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
-        step = _Step(cos, sin, inputs.slot_mapping, plan, inputs.faults)
+        residual = self.embed(inputs)
+        step = self._begin_step(inputs)
         if 0 < len(residual) <= self._max_few_rows:
             for layer, cache in zip(layers, caches, strict=True):
                 layer.run_few(residual, cache, step)
@@ -293,6 +289,31 @@ class Decoder:
             delta, residual = layer.run(delta, residual, cache, step, wanted if number == len(layers) else None)
         assert delta is not None
         return ops.add_rms_norm(delta, residual, self._norm.data, self.config.norm_eps)
+
+    # --- layer by layer, where the weights of one layer at a time are loaded ------------------------------------------
+
+    def embed(self, inputs: ModelInput) -> torch.Tensor:
+        """Return what the first layer takes: the residual stream [T, hidden]."""
+        residual = F.embedding(inputs.input_ids, self._embed.data)
+        if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
+            self._ops.splice(residual, inputs.splice_rows, inputs.splice_embeddings)
+        return residual
+
+    def forward_layer(
+        self, index: int, residual: torch.Tensor, inputs: ModelInput, cache: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the residual stream behind layer `index`. `residual` [T, hidden] is changed."""
+        delta, residual = self._layers[index].run(None, residual, cache, self._begin_step(inputs))
+        return residual.add_(delta)
+
+    def normalize(self, residual: torch.Tensor) -> torch.Tensor:
+        """Return what `logits` takes: the last norm of the residual stream behind the last layer."""
+        return self._ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
+
+    def _begin_step(self, inputs: ModelInput) -> _Step:
+        cos, sin = self._rotary.tables(inputs.positions, inputs.is_long)
+        plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
+        return _Step(cos, sin, inputs.slot_mapping, plan, inputs.faults)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""

@@ -1,0 +1,149 @@
+"""The functions of `seesay lite`, with LMDeploy's names and arguments."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from seesay.checkpoint import resolve_checkpoint
+from seesay.config import EngineConfig
+from seesay.config.checks import require
+from seesay.demo import CHECKPOINT
+from seesay.demo.evaluate import evaluate, seesay_answerer
+from seesay.demo.scenes import FIRST_EVALUATION_SEED
+from seesay.lite.awq import BITS, AwqMethod
+from seesay.lite.builtin import builtin_calibration
+from seesay.lite.calibrating import write_statistics
+from seesay.lite.dataset import CalibrationSet, load_dataset
+from seesay.lite.eight_bits import EightBits, QuantDtype
+from seesay.lite.gptq import GptqMethod
+from seesay.lite.method import Method
+from seesay.lite.report import Report
+from seesay.lite.run import Score, quantize
+from seesay.lite.settings import LiteSettings
+
+_DEFAULT_DATASET = "ptb"
+_SCORED_SCENES = 20
+
+Folder = str | os.PathLike[str]
+
+
+def auto_awq(
+    model: Folder,
+    work_dir: Folder = "./work_dir",
+    *,
+    w_bits: int = BITS,
+    w_sym: bool = False,
+    w_group_size: int = 128,
+    search_scale: bool = True,
+    **settings: Any,
+) -> Report:
+    """Quantize to 4 bits with AWQ, written as AutoAWQ writes it (`gemm`).
+
+    w_sym: the middle number is the zero point of all groups. w_group_size: inputs that share a scale, 32, 64, 128 or -1
+    for all. search_scale: choose each layer's scales by the error of its output; else they are half-way between the
+    sizes of inputs and weights. settings: see `LiteSettings`.
+    """
+    require(w_bits == BITS, "w_bits", w_bits, f"must be {BITS}, which AWQ's format has")
+    method = AwqMethod(group_size=w_group_size, is_symmetric=w_sym, searches=search_scale)
+    options = {"w_bits": w_bits, "w_sym": w_sym, "w_group_size": w_group_size, "search_scale": search_scale}
+    return _run(method, options, LiteSettings(model=model, work_dir=work_dir, **settings))
+
+
+def auto_gptq(
+    model: Folder,
+    work_dir: Folder = "./work_dir",
+    *,
+    w_bits: int = 4,
+    w_sym: bool = True,
+    w_group_size: int = 128,
+    desc_act: bool = False,
+    damp_percent: float = 0.01,
+    **settings: Any,
+) -> Report:
+    """Quantize to 4 or 8 bits with GPTQ, written as AutoGPTQ writes it.
+
+    desc_act: round the columns with the largest inputs first, which loses less; engines read such weights more slowly.
+    damp_percent: what is added to the Hessian's diagonal, relative to its mean. Others: see `auto_awq`.
+    """
+    method = GptqMethod(
+        bits=w_bits,
+        group_size=w_group_size,
+        is_symmetric=w_sym,
+        orders_by_activation=desc_act,
+        damping=damp_percent,
+    )
+    options = {
+        "w_bits": w_bits,
+        "w_sym": w_sym,
+        "w_group_size": w_group_size,
+        "desc_act": desc_act,
+        "damp_percent": damp_percent,
+    }
+    return _run(method, options, LiteSettings(model=model, work_dir=work_dir, **settings))
+
+
+def smooth_quant(
+    model: Folder,
+    work_dir: Folder = "./work_dir",
+    *,
+    quant_dtype: QuantDtype = "int8",
+    w_bits: int = 8,
+    search_scale: bool = True,
+    **settings: Any,
+) -> Report:
+    """Quantize weights, and activations while they are computed, to int8 or FP8 with SmoothQuant; written in
+    compressed-tensors' format.
+
+    search_scale: choose by the error how much of the activations' range each layer's weights take; else half of it.
+    settings: see `LiteSettings`.
+    """
+    require(w_bits == 8, "w_bits", w_bits, "must be 8")
+    method = EightBits(quant_dtype=quant_dtype, smooths=True, searches=search_scale)
+    options = {"quant_dtype": quant_dtype, "search_scale": search_scale}
+    return _run(method, options, LiteSettings(model=model, work_dir=work_dir, **settings))
+
+
+def fp8(model: Folder, work_dir: Folder = "./work_dir", **settings: Any) -> Report:
+    """Quantize weights, and activations while they are computed, to FP8 without calibration; written in
+    compressed-tensors' format. With `calib_dataset`, errors of outputs and perplexity are measured."""
+    method = EightBits(quant_dtype="fp8", smooths=False, searches=False)
+    return _run(method, {}, LiteSettings(model=model, work_dir=work_dir, **settings))
+
+
+def calibrate(model: Folder, work_dir: Folder = "./work_dir", **settings: Any) -> dict[str, Any]:
+    """Write statistics of the inputs of every linear layer to calibration.safetensors in `work_dir`. Returns a summary.
+    settings: see `LiteSettings`."""
+    given = LiteSettings(model=model, work_dir=work_dir, **settings)
+    calibration = _find_calibration(given, is_needed=True)
+    assert calibration is not None
+    return write_statistics(given, calibration)
+
+
+def _run(method: Method, options: dict[str, Any], settings: LiteSettings) -> Report:
+    score = _score_on(settings.device) if _is_builtin(settings) else None
+    return quantize(settings, method, options, _find_calibration(settings, is_needed=method.needs_inputs), score)
+
+
+def _find_calibration(settings: LiteSettings, *, is_needed: bool) -> CalibrationSet | None:
+    """Return the calibration set that is asked for; by default the built-in one for the built-in model, and for others
+    none where it is not needed."""
+    if settings.calib_dataset is not None:
+        return load_dataset(settings.calib_dataset)
+    if _is_builtin(settings):
+        return builtin_calibration(settings.calib_samples)
+    return load_dataset(_DEFAULT_DATASET) if is_needed else None
+
+
+def _is_builtin(settings: LiteSettings) -> bool:
+    folder = resolve_checkpoint(settings.model, revision=settings.revision, download_dir=settings.download_dir)
+    return folder.resolve() == CHECKPOINT.resolve()
+
+
+def _score_on(device: str) -> Score:
+    def score(folder: Path) -> dict[str, float]:
+        with seesay_answerer(str(folder), EngineConfig(device_type=device)) as answer:
+            return evaluate(answer, num_scenes=_SCORED_SCENES, seed=FIRST_EVALUATION_SEED)
+
+    return score

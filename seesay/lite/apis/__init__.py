@@ -1,0 +1,1 @@
+"""LMDeploy's import paths: `from seesay.lite.apis.auto_awq import auto_awq`."""

@@ -1,0 +1,90 @@
+"""Scales that move between a layer's inputs and what makes them, so that it computes the same: y = (W s) (x / s).
+
+Which pairs exist follows from the decoder: a norm before q, k, v and before gate, up; v before the output projection
+(attention mixes values of one head, channel by channel); up before down (the gate multiplies channel by channel).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seesay.lite.plain_layer import DOWN, GATE_UP, INPUT_NORM, MLP_NORM, OUT, QKV, PlainLayer
+from seesay.llm.models.spec import DecoderConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """`target`, whose input channels are scaled, and what is divided: the norm `norm`, or else outputs `rows` of linear
+    layer `maker`.
+
+    heads, repeats, size: channels of the target are [heads, repeats, size], and all repeats come from one output, as
+    where query heads share values.
+    """
+
+    target: str
+    norm: str = ""
+    maker: str = ""
+    rows: range = range(0)
+    heads: int = 1
+    repeats: int = 1
+    size: int
+
+    def shared(self, channels: Tensor) -> Tensor:
+        """Return the mean over repeats of a value for each input channel of the target: [heads · size]."""
+        return channels.view(self.heads, self.repeats, self.size).mean(1).flatten()
+
+    def spread(self, scales: Tensor) -> Tensor:
+        """Return scales [heads · size] for each input channel of the target."""
+        return scales.view(self.heads, 1, self.size).expand(-1, self.repeats, -1).flatten()
+
+
+def norm_pairs(config: DecoderConfig) -> tuple[Pair, ...]:
+    """Return the pairs of a norm and what takes its output."""
+    hidden = config.hidden_size
+    return (
+        Pair(target=QKV, norm=INPUT_NORM, size=hidden),
+        Pair(target=GATE_UP, norm=MLP_NORM, size=hidden),
+    )
+
+
+def all_pairs(config: DecoderConfig) -> tuple[Pair, ...]:
+    """Return all pairs of a layer, in the order in which it computes."""
+    first, second = norm_pairs(config)
+    values = config.num_kv_heads * config.head_dim
+    start = config.num_heads * config.head_dim + values
+    attention = Pair(
+        target=OUT,
+        maker=QKV,
+        rows=range(start, start + values),
+        heads=config.num_kv_heads,
+        repeats=config.num_heads // config.num_kv_heads,
+        size=config.head_dim,
+    )
+    inner = config.intermediate_size
+    return first, attention, second, Pair(target=DOWN, maker=GATE_UP, rows=range(inner, 2 * inner), size=inner)
+
+
+def fold(layer: PlainLayer, pair: Pair, scales: Tensor) -> Tensor:
+    """Multiply the target's input channels by scales [heads · size], and divide what makes them. Returns the scales
+    [in] of the target's channels.
+
+    A norm is stored in few bits: its own rounding would be an error that no method sees. So it is rounded first, and
+    the channels are multiplied by what is left of it.
+    """
+    if pair.norm:
+        norm = layer.norms[pair.norm]
+        divided = (norm / scales).to(layer.norm_type(pair.norm)).float()
+        keeps = divided != 0
+        layer.norms[pair.norm] = torch.where(keeps, divided, norm)
+        scales = torch.where(keeps, norm / divided, torch.ones_like(norm))
+    else:
+        rows = slice(pair.rows.start, pair.rows.stop)
+        layer.matrices[pair.maker][rows] /= scales[:, None]
+        if pair.maker in layer.biases:
+            layer.biases[pair.maker][rows] /= scales
+    spread = pair.spread(scales)
+    layer.matrices[pair.target] = layer.matrices[pair.target] * spread
+    return spread

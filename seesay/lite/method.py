@@ -1,0 +1,98 @@
+"""The interface of quantization methods, and what `quantization_config` says of their formats."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.quantization import read_quantization
+from seesay.device.layer_loading import pick_method
+from seesay.device.linear_method import LinearMethod
+from seesay.lite.batches import Batch
+from seesay.lite.plain_layer import PlainLayer
+from seesay.lite.statistics import InputStatistics
+from seesay.llm.kv_cache import KVCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What a method knows when it quantizes a decoder layer: the inputs of its linear layers, and batches to run it
+    with."""
+
+    statistics: Mapping[str, InputStatistics]
+    batches: Sequence[Batch]
+    cache: KVCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainMatrix:
+    """The weight of one linear layer: float32 data [out, in], the type in which the checkpoint has it, and statistics
+    of the layer's inputs."""
+
+    name: str
+    data: Tensor
+    stored_type: torch.dtype
+    inputs: InputStatistics | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantized:
+    """One linear layer: its tensors by the names of its format's layouts, and the matrix [out, in] that they stand for,
+    float32."""
+
+    tensors: Mapping[str, Tensor]
+    matrix: Tensor
+
+
+class Method(Protocol):
+    """A way to quantize, with its options settled.
+
+    needs_inputs: whether it has to be calibrated.
+    """
+
+    name: str
+    needs_inputs: bool
+
+    def gram_size(self, num_inputs: int) -> int | None:
+        """Return the size of the groups of inputs whose Gram matrices it needs; None for none."""
+        ...
+
+    def config(self, excluded: Sequence[str]) -> dict[str, Any]:
+        """Return the `quantization_config` of its checkpoints. excluded: names of modules that stay plain."""
+        ...
+
+    def check_sizes(self, what: str, num_outputs: int, num_inputs: int) -> None:
+        """Raise `ConfigError` that names the option for sizes of a linear layer that its format cannot have."""
+        ...
+
+    def prepare(self, layer: PlainLayer, calibrated: Calibrated) -> tuple[Calibrated, dict[str, Any]]:
+        """Change a decoder layer into one that computes the same and loses less by rounding. Returns the statistics of
+        the changed layer, and notes for the report."""
+        ...
+
+    def quantize(self, plain: PlainMatrix) -> Quantized:
+        """Return a linear layer quantized."""
+        ...
+
+
+def make_loader(method: Method, source: Checkpoint, dtype: torch.dtype) -> LinearMethod:
+    """Return the method by which the engine loads layers of `source` as `method` writes them."""
+    quantization = read_quantization(Path("config.json"), {"quantization_config": method.config(())}, None)
+    return pick_method(dataclasses.replace(source, quantization=quantization), dtype)
+
+
+def nothing_prepared(calibrated: Calibrated) -> tuple[Calibrated, dict[str, Any]]:
+    """Return the outcome of `Method.prepare` where nothing changes."""
+    return calibrated, {}
+
+
+def relative_error(quantized: Quantized, plain: PlainMatrix) -> float:
+    """Return the size of the difference of two matrices relative to that of the plain one."""
+    return float((quantized.matrix - plain.data).norm() / plain.data.norm().clamp(min=1e-30))

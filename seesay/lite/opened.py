@@ -1,0 +1,77 @@
+"""The model that is to be quantized: opened, checked, not loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from seesay.checkpoint import resolve_checkpoint
+from seesay.config import EngineConfig
+from seesay.encoders.encoder import LoadedEncoder
+from seesay.engine.loading import ResolvedConfig, build_encoder, resolve
+from seesay.engine.opened_model import OpenedModel, open_model
+from seesay.errors import CheckpointError, ConfigError
+from seesay.lite.plain_layer import Source
+from seesay.lite.settings import LiteSettings
+from seesay.llm.models.spec import DecoderConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """An unquantized model, its settled options, and its decoder."""
+
+    folder: Path
+    model: OpenedModel
+    config: EngineConfig
+    resolved: ResolvedConfig
+    source: Source
+
+    @property
+    def device(self) -> torch.device:
+        return self.resolved.device
+
+    @property
+    def tower_names(self) -> list[str]:
+        """The names of the modules that are the vision tower, as checkpoints spell them without 'model.' before."""
+        fronts = {front.removeprefix("model.").removesuffix(".") for front in self.model.family.weights.tower}
+        return sorted(fronts)
+
+    def build_encoder(self) -> LoadedEncoder | None:
+        """Return the vision tower with its weights; None for a model without one."""
+        with self.model.checkpoint.blamed():
+            return build_encoder(self.model, self.config, self.resolved)
+
+
+def open_source(settings: LiteSettings) -> Opened:
+    """Open the model that `settings` name. Raises `CheckpointError` for one that is quantized already, and
+    `ConfigError`."""
+    folder = resolve_checkpoint(settings.model, revision=settings.revision, download_dir=settings.download_dir)
+    if Path(settings.work_dir).expanduser().resolve() == folder.resolve():
+        raise ConfigError(f"work_dir={str(settings.work_dir)!r} is the folder of the model: give another one")
+    config = EngineConfig(device_type=settings.device, dtype=settings.dtype, eager_mode=True)
+    model = open_model(folder, config)
+    checkpoint = model.checkpoint
+    if checkpoint.quantization is not None:
+        raise CheckpointError(f"{folder} is quantized already ({checkpoint.quantization.format}): give the plain model")
+    with checkpoint.blamed():
+        text_config = model.backbone.text_config
+        resolved = resolve(config, checkpoint, text_config)
+        if settings.calib_seqlen > resolved.session_len:
+            raise ConfigError(
+                f"calib_seqlen must be at most {resolved.session_len}, the model's longest text, "
+                f"got {settings.calib_seqlen}"
+            )
+        source = Source(
+            checkpoint,
+            DecoderConfig.from_hf(
+                text_config,
+                tied_embeddings=model.backbone.tie_word_embeddings,
+                session_len=settings.calib_seqlen,
+            ),
+            model.backbone.decoder_name,
+            device=resolved.device,
+            dtype=resolved.dtype,
+        )
+    return Opened(folder=folder, model=model, config=config, resolved=resolved, source=source)

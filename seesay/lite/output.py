@@ -1,0 +1,87 @@
+"""Writes the checkpoint: finished parts, everything else as the source has it, in shards of bounded size."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.files import read_object
+from seesay.checkpoint.tensors import INDEX_FILE, SINGLE_FILE
+from seesay.lite.work_folder import copy_files
+
+MAX_SHARD_BYTES = 4 << 30
+_SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+"""Files of processors, tokenizers, chat templates and generation. Code of a checkpoint is not copied."""
+
+
+def make_config(source: Checkpoint, quantization_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json of the quantized model: the source's own, with `quantization_config`."""
+    config = read_object(source.path / "config.json") or {}
+    return {**config, "quantization_config": dict(quantization_config)}
+
+
+def write_checkpoint(
+    folder: Path,
+    source: Checkpoint,
+    parts: Sequence[Checkpoint],
+    config: Mapping[str, Any],
+    replaced: Iterable[str],
+) -> None:
+    """Write the model into an empty folder: all tensors of `parts`, those of `source` but for `replaced`, and the
+    source's files that are not weights. No more than one shard is in memory."""
+    gone = frozenset(replaced)
+    homes = {name: source for name in source.stored if name not in gone}
+    homes |= {name: part for part in parts for name in part.stored}
+    shards = _divide(homes, MAX_SHARD_BYTES)
+    files = [SINGLE_FILE]
+    if len(shards) > 1:
+        files = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    for file, names in zip(files, shards, strict=True):
+        save_file(_read(homes, names), folder / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+        total = sum(homes[name].find(name).num_bytes for name in homes)
+        _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    copy_files(source.path, folder, _SUFFIXES, leave_out=("config.json", INDEX_FILE))
+    _write_json(folder / "config.json", config)
+    for file in files:
+        shutil.copymode(folder / "config.json", folder / file)  # safetensors lets nobody else read
+
+
+def _divide(homes: Mapping[str, Checkpoint], max_bytes: int) -> list[list[str]]:
+    """Return the names of tensors, by shard; a larger tensor has one of its own."""
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name in sorted(homes):
+        num_bytes = homes[name].find(name).num_bytes
+        if shards[-1] and size + num_bytes > max_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += num_bytes
+    return shards
+
+
+def _read(homes: Mapping[str, Checkpoint], names: Sequence[str]) -> dict[str, Tensor]:
+    """Return tensors by name; those of one checkpoint are read together."""
+    by_home: dict[int, tuple[Checkpoint, list[str]]] = {}
+    for name in names:
+        by_home.setdefault(id(homes[name]), (homes[name], []))[1].append(name)
+    found: dict[str, Tensor] = {}
+    for checkpoint, wanted in by_home.values():
+        for name, slices in checkpoint.slices(wanted, torch.device("cpu")):
+            shape = checkpoint.find(name).shape
+            found[name] = slices.read(tuple(range(size) for size in shape)).clone()
+    return {name: found[name] for name in names}
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

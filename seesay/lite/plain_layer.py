@@ -1,0 +1,215 @@
+"""One decoder layer in float32, as a quantization method changes it: matrices, biases and norms by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
+from seesay.checkpoint.parts import Weight
+from seesay.device.layer_loading import LoadedLayers
+from seesay.device.linear import UNQUANTIZED, Linear
+from seesay.device.linear_method import LinearMethod
+from seesay.lite.batches import Batch
+from seesay.llm.kv_cache import KVCache
+from seesay.llm.models.decoder import Decoder
+from seesay.llm.models.spec import DecoderConfig
+
+QKV, OUT, GATE_UP, DOWN = "self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"
+INPUT_NORM, MLP_NORM = "input_layernorm", "post_attention_layernorm"
+Names = Callable[[str], str | None]
+
+
+class Source:
+    """The unquantized model: its checkpoint, and how its decoder is computed."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: DecoderConfig,
+        decoder_name: Names,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.checkpoint, self.config, self.decoder_name = checkpoint, config, decoder_name
+        self.device, self.dtype = device, dtype
+        self.stored_as = find_names(checkpoint, decoder_name)
+
+    def make_decoder(self) -> Decoder:
+        """Return a decoder without weights."""
+        return Decoder(self.config, device=self.device, dtype=self.dtype)
+
+    def load_ends(self, *, embeds: bool) -> Decoder:
+        """Return a decoder that can embed tokens, or else one that can make logits of the last hidden states."""
+        decoder = self.make_decoder()
+        named = {weight.parts[0].tensor: weight for weight in decoder.plain_weights}
+        embedding, norm = named["embed_tokens.weight"], named["norm.weight"]
+        head = decoder.linears["lm_head"]
+        is_tied = self.config.tied_embeddings
+        plain = [embedding] if embeds else [norm, embedding] if is_tied else [norm]
+        linears = {} if embeds or is_tied else {"lm_head": head}
+        wanted = {weight.parts[0].tensor for weight in plain} | {f"{path}.weight" for path in linears}
+        self._load(linears, plain, self.checkpoint, wanted.__contains__)
+        if not embeds and is_tied:
+            head.use(embedding.data)
+        return decoder
+
+    def load_quantized(self, index: int, checkpoint: Checkpoint) -> Decoder:
+        """Return a decoder with layer `index` as `checkpoint` has it."""
+        decoder = self.make_decoder()
+        front = f"layers.{index}."
+        linears = {path: linear for path, linear in decoder.linears.items() if path.startswith(front)}
+        self._load(linears, _norms(decoder, front), checkpoint, lambda name: name.startswith(front))
+        return decoder
+
+    def run(self, decoder: Decoder, index: int, batch: Batch, hidden: Tensor, cache: KVCache) -> Tensor:
+        """Return the hidden states of a batch behind layer `index` of `decoder`, on the device."""
+        with torch.inference_mode():
+            inputs = batch.make_input(self.device)
+            return decoder.forward_layer(index, hidden.to(self.device, copy=True), inputs, cache.layers[0])
+
+    def _load(
+        self,
+        linears: Mapping[str, Linear],
+        plain: Sequence[Weight],
+        checkpoint: Checkpoint,
+        is_wanted: Callable[[str], bool],
+    ) -> None:
+        names = only(self.decoder_name, is_wanted)
+        LoadedLayers(linears, plain, name_of=names, device=self.device, dtype=self.dtype).load(checkpoint)
+
+
+class PlainLayer:
+    """A layer of the unquantized model in float32.
+
+    matrices [out, in] and biases [out] by the names of the layer's linear layers, norms by theirs. What a method
+    changes there takes effect when `use` is called.
+    """
+
+    def __init__(self, source: Source, index: int) -> None:
+        self.source, self.index = source, index
+        self._decoder = source.make_decoder()
+        self._front = front = f"layers.{index}."
+        self.linears = {
+            path.removeprefix(front): linear for path, linear in self._decoder.linears.items() if path.startswith(front)
+        }
+        self._norms = {weight.parts[0].tensor: weight for weight in _norms(self._decoder, front)}
+        self._weights = {name: linear.list_weights(front + name) for name, linear in self.linears.items()}
+        self._load()
+        self.matrices = {name: weights["weight"].data for name, (weights, _) in self._weights.items()}
+        self.biases = {name: bias.data for name, (_, bias) in self._weights.items() if bias is not None}
+        self.norms = {
+            tensor.removeprefix(front).removesuffix(".weight"): weight.data for tensor, weight in self._norms.items()
+        }
+        self.use()
+
+    def run(self, batch: Batch, hidden: Tensor, cache: KVCache) -> Tensor:
+        """Return the hidden states behind the layer, on the device."""
+        return self.source.run(self._decoder, self.index, batch, hidden, cache)
+
+    def use(self) -> None:
+        """Compute with the matrices, biases and norms as they are now."""
+        for name in self.linears:
+            self.use_matrix(name, self.matrices[name])
+        for tensor, weight in self._norms.items():
+            norm = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")]
+            weight.data = norm.to(self.source.dtype)
+
+    def use_matrix(self, name: str, matrix: Tensor, method: LinearMethod = UNQUANTIZED) -> None:
+        """Compute linear layer `name` with this matrix, and no other change."""
+        linear, dtype = self.linears[name], self.source.dtype
+        if name in self.biases:
+            linear.bias = nn.Parameter(self.biases[name].to(dtype), requires_grad=False)
+        linear.method = method
+        linear.use(matrix.to(dtype, copy=True))
+
+    def observe(self, observers: Mapping[str, Callable[[Tensor], None]]) -> None:
+        """Let each linear layer's inputs be seen; by nobody with an empty mapping."""
+        for name, linear in self.linears.items():
+            linear.extend(observe=observers.get(name))
+
+    def export(self, quantized: Mapping[str, tuple[LinearMethod, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
+        """Return all tensors of the layer by the checkpoint's names: of linear layers those of their method, biases and
+        norms in the types in which the checkpoint has them."""
+        found: dict[str, Tensor] = {}
+        for name, (method, tensors) in quantized.items():
+            linear, path = self.linears[name], self._front + name
+            found |= split_tensors(linear, path, method, tensors, self.source.stored_as)
+            _, bias = linear.list_weights(path)
+            if bias is not None:
+                bias.data = self.biases[name]
+                found |= {
+                    self.source.stored_as[part.tensor]: self._as_stored(part.tensor, x) for part, x in bias.places()
+                }
+        for tensor in self._norms:
+            norm = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")]
+            found[self.source.stored_as[tensor]] = self._as_stored(tensor, norm)
+        return {name: tensor.contiguous().cpu() for name, tensor in found.items()}
+
+    def stored_modules(self, name: str) -> list[str]:
+        """Return the checkpoint's names of the modules that a linear layer is made of."""
+        parts = self._weights[name][0]["weight"].parts
+        return [self.source.stored_as[part.tensor].removesuffix(".weight") for part in parts]
+
+    def weight_type(self, name: str) -> torch.dtype:
+        """Return the type in which the checkpoint has the weight of a linear layer."""
+        return self._stored_type(self._weights[name][0]["weight"].parts[0].tensor)
+
+    def norm_type(self, name: str) -> torch.dtype:
+        """Return the type in which the checkpoint has a norm."""
+        return self._stored_type(f"{self._front}{name}.weight")
+
+    def _stored_type(self, tensor: str) -> torch.dtype:
+        return torch_type(self.source.checkpoint, self.source.stored_as[tensor])
+
+    def _load(self) -> None:
+        weights = [weight for found, bias in self._weights.values() for weight in (*found.values(), bias)]
+        names = only(self.source.decoder_name, lambda name: name.startswith(self._front))
+        group = WeightGroup(weights=(*(weight for weight in weights if weight is not None), *self._norms.values()))
+        source = self.source
+        load_weights(
+            [group], source.checkpoint, name_of=names, device=source.device, dtype=torch.float32, checks_finite=True
+        )
+
+    def _as_stored(self, tensor: str, data: Tensor) -> Tensor:
+        return data.to(self._stored_type(tensor), copy=True)
+
+
+def torch_type(checkpoint: Checkpoint, stored: str) -> torch.dtype:
+    """Return the type of a tensor of floating-point numbers, by the checkpoint's name."""
+    types = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+    return types[checkpoint.find(stored).dtype]
+
+
+def split_tensors(
+    linear: Linear, path: str, method: LinearMethod, tensors: Mapping[str, Tensor], stored_as: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Return the tensors of a linear layer for each module that it is made of, by the checkpoint's names. `tensors` are
+    those of the whole layer, by the names of the method's layouts; the layer has this method from now on."""
+    linear.method = method
+    found = {}
+    for key, weight in linear.list_weights(path)[0].items():
+        is_stacked = weight.joined_axis is None  # each module has all of it
+        weight.data = tensors[key].expand(weight.shape) if is_stacked else tensors[key]
+        for part, place in weight.places():
+            module, _, suffix = part.tensor.rpartition(".")
+            found[f"{stored_as[f'{module}.weight'].removesuffix('weight')}{suffix}"] = place.clone()
+    return found
+
+
+def _norms(decoder: Decoder, front: str) -> list[Weight]:
+    return [weight for weight in decoder.plain_weights if weight.parts[0].tensor.startswith(front)]
+
+
+def only(name_of_all: Names, is_wanted: Callable[[str], bool]) -> Names:
+    """Return a naming of the tensors that are wanted; None for others."""
+
+    def name_of(stored: str) -> str | None:
+        name = name_of_all(stored)
+        return name if name is not None and is_wanted(name) else None
+
+    return name_of

@@ -1,0 +1,146 @@
+"""From a calibration set to prompts: tokens, positions and the embeddings of media, as the engine makes them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+
+from seesay.config import GenerationConfig, MediaLimits, VisionConfig
+from seesay.engine.preparer import RequestPreparer
+from seesay.engine.shared_prompts import SharedPrompts
+from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.lite.batches import Prompt
+from seesay.lite.dataset import CalibrationSet
+from seesay.templates import choose_template
+from seesay.values import GenerationRequest, Message, MultimodalInput
+
+if TYPE_CHECKING:
+    from seesay.encoders.encoder import Encoder
+    from seesay.engine.opened_model import OpenedModel
+
+logger = logging.getLogger("seesay")
+
+T = TypeVar("T")
+
+_CHARS_PER_TOKEN = 4
+_MOST_CHARS_PER_TOKEN = 16
+_LEAST_TOKENS = 2
+
+
+class PromptMaker:
+    """Makes prompts for one model. encoder: None for a model without one; conversations with media are then refused."""
+
+    def __init__(
+        self, model_path: str | os.PathLike[str], model: OpenedModel, encoder: Encoder | None, *, max_tokens: int
+    ) -> None:
+        self._model, self._encoder, self._max_tokens = model, encoder, max_tokens
+        self._model_path = model_path
+
+    def make(self, calibration: CalibrationSet, num_prompts: int) -> list[Prompt]:
+        """Return at most `num_prompts` prompts, spread over the set, texts and conversations in turn. Raises
+        `ConfigError` if there are none."""
+        texts = self._cut_texts(calibration.texts, num_prompts)
+        conversations = self._render(calibration, num_prompts)
+        share = num_prompts if not (texts and conversations) else max(num_prompts // 2, 1)
+        num_conversations = min(len(conversations), max(share, num_prompts - len(texts)))
+        prompts = [*_spread(conversations, num_conversations), *_spread(texts, num_prompts - num_conversations)]
+        if not prompts:
+            raise ConfigError(
+                f"calib_dataset={calibration.name!r} has no prompt of {_LEAST_TOKENS} to {self._max_tokens} tokens "
+                "(calib_seqlen)"
+            )
+        return prompts
+
+    def _cut_texts(self, texts: Sequence[str], num_prompts: int) -> list[Prompt]:
+        """Return pieces of `max_tokens` tokens, from equal stretches of all texts; the last may be shorter."""
+        text = "\n\n".join(texts)
+        num_stretches = min(num_prompts, max(2, len(text) // (_CHARS_PER_TOKEN * self._max_tokens)))  # one is held out
+        tokenizer = self._model.tokenizer
+        prefix = tokenizer.encode("", add_special_tokens=True)
+        found = []
+        for i in range(num_stretches):
+            start, stop = i * len(text) // num_stretches, (i + 1) * len(text) // num_stretches
+            piece = text[start : min(stop, start + _MOST_CHARS_PER_TOKEN * self._max_tokens)]
+            ids = [*prefix, *tokenizer.encode(piece)][: self._max_tokens]
+            if len(ids) >= _LEAST_TOKENS:
+                found.append(Prompt(input=self._without_media(ids)))
+        return found
+
+    def _without_media(self, ids: Sequence[int]) -> MultimodalInput:
+        token_ids = np.asarray(ids, dtype=np.int64)
+        positions, next_position = self._model.family.positions(token_ids, ())
+        return MultimodalInput(token_ids=token_ids, positions=positions, next_position=next_position)
+
+    def _render(self, calibration: CalibrationSet, num_prompts: int) -> list[Prompt]:
+        chosen = _spread(calibration.conversations, num_prompts)
+        if not chosen:
+            return []
+        family = self._model.family
+        limits = MediaLimits()
+        if calibration.folder is not None:
+            limits = MediaLimits(allowed_local_media_path=calibration.folder)
+        folder = self._model.checkpoint.path
+        preparer = RequestPreparer(
+            self._model,
+            chat_template=choose_template(os.fspath(self._model_path), self._model.tokenizer, None, folder=folder),
+            session_len=self._max_tokens,
+            takes_media=self._encoder is not None and bool(family.modalities),
+            vision_config=VisionConfig(),
+            media_limits=limits,
+            is_encoded=lambda _: False,
+        )
+        try:
+            prompts = [self._make(preparer, calibration.name, messages) for messages in chosen]
+        finally:
+            preparer.close()
+        found = [prompt for prompt in prompts if prompt is not None]
+        if len(found) < len(prompts):
+            logger.warning(
+                "calibration: %d of %d conversations have more than %d tokens (calib_seqlen) and are left out",
+                len(prompts) - len(found), len(prompts), self._max_tokens,
+            )  # fmt: skip
+        return found
+
+    def _make(self, preparer: RequestPreparer, name: str, messages: tuple[Message, ...]) -> Prompt | None:
+        """Return the prompt of a conversation; None if it is too long or too short. Raises `ConfigError` for one that
+        is wrong."""
+        made = self._prepare(preparer, name, messages)
+        if made is None or len(made.token_ids) < _LEAST_TOKENS:
+            return None
+        num_context = 0
+        if messages[-1].role == "assistant" and len(messages) > 1:
+            question = self._prepare(preparer, name, messages[:-1])
+            ids = () if question is None else question.token_ids
+            num_context = len(ids) if np.array_equal(ids, made.token_ids[: len(ids)]) else 0
+        embeddings: list[torch.Tensor] = []
+        if made.items:
+            assert self._encoder is not None
+            embeddings = [rows.cpu() for rows in self._encoder.encode([item.features for item in made.items])]
+        return Prompt(input=made, embeddings=tuple(embeddings), num_context=num_context)
+
+    def _prepare(self, preparer: RequestPreparer, name: str, messages: tuple[Message, ...]) -> MultimodalInput | None:
+        request = GenerationRequest(
+            prompt=messages,
+            gen_config=GenerationConfig(),
+            # What the template puts behind an answer is nothing that a model was trained to say.
+            template_options={"continue_final": messages[-1].role == "assistant"},
+            wants_answer=False,
+        )
+        prepared = preparer.prepare({0: request}, lambda _: None, time.perf_counter(), SharedPrompts())[0]
+        if isinstance(prepared, RequestError):
+            if prepared.code is ErrorCode.CONTEXT_TOO_LONG:
+                return None
+            raise ConfigError(f"calib_dataset={name!r}: {prepared.message}")
+        return prepared[0].prompt
+
+
+def _spread(values: Sequence[T], count: int) -> list[T]:
+    """Return at most `count` of the values, spread evenly."""
+    count = min(count, len(values))
+    return [values[i * len(values) // count] for i in range(count)]

@@ -1,0 +1,196 @@
+"""Quantizes a model layer by layer: one layer's weights and the hidden states of the calibration set are in memory.
+
+A layer is calibrated on the outputs of the quantized layers before it, written, and read back as the engine reads it,
+so that what is measured is what will be served.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from seesay.checkpoint import Checkpoint
+from seesay.hashing import digest
+from seesay.lite.batches import Prompt
+from seesay.lite.dataset import CalibrationSet
+from seesay.lite.layers import Passage
+from seesay.lite.method import Method, PlainMatrix, make_loader, relative_error
+from seesay.lite.opened import Opened, open_source
+from seesay.lite.output import make_config, write_checkpoint
+from seesay.lite.plain_layer import PlainLayer, Source
+from seesay.lite.prompts import PromptMaker
+from seesay.lite.report import Report
+from seesay.lite.settings import LiteSettings
+from seesay.lite.statistics import InputStatistics
+from seesay.lite.tower import Tower
+from seesay.lite.work_folder import WorkFolder, check_usable
+from seesay.version import __version__
+
+logger = logging.getLogger("seesay")
+
+_HELD_OUT_SHARE, _MAX_HELD_OUT = 8, 16
+"""One prompt of so many is held out of calibration, and at most so many are."""
+
+Score = Callable[[Path], dict[str, float]]
+
+
+@torch.inference_mode()
+def quantize(
+    settings: LiteSettings,
+    method: Method,
+    options: Mapping[str, Any],
+    calibration: CalibrationSet | None,
+    score: Score | None = None,
+) -> Report:
+    """Write the quantized model to `settings.work_dir`, and return the report, which is there, too.
+
+    options: those of the method, for the report, and to tell runs apart. calibration: None where the method needs none;
+    then neither outputs nor perplexity are measured. score: measures a folder's scores by task.
+    Raises `ConfigError` and `CheckpointError`.
+    """
+    work_dir = Path(settings.work_dir).expanduser()
+    check_usable(work_dir)
+    opened = open_source(settings)
+    check_sizes(opened.source, method)
+    tower = Tower(opened, method) if settings.vision else None
+    prompts = [] if calibration is None else make_prompts(opened, settings, calibration)
+    work = WorkFolder(work_dir, _describe(opened, settings, method, options, prompts))
+    report = Report(model=str(settings.model), method=method.name, settings=dict(options))
+    excluded = opened.tower_names if tower is None else tower.plain_modules
+    config = make_config(opened.model.checkpoint, method.config(excluded))
+    parts = _quantize_layers(opened.source, settings, method, work, config, prompts, report)
+    replaced = [stored for name, stored in opened.source.stored_as.items() if name.startswith("layers.")]
+    if tower is not None:
+        parts.append(_quantize_tower(tower, work, config, prompts, report))
+        replaced += tower.replaced
+    staged = work.stage()
+    write_checkpoint(staged, opened.model.checkpoint, parts, config, replaced)
+    if score is not None:
+        report.scores = score(opened.folder), score(staged)
+    report.write(staged)
+    work.publish()
+    return report
+
+
+def make_prompts(opened: Opened, settings: LiteSettings, calibration: CalibrationSet) -> list[Prompt]:
+    """Return the prompts of the calibration set. Raises `ConfigError` if there are none."""
+    encoder = opened.build_encoder() if calibration.conversations else None
+    maker = PromptMaker(settings.model, opened.model, encoder, max_tokens=settings.calib_seqlen)
+    return maker.make(calibration, settings.calib_samples)
+
+
+def check_sizes(source: Source, method: Method) -> None:
+    """Raise `ConfigError` for the first linear layer whose sizes the method's format cannot have."""
+    decoder = source.make_decoder()
+    for path, linear in decoder.linears.items():
+        if path.startswith("layers."):
+            for part in linear.list_weights(path)[0]["weight"].parts:
+                num_outputs, num_inputs = part.stored_shape
+                method.check_sizes(part.tensor.removesuffix(".weight"), num_outputs, num_inputs)
+
+
+def digest_prompts(prompts: Sequence[Prompt]) -> str:
+    """Return what tells calibration prompts apart: tokens, and hashes of media."""
+    pieces = [b"calibration"]
+    for prompt in prompts:
+        pieces += [prompt.input.token_ids.tobytes(), *(item.hash for item in prompt.input.items)]
+    return digest(*pieces).hex()
+
+
+def _describe(
+    opened: Opened, settings: LiteSettings, method: Method, options: Mapping[str, Any], prompts: Sequence[Prompt]
+) -> dict[str, Any]:
+    """Return all that decides what is written, to tell runs apart."""
+    return {
+        **options,
+        "method": method.name,
+        "version": __version__,
+        "model": opened.model.checkpoint.revision_digest.hex(),
+        "calibration": digest_prompts(prompts),
+        "batch_size": settings.batch_size,
+        "device": opened.device.type,
+        "dtype": str(opened.resolved.dtype),
+        "vision": settings.vision,
+    }
+
+
+def _quantize_tower(
+    tower: Tower, work: WorkFolder, config: Mapping[str, Any], prompts: Sequence[Prompt], report: Report
+) -> Checkpoint:
+    """Quantize the tower if it is not finished yet, and return it."""
+    part = work.find("tower")
+    if part is None:
+        tensors, errors = tower.quantize(prompts)
+        part = work.finish("tower", tensors, config, {"weights": errors})
+    report.tower = work.read_notes("tower")["weights"]
+    return part
+
+
+def _quantize_layers(
+    source: Source,
+    settings: LiteSettings,
+    method: Method,
+    work: WorkFolder,
+    config: Mapping[str, Any],
+    prompts: Sequence[Prompt],
+    report: Report,
+) -> list[Checkpoint]:
+    """Quantize all layers that are not finished yet. Returns all of them."""
+    passage = None
+    if prompts:
+        calibrating, held_out = hold_out(prompts)
+        passage = Passage(source, calibrating, held_out, settings.batch_size)
+        report.num_calibration_tokens = passage.num_tokens
+    if work.num_finished:
+        logger.warning("%s: going on with an interrupted run, %d layers are done", work.path, work.num_finished)
+    parts = []
+    for index in tqdm(range(source.config.num_layers), desc=method.name, unit="layer", disable=None):
+        name = f"layer-{index:03d}"
+        part = work.find(name)
+        if part is None:
+            tensors, notes = _quantize_layer(PlainLayer(source, index), method, passage)
+            part = work.finish(name, tensors, config, notes)
+        notes = work.read_notes(name)
+        if passage is not None:
+            notes["output"] = passage.advance(PlainLayer(source, index), part)
+        report.layers.append({"layer": index, **notes})
+        parts.append(part)
+    if passage is not None:
+        report.num_held_out, *both = passage.perplexities()
+        if report.num_held_out:
+            report.perplexity = both[0], both[1]
+    return parts
+
+
+def _quantize_layer(
+    layer: PlainLayer, method: Method, passage: Passage | None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of the quantized layer by their names in the checkpoint, and notes for the report."""
+    statistics: Mapping[str, InputStatistics] = {}
+    notes: dict[str, Any] = {}
+    if passage is not None and method.needs_inputs:
+        calibrated, notes = method.prepare(layer, passage.calibrate(layer, method))
+        statistics = calibrated.statistics
+    loader = make_loader(method, layer.source.checkpoint, layer.source.dtype)
+    tensors, errors = {}, {}
+    for name, matrix in layer.matrices.items():
+        plain = PlainMatrix(name=name, data=matrix, stored_type=layer.weight_type(name), inputs=statistics.get(name))
+        quantized = method.quantize(plain)
+        tensors[name] = loader, quantized.tensors
+        errors[name] = relative_error(quantized, plain)
+    return layer.export(tensors), {"weights": errors, **notes}
+
+
+def hold_out(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
+    """Return the prompts to calibrate with, and those that are held out, which are spread evenly. Of one prompt none is
+    held out."""
+    count = min(_MAX_HELD_OUT, max(1, len(prompts) // _HELD_OUT_SHARE)) if len(prompts) > 1 else 0
+    chosen = {i * len(prompts) // count for i in range(count)} if count else set()
+    calibrating = [prompt for i, prompt in enumerate(prompts) if i not in chosen]
+    return calibrating, [prompts[i] for i in sorted(chosen)]

@@ -1,0 +1,121 @@
+"""The folder of a run: finished layers, so that an interrupted run goes on, and at the end the checkpoint.
+
+While a run is under way everything is in a hidden folder inside. Files get their names once they are whole, and
+config.json, without which a folder is no model, comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.files import read_object
+from seesay.checkpoint.tensors import SINGLE_FILE
+from seesay.errors import CheckpointError, ConfigError
+
+_HIDDEN = ".seesay-lite"
+_SETTINGS, _CONFIG, _NOTES = "settings.json", "config.json", "notes.json"
+
+
+class WorkFolder:
+    """A run with these settings in folder `path`, new or begun before.
+
+    Raises `ConfigError` for a folder with other files in it, or with finished parts of a run with other settings.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        check_usable(path)
+        self.path = path
+        self._hidden = path / _HIDDEN
+        settings = json.loads(json.dumps(settings))
+        begun = read_object(self._hidden / _SETTINGS) if self._hidden.is_dir() else None
+        if begun is not None and begun != settings and self.num_finished:
+            changed = next(key for key in sorted(begun.keys() | settings.keys()) if begun.get(key) != settings.get(key))
+            raise ConfigError(
+                f"work_dir={str(path)!r} has an unfinished run with {changed}={begun.get(changed)!r}, this one has "
+                f"{settings.get(changed)!r}: repeat that run, or remove the folder"
+            )
+        try:
+            if begun != settings:
+                shutil.rmtree(self._hidden, ignore_errors=True)
+                self._hidden.mkdir(parents=True)
+                _write_json(self._hidden / _SETTINGS, settings)
+        except OSError as error:
+            raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error}") from None
+
+    @property
+    def num_finished(self) -> int:
+        """Number of parts that are finished."""
+        return sum(1 for entry in self._hidden.iterdir() if entry.name.startswith("part-"))
+
+    def find(self, part: str) -> Checkpoint | None:
+        """Return a part of the model if it is finished."""
+        folder = self._part(part)
+        return Checkpoint.load(folder) if folder.is_dir() else None
+
+    def read_notes(self, part: str) -> dict[str, Any]:
+        return read_object(self._part(part) / _NOTES) or {}
+
+    def finish(
+        self, part: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any], notes: Mapping[str, Any]
+    ) -> Checkpoint:
+        """Keep a part of the model, and return it as a checkpoint. `config` is config.json of the whole."""
+        folder = self._part(part)
+        new = folder.with_name(f"new-{part}")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        save_file(dict(tensors), new / SINGLE_FILE, metadata={"format": "pt"})
+        _write_json(new / _CONFIG, config)
+        _write_json(new / _NOTES, notes)
+        new.rename(folder)
+        return Checkpoint.load(folder)
+
+    def stage(self) -> Path:
+        """Return an empty folder for the files of the result."""
+        folder = self._hidden / "result"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def publish(self) -> None:
+        """Move the staged files to their places, config.json last, and remove what the run kept."""
+        staged = sorted((self._hidden / "result").iterdir(), key=lambda file: (file.name == _CONFIG, file.name))
+        for file in staged:
+            file.replace(self.path / file.name)
+        shutil.rmtree(self._hidden)
+
+    def _part(self, part: str) -> Path:
+        return self._hidden / f"part-{part}"
+
+
+def check_usable(path: Path) -> None:
+    """Raise `ConfigError` unless a run may begin or go on in a folder: it is new, empty, or has an unfinished run."""
+    try:
+        names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
+    except NotADirectoryError:
+        raise ConfigError(f"work_dir must be a folder, got the file {str(path)!r}") from None
+    except OSError as error:
+        raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error}") from None
+    if names and _HIDDEN not in names:
+        raise ConfigError(f"work_dir={str(path)!r} must be a new or an empty folder, it has {names[0]!r} in it")
+
+
+def copy_files(source: Path, target: Path, suffixes: Iterable[str], *, leave_out: Iterable[str]) -> None:
+    """Copy the files of a model folder that are not weights. Raises `CheckpointError` for one that cannot be read."""
+    for file in sorted(source.iterdir()):
+        if file.suffix in suffixes and file.name not in leave_out and file.is_file():
+            try:
+                shutil.copyfile(file, target / file.name)
+            except OSError as error:
+                raise CheckpointError(f"cannot copy {file}: {error}") from None
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,303 @@
+"""A run that is interrupted goes on; one of other settings is refused; what is wrong is one error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lite.reading import TEXT
+from llm import backbones
+from quantized_folders import FORMS, write_quantized
+from safetensors.torch import load_file
+
+from seesay import cli, lite
+from seesay.errors import CheckpointError, ConfigError
+from seesay.lite.calibrating import STATISTICS_FILE, SUMMARY_FILE
+from seesay.lite.dataset import load_dataset
+
+SMALL: dict[str, Any] = {"calib_samples": 4, "calib_seqlen": 64, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("calibration") / "text.txt"
+    file.write_text(TEXT)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def deep(tiny_checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of twelve layers."""
+    folder = tmp_path_factory.mktemp("deep") / "model"
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 288}
+    backbones.make_backbone("llama", folder, num_hidden_layers=12, **sizes)
+    for file in tiny_checkpoint("llama").iterdir():
+        if file.name.startswith(("tokenizer", "chat_template", "special")):
+            shutil.copy(file, folder / file.name)
+    return folder
+
+
+def interrupt_after(part: Path) -> threading.Thread:
+    """Press Ctrl-C as soon as `part` is there."""
+
+    def wait() -> None:
+        while not part.exists():
+            time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def read_all(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("quantize", [lite.auto_awq, lite.auto_gptq, lite.fp8])
+def test_an_interrupted_run_goes_on(quantize: Callable[..., Any], deep: Path, tmp_path: Path, text: str) -> None:
+    options = {**SMALL, "calib_dataset": text}
+    if quantize is not lite.fp8:
+        options["w_group_size"] = 32
+    quantize(deep, tmp_path / "whole", **options)
+    parts = tmp_path / "out" / ".seesay-lite"
+    thread = interrupt_after(parts / "part-layer-001")
+    with pytest.raises(KeyboardInterrupt):
+        quantize(deep, tmp_path / "out", **options)
+    thread.join()
+    finished = {part.name: (part / "model.safetensors").stat().st_mtime_ns for part in parts.glob("part-*")}
+    assert 2 <= len(finished) < 12
+    assert not (tmp_path / "out" / "config.json").exists(), "it is no model yet"
+    with pytest.raises(ConfigError, match=r"unfinished run with batch_size=1, this one has 2: repeat that run"):
+        quantize(deep, tmp_path / "out", **options, batch_size=2)
+    watched = parts / "part-layer-001" / "model.safetensors"
+    kept = os.open(watched, os.O_RDONLY)
+    quantize(deep, tmp_path / "out", **options)
+    assert os.fstat(kept).st_mtime_ns == finished["part-layer-001"], "a finished layer was written again"
+    os.close(kept)
+    assert read_all(tmp_path / "out") == read_all(tmp_path / "whole")
+
+
+def test_an_unfinished_run_without_a_layer_is_begun_anew(deep: Path, tmp_path: Path, text: str) -> None:
+    hidden = tmp_path / "out" / ".seesay-lite"
+    hidden.mkdir(parents=True)
+    (hidden / "settings.json").write_text('{"batch_size": 7}')
+    (hidden / "new-layer-000").mkdir()
+    lite.fp8(deep, tmp_path / "out", **SMALL, calib_dataset=text)
+    assert (tmp_path / "out" / "config.json").exists() and not hidden.exists()
+
+
+def test_statistics(deep: Path, tmp_path: Path, text: str) -> None:
+    summary = lite.calibrate(deep, tmp_path / "out", **SMALL, calib_dataset=text)
+    tensors = load_file(tmp_path / "out" / STATISTICS_FILE)
+    assert json.loads((tmp_path / "out" / SUMMARY_FILE).read_text()) == summary
+    assert len(summary["modules"]) == 12 * 7 and summary["tokens"] > 100
+    modules = {name.rpartition(".")[0] for name in tensors}
+    assert modules == set(summary["modules"])
+    q, k = (tensors[f"model.layers.3.self_attn.{name}_proj.input_abs_max"] for name in "qk")
+    assert torch.equal(q, k) and q.shape == (64,)
+    for module in modules:
+        assert (tensors[f"{module}.input_abs_mean"] <= tensors[f"{module}.input_abs_max"]).all()
+
+
+# --- data sets --------------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_text_and_messages(tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    messages = [
+        {
+            "role": "user",
+            "content": [{"type": "image_url", "image_url": {"url": "a.png"}}, {"type": "text", "text": "?"}],
+        },
+        {"role": "assistant", "content": "a game"},
+    ]
+    file.write_text("\n".join([json.dumps({"text": "one"}), "", json.dumps({"messages": messages})]))
+    found = load_dataset(str(file))
+    assert found.texts == ("one",) and found.folder == tmp_path
+    [[question, answer]] = found.conversations
+    assert question.parts[0].source == str(tmp_path / "a.png")  # type: ignore[union-attr]
+    assert answer.role == "assistant"
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    for name, content in (("a.png", "x"), ("a.txt", "red"), ("b.JPG", "x"), ("c.txt", "long text"), ("d.md", "no")):
+        (tmp_path / name).write_text(content)
+    found = load_dataset(str(tmp_path))
+    assert found.texts == ("long text",)
+    assert [[message.role for message in messages] for messages in found.conversations] == [
+        ["user", "assistant"], ["user"]
+    ]  # fmt: skip
+
+
+def test_media_outside_of_the_folder_are_refused(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (40, 40)).save(tmp_path / "secret.png")
+    (tmp_path / "set").mkdir()
+    for url in ("../secret.png", str(tmp_path / "secret.png"), f"file://{tmp_path}/secret.png"):
+        content = [{"type": "image_url", "image_url": {"url": url}}]
+        (tmp_path / "set" / "lines.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": content}]}))
+        with pytest.raises(ConfigError, match="the folder that local media may come from"):
+            lite.auto_gptq(
+                tiny_checkpoint("qwen2_5_vl"),
+                tmp_path / "out",
+                **SMALL,
+                calib_dataset=str(tmp_path / "set"),
+                w_group_size=32,
+            )
+
+
+def write(folder: Path, name: str, content: bytes) -> str:
+    (folder / name).write_bytes(content)
+    return str(folder / name)
+
+
+BAD_SETS: dict[str, tuple[Callable[[Path], str], str]] = {
+    "nothing": (lambda d: str(d / "no.txt"), r"there is no such file or folder; pass a \.txt file"),
+    "empty file": (lambda d: write(d, "a.txt", b""), r"has no text in it: pass a \.txt file"),
+    "blank lines": (lambda d: write(d, "a.jsonl", b"\n \n"), "has no text in it"),
+    "empty folder": (str, "has no text in it"),
+    "not UTF-8": (lambda d: write(d, "a.txt", b"ab\xff"), "must be UTF-8 text, byte 2 is not"),
+    "not JSON": (lambda d: write(d, "a.jsonl", b'{"text": "a"}\n{'), r"a\.jsonl:2: not valid JSON"),
+    "no text": (lambda d: write(d, "a.jsonl", b'{"txt": 1}'), r"a\.jsonl:1: must be an object with a 'text' or"),
+    "bad message": (lambda d: write(d, "a.jsonl", b'{"messages": [{"role": "x"}]}'), r"a\.jsonl:1: messages\[0\] has"),
+    "deep": (lambda d: write(d, "a.jsonl", b"[" * 200_000), r"a\.jsonl:1: not valid JSON"),
+    "long line": (lambda d: write(d, "a.jsonl", b"x" * (5 << 20)), "has a line of more than"),
+    "other file": (lambda d: write(d, "a.csv", b"x"), r"must end in \.txt or \.jsonl"),
+    "one letter": (lambda d: write(d, "a.txt", b"a"), "has no prompt of 2 to 64 tokens"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_SETS)
+def test_what_is_wrong_with_a_data_set_is_one_error(
+    kind: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    make, message = BAD_SETS[kind]
+    (tmp_path / "set").mkdir()
+    with pytest.raises(ConfigError, match=message):
+        lite.auto_gptq(
+            tiny_checkpoint("qwen3"), tmp_path / "out", **SMALL, calib_dataset=make(tmp_path / "set"), w_group_size=32
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_the_datasets_package(tmp_path: Path, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Neither is the package here nor the hub."""
+    with pytest.raises(ConfigError, match=r"calib_dataset='ptb'.*pass a \.txt file, a \.jsonl file"):
+        lite.auto_gptq(tiny_checkpoint("llama"), tmp_path / "out", device="cpu", calib_seqlen=64, w_group_size=32)
+
+
+# --- models, folders and options --------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_not_empty(deep: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "thesis.doc").write_text("precious")
+    with pytest.raises(ConfigError, match=r"must be a new or an empty folder, it has 'thesis\.doc' in it"):
+        lite.fp8(deep, tmp_path, **SMALL)
+    with pytest.raises(ConfigError, match="must be a folder, got the file"):
+        lite.fp8(deep, tmp_path / "thesis.doc", **SMALL)
+    with pytest.raises(ConfigError, match="must be a new or an empty folder"):
+        lite.fp8(deep, deep, **SMALL)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.doc"]
+
+
+def test_a_folder_that_cannot_be_written(deep: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="work_dir"):
+        lite.fp8(deep, tmp_path / "file" / "out", **SMALL)
+
+
+def test_a_model_that_is_quantized_already(tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str) -> None:
+    quantized, _ = write_quantized(tiny_checkpoint("llama"), tmp_path / "made", FORMS["compressed-tensors, channels"])
+    with pytest.raises(CheckpointError, match=r"is quantized already \(fp8\): give the plain model"):
+        lite.auto_awq(quantized, tmp_path / "out", **SMALL, calib_dataset=text)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "options", "message"),
+    [
+        (lite.auto_awq, {}, r"w_group_size=128: layers\.0\.self_attn\.q_proj has 64 inputs, which it must divide"),
+        (lite.auto_awq, {"w_group_size": 48}, "w_group_size must be 32, 64, 128 or -1, got 48"),
+        (lite.auto_awq, {"w_bits": 8}, "w_bits must be 4, which AWQ's format has, got 8"),
+        (lite.auto_gptq, {"w_bits": 3}, "w_bits must be 4 or 8, got 3"),
+        (lite.auto_gptq, {"damp_percent": 0}, "damp_percent must be above 0"),
+        (lite.smooth_quant, {"quant_dtype": "int4"}, "quant_dtype must be 'int8' or 'fp8', got 'int4'"),
+        (lite.fp8, {"calib_samples": 1}, r"calib_samples must be in \[2, 65536\], got 1"),
+        (lite.fp8, {"calib_seqlen": 4096}, "calib_seqlen must be at most 256, the model's longest text, got 4096"),
+        (lite.fp8, {"batch_size": "x"}, "batch_size must be"),
+        (lite.fp8, {"vision": True}, "vision: .* has no vision tower"),
+    ],
+)
+def test_options(
+    quantize: Callable[..., Any], options: dict[str, Any], message: str, deep: Path, tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        quantize(deep, tmp_path / "out", **{**SMALL, "calib_dataset": text, **options})
+
+
+def test_numbers_that_are_not_finite(tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str) -> None:
+    from quantized_folders import edit_tensors
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint("llama"), folder)
+
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.1.mlp.up_proj.weight"][3, 3] = torch.inf
+
+    edit_tensors(folder, spoil)
+    with pytest.raises(
+        CheckpointError, match=r"'model\.layers\.1\.mlp\.up_proj\.weight' has numbers that are not finite"
+    ):
+        lite.auto_gptq(folder, tmp_path / "out", **SMALL, calib_dataset=text, w_group_size=32)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command(deep: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"lite auto_gptq {deep} --work-dir {tmp_path / 'out'} --calib-dataset {text} --calib-samples 4"
+    words += " --calib-seqlen 64 --w-group-size 32 --desc-act --device cpu"
+    assert cli.main(words.split()) == 0
+    printed = capsys.readouterr()
+    assert "perplexity of" in printed.out and f"written to {tmp_path / 'out'}" in printed.out
+    assert "layer" not in printed.err, "no bar off a terminal"
+    settings = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert settings["desc_act"] is True and settings["group_size"] == 32
+    assert cli.main(words.split()) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_import_paths_of_lmdeploy() -> None:
+    from seesay.lite.apis.auto_awq import auto_awq
+    from seesay.lite.apis.auto_gptq import auto_gptq
+    from seesay.lite.apis.calibrate import calibrate
+    from seesay.lite.apis.smooth_quant import smooth_quant
+
+    found = (auto_awq, auto_gptq, calibrate, smooth_quant)
+    assert found == (lite.auto_awq, lite.auto_gptq, lite.calibrate, lite.smooth_quant)
+
+
+def test_the_builtin_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is calibrated with scenes, and answers as well as before."""
+    monkeypatch.setattr("seesay.lite.api._SCORED_SCENES", 3)
+    report = lite.auto_gptq(
+        "seesay-demo", tmp_path / "out", calib_samples=22, calib_seqlen=512, batch_size=11, device="cpu"
+    )
+    assert report.perplexity is not None and report.scores is not None
+    before, after = report.perplexity
+    assert before < 1.5 and after < 1.2 * before, "of answers alone, which it knows almost by heart"
+    assert report.scores[0].keys() == report.scores[1].keys() and len(report.scores[0]) == 8
+    assert all(share >= 0.66 for share in report.scores[1].values())
+    written = json.loads((tmp_path / "out" / "quantization_report.json").read_text())
+    assert written["scores"]["after"] == report.scores[1]
+    assert "arithmetic" in report.table()
