@@ -19,11 +19,13 @@ from seesay.device.linear_method import (
     LinearKernel,
     LinearMethod,
     Product,
+    RowKernel,
     Sizes,
     pad_matrix,
     pad_outputs,
 )
 from seesay.device.matmul import make_product
+from seesay.device.row_quantization import RowFormat
 
 _BIAS = TensorLayout(name="bias", axes=((OUTPUTS, 1),))
 
@@ -63,7 +65,8 @@ class Linear(nn.Module):
     once more, it copies the new tensors to the addresses of the old ones where it can, so that CUDA graphs stay valid.
 
     fused: computes the layer for up to `max_fused_rows` rows with what comes before and behind (see `Product`); None
-    where there is no such kernel.
+    where there is no such kernel. quantized: a format of rows, and what computes the layer with rows in it; None where
+    rows stay as they are.
     """
 
     weight: nn.Parameter
@@ -97,6 +100,7 @@ class Linear(nn.Module):
         )
         self.fused: FusedKernel | None = None
         self.max_fused_rows = 0
+        self.quantized: tuple[RowFormat, RowKernel] | None = None
         self._product: Product | None = None
         self._run: LinearKernel = self._run_unfinished
         self._reduce: LinearKernel | None = None
@@ -227,9 +231,11 @@ class Linear(nn.Module):
         product = self._product
         run = self._run_unfinished if product is None else product.run
         self._run = self._make_extended(run) if self.is_extended else run
-        self.fused, self.max_fused_rows = None, 0
+        self.fused, self.max_fused_rows, self.quantized = None, 0, None
         if product is not None and not self.is_extended:
             self.fused, self.max_fused_rows = product.fused, product.max_fused_rows
+            if product.rows is not None and product.run_rows is not None:
+                self.quantized = product.rows, product.run_rows
 
     def _run_unfinished(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)

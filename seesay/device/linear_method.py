@@ -14,6 +14,7 @@ from seesay.device.row_quantization import QuantizedRows, RowFormat
 
 LinearKernel = Callable[[torch.Tensor], torch.Tensor]
 FusedKernel = Callable[..., torch.Tensor]
+RowKernel = Callable[[QuantizedRows], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Product:
     run: LinearKernel
     add: Callable[[torch.Tensor, torch.Tensor], None]
     rows: RowFormat | None = None
-    run_rows: Callable[[QuantizedRows], torch.Tensor] | None = None
+    run_rows: RowKernel | None = None
     fused: FusedKernel | None = None
     max_fused_rows: int = 0
 

@@ -34,16 +34,20 @@ def make_quantized_product(
     """
     quantize, num_outputs = pick_quantizer(numbers.device, rows), len(numbers)
 
+    def run_rows(rows: QuantizedRows) -> torch.Tensor:
+        if not len(rows.numbers):
+            return torch.empty(0, num_outputs, dtype=dtype, device=numbers.device)
+        return multiply(rows, bias)
+
     def run(x: torch.Tensor) -> torch.Tensor:
-        shape = (*x.shape[:-1], num_outputs)
-        return multiply(quantize(x.flatten(0, -2)), bias).view(shape) if x.numel() else x.new_empty(shape)
+        return run_rows(quantize(x.flatten(0, -2))).view(*x.shape[:-1], num_outputs)
 
     def add(target: torch.Tensor, x: torch.Tensor) -> None:
         if x.numel():
             target.add_(multiply(quantize(x), None))
 
     tensors = (numbers, scale) if bias is None else (numbers, scale, bias)
-    product = partial(Product, tensors=tensors, run=run, add=add, rows=rows, run_rows=partial(multiply, bias=bias))
+    product = partial(Product, tensors=tensors, run=run, add=add, rows=rows, run_rows=run_rows)
     max_rows = max_fused_rows(numbers.device, dtype)
     if not max_rows:
         return product()

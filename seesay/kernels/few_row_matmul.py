@@ -29,12 +29,15 @@ MAX_ROWS = 32
 
 
 class Tiling(NamedTuple):
-    """A program computes `num_outputs` columns of the result, from `span` elements of each weight row at a time."""
+    """A program computes `num_outputs` columns of the result, from `span` elements of each weight row at a time.
+
+    num_stages: spans that are loaded at once where tensor cores multiply; 0 for plain arithmetic, for one row alone.
+    """
 
     num_outputs: int
     span: int
     num_warps: int
-    num_stages: int = 1
+    num_stages: int = 0
 
 
 @triton.jit
@@ -242,13 +245,14 @@ def multiply(
     norm: tuple[torch.Tensor, float] | None = None,
     activation: str | None = None,
     add_to: torch.Tensor | None = None,
+    tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """Return x Wᵀ + b [N, out] for x [N, in], N ≤ MAX_ROWS, and weight [out, in]. N > 1 requires 16-bit types.
 
     scale: for a weight in FP8 or int8, float32 [out], which multiplies its rows; or [out, groups of `group_size`
     inputs]. norm: (weight [in], eps) of an RMS norm of x.
     activation: return the activation of the first half of the product times the second half. add_to [N, out]: add the
-    product to it, and return it.
+    product to it, and return it. tiling: by default one that fits the sizes.
     """
     num_outputs, size = weight.shape
     num_rows = len(x)
@@ -266,8 +270,14 @@ def multiply(
         "IS_DEPENDENT": is_dependent,
         "launch_pdl": is_dependent,
     }
-    if num_rows == 1 and group_size is None:
-        tiling = _tile_one_row(num_outputs, size, activation is not None, weight.itemsize)
+    is_gated, padded_rows = activation is not None, max(8, power_of_2_from(num_rows))
+    if tiling is None and num_rows == 1 and group_size is None:
+        tiling = _tile_one_row(num_outputs, size, is_gated, weight.itemsize)
+    elif tiling is None:
+        tiling = _tile_few_rows(padded_rows, num_outputs, size, is_gated)
+    if group_size is not None:
+        tiling = tiling._replace(span=min(tiling.span, group_size))
+    if not tiling.num_stages:
         one_row_kernel[(-(-num_outputs // tiling.num_outputs),)](
             x,
             weight,
@@ -288,10 +298,6 @@ def multiply(
         return out
     if norm is not None:
         x = rms_norm(x, None, *norm)
-    padded_rows = max(8, power_of_2_from(num_rows))
-    tiling = _tile_few_rows(padded_rows, num_outputs, size, activation is not None)
-    if group_size is not None:
-        tiling = tiling._replace(span=min(tiling.span, group_size))
     few_rows_kernel[(-(-num_outputs // tiling.num_outputs),)](
         x,
         weight,

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch
 from seesay.kernels.sizes import power_of_2_from
-from seesay.kernels.token_kernels import activate
+from seesay.kernels.token_kernels import activate, norm
 
 _LARGEST_SPAN = 8192
 _MAX_ROW = 16384
@@ -261,7 +261,9 @@ def quantize_norm(
     """Return the RMS norm of x [N, K], or of x + residual, as `quantize_rows` of it would. The sum is written to the
     residual."""
     num_rows, size = x.shape
-    assert x.stride(1) == 1 and (residual is None or residual.stride(1) == 1) and size <= _MAX_ROW
+    assert x.stride(1) == 1 and (residual is None or residual.stride(1) == 1)
+    if size > _MAX_ROW:
+        return quantize_rows(norm(x, residual, weight, eps), dtype, largest, group_size)
     out, scale = _make_outputs(x, size, dtype, group_size)
     block = power_of_2_from(size)
     if group_size is not None:

@@ -101,16 +101,12 @@ class _Layer:
 
         wanted int64 [N]: the tokens that are needed after this layer. All others only leave keys and values.
         """
-        ops = self._ops
-        if delta is None:
-            x = ops.rms_norm(residual, self._input_norm.data, self._eps)
-        else:
-            x = ops.add_rms_norm(delta, residual, self._input_norm.data, self._eps)
-        x = self._attend_to(self._qkv(x).view(len(x), -1, self._head_dim), cache, step)
+        qkv = self._multiply_normed(self._qkv, delta, residual, self._input_norm)
+        x = self._attend_to(qkv.view(len(qkv), -1, self._head_dim), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
-        x = ops.add_rms_norm(self._out(x), residual, self._mlp_norm.data, self._eps)
-        return self._down(ops.act_and_mul(self._gate_up(x), self._activation)), residual
+        x = self._multiply_normed(self._gate_up, self._out(x), residual, self._mlp_norm)
+        return self._multiply_activated(self._down, x), residual
 
     def run_few(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
         """As `run` for a few tokens, whose residual stream x [T, hidden] is changed in place: norms, the activation and
@@ -125,8 +121,29 @@ class _Layer:
         """Return the layer's output for the norm of x, or activation(first half) · second half of it."""
         if linear.fused is not None and len(x) <= linear.max_fused_rows:
             return linear.fused(x, norm=(norm.data, self._eps), activation=activation)
-        y = linear(self._ops.rms_norm(x, norm.data, self._eps))
+        y = self._multiply_normed(linear, None, x, norm)
         return y if activation is None else self._ops.act_and_mul(y, activation)
+
+    def _multiply_normed(
+        self, linear: Linear, delta: torch.Tensor | None, residual: torch.Tensor, norm: Weight
+    ) -> torch.Tensor:
+        """Add `delta` to the residual, and return the layer's output for the norm of the sum."""
+        ops, weight, eps = self._ops, norm.data, self._eps
+        if linear.quantized is not None:
+            form, multiply = linear.quantized
+            if delta is None:
+                return multiply(ops.quantize_norm(residual, None, weight, eps, form))
+            return multiply(ops.quantize_norm(delta, residual, weight, eps, form))
+        if delta is None:
+            return linear(ops.rms_norm(residual, weight, eps))
+        return linear(ops.add_rms_norm(delta, residual, weight, eps))
+
+    def _multiply_activated(self, linear: Linear, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output for activation(first half) · second half of x."""
+        if linear.quantized is not None:
+            form, multiply = linear.quantized
+            return multiply(self._ops.quantize_activation(x, self._activation, form))
+        return linear(self._ops.act_and_mul(x, self._activation))
 
     def _add_to(self, residual: torch.Tensor, linear: Linear, x: torch.Tensor) -> None:
         if linear.fused is not None and len(x) <= linear.max_fused_rows:

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device.row_quantization import QuantizedRows, RowFormat
+
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 
@@ -63,6 +65,14 @@ class Ops(Protocol):
 
     def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
         """activation(first half) · second half of the last axis."""
+
+    def quantize_norm(
+        self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, form: RowFormat
+    ) -> QuantizedRows:
+        """`rms_norm` of x [T, hidden], or `add_rms_norm` of x and a residual, as quantized rows."""
+
+    def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
+        """`act_and_mul` of x [T, 2 · size], as quantized rows."""
 
     def rotate_and_write(
         self,

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.device.norm import rms_norm
+from seesay.device.row_quantization import QuantizedRows, RowFormat, quantize_rows
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 
@@ -88,6 +89,16 @@ class TorchOps:
         if activation == "silu":
             return F.silu(gate).mul_(up)
         return F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none").mul_(up)
+
+    def quantize_norm(
+        self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, form: RowFormat
+    ) -> QuantizedRows:
+        if residual is None:
+            return quantize_rows(self.rms_norm(x, weight, eps), form)
+        return quantize_rows(self.add_rms_norm(x, residual, weight, eps), form)
+
+    def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
+        return quantize_rows(self.act_and_mul(x, activation), form)
 
     def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
         """Write keys and values [T, 2, G, D] to `slots` of the cache."""

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import torch
 
-from seesay.kernels import token_kernels
+from seesay.device.row_quantization import QuantizedRows, RowFormat
+from seesay.kernels import quantize, token_kernels
 from seesay.llm.ops import triton_attention
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
@@ -29,6 +30,20 @@ class TritonOps:
 
     def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
         return token_kernels.act_and_mul(x, activation)
+
+    def quantize_norm(
+        self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, form: RowFormat
+    ) -> QuantizedRows:
+        found = quantize.quantize_norm(
+            x, residual, weight, eps, dtype=form.dtype, largest=form.largest, group_size=form.group_size
+        )
+        return QuantizedRows(*found)
+
+    def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
+        found = quantize.quantize_activation(
+            x, activation, dtype=form.dtype, largest=form.largest, group_size=form.group_size
+        )
+        return QuantizedRows(*found)
 
     def rotate_and_write(
         self,
