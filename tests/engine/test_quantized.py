@@ -36,11 +36,21 @@ def test_the_text_part_of_every_family(name: str, tiny_checkpoint: Callable[[str
     assert answer(quantized) == answer(plain)
 
 
-@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, in order of activations", "pack-quantized, zero points"])
-def test_packed_integers_beside_a_plain_tower(
-    form: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    quantized, plain = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path, PACKED_FORMS[form])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "awq, groups of 32",
+        "gptq, in order of activations",
+        "pack-quantized, zero points",
+        "compressed-tensors, int8 channels",
+        "compressed-tensors, int8 static tensors",
+        "smooth_quant, int8",
+        "modelopt, tensors",
+    ],
+)
+def test_other_formats_beside_a_plain_tower(form: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    forms = {**FORMS, **PACKED_FORMS}
+    quantized, plain = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path, forms[form])
     assert answer(quantized) == answer(plain)
 
 
@@ -65,11 +75,12 @@ def test_a_quantized_tower(form: str, tiny_checkpoint: Callable[[str], Path], tm
     assert (rows[1] - rows[2]).abs().max() > 1e-2, "the tower was not quantized"
 
 
-def test_in_flight_in_both_process_forms() -> None:
+@pytest.mark.parametrize("quantization", ["fp8", "int8"])
+def test_in_flight_in_both_process_forms(quantization: str) -> None:
     """The built-in model, whose answers are sure enough to be the same."""
     plain, thread, process = (
-        answer_about_a_scene(quantization=quantization, engine_process=is_process)
-        for quantization, is_process in ((None, False), ("fp8", False), ("fp8", True))
+        answer_about_a_scene(quantization=kind, engine_process=is_process)
+        for kind, is_process in ((None, False), (quantization, False), (quantization, True))
     )
     assert thread == process
     assert thread[0] == plain[0] and thread[1] != plain[1], "the same answer, by other weights"

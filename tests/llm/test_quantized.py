@@ -177,6 +177,107 @@ def test_tensors_that_make_no_sense_are_named(
         backbones.load_runner(backbones.Backbone(model=None, path=quantized))
 
 
+INT8_FORM, STATIC_FORM = "compressed-tensors, int8 channels", "compressed-tensors, int8 static tensors"
+INPUT_SCALE = f"{PROJECTION}.input_scale"
+
+
+@pytest.mark.parametrize(
+    ("form", "edit", "message"),
+    [
+        (INT8_FORM, drop(SCALE), f"tensor '{SCALE}' is missing"),
+        (INT8_FORM, put(SCALE, lambda t: t[:-1]), f"'{SCALE}' has shape [59, 1], the config says [60, 1]"),
+        (INT8_FORM, put(SCALE, lambda t: -t), "down_proj.weight_scale' has scales that are not positive numbers"),
+        (INT8_FORM, put(SCALE, lambda t: t / 0), "down_proj.weight_scale' has scales that are not positive numbers"),
+        (INT8_FORM, put(WEIGHT, lambda t: t.to(torch.uint8)), f"'{WEIGHT}' is stored as U8, it must be I8"),
+        (INT8_FORM, put(WEIGHT, lambda t: t[:, :-8]), f"'{WEIGHT}' has shape [60, 80], the config says [60, 88]"),
+        (STATIC_FORM, drop(INPUT_SCALE), f"tensor '{INPUT_SCALE}' is missing"),
+        (STATIC_FORM, put(INPUT_SCALE, lambda t: t * float("nan")), "down_proj.input_scale' has scales that are not"),
+        (STATIC_FORM, put(SCALE, lambda t: t.expand(60, 1)), f"'{SCALE}' has shape [60, 1], the config says []"),
+        ("smooth_quant, int8", drop(f"{PROJECTION}.scale"), f"'{WEIGHT}' is stored as I8, it must be BF16 or"),
+        ("smooth_quant, int8", put(f"{PROJECTION}.scale", lambda t: t.flatten()), "the config says [60, 1]"),
+        (
+            "smooth_quant, fp8",
+            put(WEIGHT, lambda t: t.to(torch.int8)),
+            f"'{WEIGHT}' is stored as I8, it must be F8_E4M3",
+        ),
+        ("modelopt, tensors", put(SCALE, lambda t: t * 0), "down_proj.weight_scale' has scales that are not positive"),
+        ("modelopt, tensors", drop(INPUT_SCALE), f"tensor '{INPUT_SCALE}' is missing"),
+        ("modelopt, channels", put(SCALE, lambda t: t[:, None]), f"'{SCALE}' has shape [60, 1], the config says [60]"),
+        ("modelopt, channels", drop(SCALE), f"'{WEIGHT}' is stored as F8_E4M3, it must be BF16 or"),
+        ("fp8, small blocks", put(f"{SCALE}_inv", lambda t: t[:-1]), "has shape [1, 6], the config says [2, 6]"),
+        ("fp8, small blocks", put(f"{SCALE}_inv", lambda t: t * float("inf")), "has scales that are not positive"),
+    ],
+)
+def test_bad_tensors_of_other_formats_are_named(
+    saved: Callable[[str], backbones.Backbone],
+    tmp_path: Path,
+    form: str,
+    edit: Callable[[Any], Any],
+    message: str,
+) -> None:
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[form])
+    edit_tensors(quantized, edit)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+
+
+@pytest.mark.parametrize(
+    ("stored", "claimed"),
+    [
+        (INT8_FORM, FORM),
+        (FORM, INT8_FORM),
+        (INT8_FORM, STATIC_FORM),
+        ("smooth_quant, int8", INT8_FORM),
+        ("smooth_quant, int8", "smooth_quant, fp8"),
+        ("modelopt, tensors", "modelopt, channels"),
+        ("fp8, blocks of 128", "compressed-tensors, blocks"),
+    ],
+)
+def test_configs_that_lie_are_found(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, stored: str, claimed: str
+) -> None:
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[stored])
+    set_config(quantized, quantization_config=dict(FORMS[claimed].config))
+    with pytest.raises(CheckpointError, match=r"tensor '\S+_proj\.\S+' "):
+        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+
+
+def test_scales_of_a_kv_cache_are_left_aside(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
+    source = saved("llama")
+    quantized, plain = write_quantized(source.path, tmp_path, FORMS["modelopt, tensors"])
+
+    def add(tensors: Tensors) -> None:
+        for layer in range(source.text_config.num_hidden_layers):
+            for name in ("k", "v"):
+                tensors[f"model.layers.{layer}.self_attn.{name}_proj.{name}_scale"] = torch.tensor(0.5)
+
+    edit_tensors(quantized, add)
+    prompt = backbones.make_prompt(source, 9, seed=1)
+    with pytest.raises(CheckpointError, match=r"unexpected tensor '\S+\.k_proj\.k_scale'"):
+        logits_of(backbones.Backbone(model=source.model, path=quantized), prompt)
+    config = dict(FORMS["modelopt, tensors"].config) | {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    set_config(quantized, quantization_config=config)
+    found = logits_of(backbones.Backbone(model=source.model, path=quantized), prompt)
+    torch.testing.assert_close(found, logits_of(backbones.Backbone(model=source.model, path=plain), prompt))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", [FORM, INT8_FORM, STATIC_FORM, "compressed-tensors, naive int8"])
+def test_compressed_tensors_has_the_same_weights(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, form: str
+) -> None:
+    """Transformers reads the folder with that library, which then rounds activations, too; that is turned off."""
+    library = pytest.importorskip("compressed_tensors.quantization", reason="needs compressed-tensors")
+    source = saved("llama")
+    quantized, _ = write_quantized(source.path, tmp_path, FORMS[form])
+    theirs = backbones.Backbone(model=type(source.model).from_pretrained(quantized).eval(), path=quantized)
+    prompt = backbones.make_prompt(source, 23, seed=3)
+    theirs.logits(prompt.token_ids, prompt.positions)  # decompresses the weights
+    theirs.model.apply(library.disable_quantization)
+    expected = theirs.logits(prompt.token_ids, prompt.positions)
+    torch.testing.assert_close(logits_of(theirs, prompt), expected, atol=TOLERANCE, rtol=0)
+
+
 def test_block_sizes_that_lie_are_found(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS["fp8, small blocks"])
     set_config(quantized, quantization_config=dict(FORMS["fp8, blocks of 128"].config))
