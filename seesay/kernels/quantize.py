@@ -13,11 +13,13 @@ import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch
 from seesay.kernels.sizes import power_of_2_from
-from seesay.kernels.token_kernels import activate, norm
+from seesay.kernels.token_kernels import act_and_mul, activate, norm
 
 _LARGEST_SPAN = 8192
 _MAX_ROW = 16384
-"""Longest row that one program keeps in registers."""
+"""Longest row that one program keeps in registers as float32."""
+_MAX_ACTIVATED_ROW = 32768
+"""Longest row that one program keeps in registers in 16 bits."""
 
 _ROUNDING: tl.constexpr = tl.constexpr(1.5 * 2**23)
 """A float32 of this size has no digits behind the point, so adding it rounds to the nearest, ties to even."""
@@ -152,31 +154,25 @@ def quantize_activation_kernel(
     scale_ptr,
     x_stride,
     SIZE: tl.constexpr,
-    SPAN: tl.constexpr,
+    BLOCK: tl.constexpr,
     ACTIVATION: tl.constexpr,
     MAX: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program i writes activation(first half) · second half of row i of x [N, 2 SIZE] in quantized form, rounded to the
-    type of x before, as a kernel of its own would round it. It computes twice what it does not keep."""
+    type of x before, as a kernel of its own would round it. The row is read once and kept in this type."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, SPAN)
-    largest = tl.zeros([SPAN], tl.float32)
-    bad = tl.zeros([SPAN], tl.int32)
-    for first in range(0, SIZE, SPAN):
-        product = _activated(x_ptr + row * x_stride + first, columns, first + columns < SIZE, SIZE, ACTIVATION)
-        largest = tl.maximum(largest, tl.abs(product))
-        bad = bad | _is_nan(product).to(tl.int32)
-    scale = _to_scale(tl.max(largest, axis=0), tl.max(bad, axis=0) > 0, MAX)
+    columns = tl.arange(0, BLOCK)
+    is_element = columns < SIZE
+    product = _activated(x_ptr + row * x_stride, columns, is_element, SIZE, ACTIVATION)
+    has_nan = tl.max(_is_nan(product).to(tl.int32), axis=0) > 0
+    scale = _to_scale(tl.max(tl.abs(product).to(tl.float32), axis=0), has_nan, MAX)
     tl.store(scale_ptr + row, scale)
-    for first in range(0, SIZE, SPAN):
-        is_element = first + columns < SIZE
-        product = _activated(x_ptr + row * x_stride + first, columns, is_element, SIZE, ACTIVATION)
-        numbers = _to_numbers(product, scale, MAX, out_ptr.dtype.element_ty)
-        tl.store(out_ptr + row * SIZE + first + columns, numbers, mask=is_element)
+    numbers = _to_numbers(product.to(tl.float32), scale, MAX, out_ptr.dtype.element_ty)
+    tl.store(out_ptr + row * SIZE + columns, numbers, mask=is_element)
 
 
 @triton.jit
@@ -204,7 +200,7 @@ def quantize_groups_kernel(
     if ACTIVATION is None:
         x = tl.load(x_ptr + row * x_stride + first + columns, mask=is_element, other=0.0).to(tl.float32)
     else:
-        x = _activated(x_ptr + row * x_stride + first, columns, is_element, SIZE, ACTIVATION)
+        x = _activated(x_ptr + row * x_stride + first, columns, is_element, SIZE, ACTIVATION).to(tl.float32)
     groups = tl.reshape(x, [SPAN // GROUP, GROUP])
     has_nan = tl.max(_is_nan(groups).to(tl.int32), axis=1) > 0
     scale = _to_scale(tl.max(tl.abs(groups), axis=1), has_nan, MAX)
@@ -220,7 +216,7 @@ def _activated(x_ptr, columns, is_element, SIZE: tl.constexpr, ACTIVATION: tl.co
     """Return activation(gate) · up, rounded to their type; up lies SIZE behind the gate."""
     gate = tl.load(x_ptr + columns, mask=is_element, other=0.0)
     up = tl.load(x_ptr + SIZE + columns, mask=is_element, other=0.0).to(tl.float32)
-    return (activate(gate.to(tl.float32), ACTIVATION) * up).to(gate.dtype).to(tl.float32)
+    return (activate(gate.to(tl.float32), ACTIVATION) * up).to(gate.dtype)
 
 
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype, largest: float, group_size: int | None = None) -> Quantized:
@@ -299,8 +295,10 @@ def quantize_activation(
     size = x.shape[1] // 2
     if group_size is not None:
         return _quantize_groups(x, size, activation, dtype, largest, group_size)
+    if size > _MAX_ACTIVATED_ROW:
+        return quantize_rows(act_and_mul(x, activation), dtype, largest)
     out, scale = _make_outputs(x, size, dtype, None)
-    span = min(_LARGEST_SPAN, power_of_2_from(size))
+    block = power_of_2_from(size)
     if len(x):
         is_dependent = has_dependent_launch(x.get_device())
         quantize_activation_kernel[(len(x),)](
@@ -309,11 +307,12 @@ def quantize_activation(
             scale,
             x.stride(0),
             SIZE=size,
-            SPAN=span,
+            BLOCK=block,
             ACTIVATION=activation,
             MAX=largest,
             IS_DEPENDENT=is_dependent,
-            num_warps=4 if span <= 2048 else 8,
+            num_warps=min(16, max(4, block // 1024)),
+            maxnreg=64,  # so that a multiprocessor has two programs: one loads while the other computes
             launch_pdl=is_dependent,
         )
     return out, scale

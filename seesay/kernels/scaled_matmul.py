@@ -7,7 +7,6 @@ per output, or FP8 with a scale per row and group of inputs and a scale per outp
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -19,6 +18,8 @@ from seesay.kernels.sizes import power_of_2_from
 
 _BAND = 8
 """Tiles of rows whose programs follow one another, so that they find each other's weights in the L2 cache."""
+_MANY_TILES = 264
+"""Large tiles that keep a GPU with 132 multiprocessors busy; fewer leave some of them idle at the end."""
 
 
 class Tiling(NamedTuple):
@@ -106,19 +107,22 @@ def _load(places, is_inside, is_element, SIZE: tl.constexpr, SPAN: tl.constexpr)
     return tl.load(places, mask=is_inside, other=0.0)
 
 
-@cache
-def tile(num_rows: int, size: int, group_size: int | None, has_large_memory: bool) -> Tiling:
-    """Return the tiling for up to `num_rows` rows, a power of two."""
+def tile(shape: tuple[int, int, int], group_size: int | None, has_large_memory: bool) -> Tiling:
+    """Return the tiling for (rows, outputs, inputs), as measured on an H200 with the sizes of a 7B backbone."""
+    num_rows, num_outputs, size = shape
+    num_large_tiles = -(-num_rows // 128) * -(-num_outputs // 256)
     if num_rows <= 16:
         tiling = Tiling(num_rows=16, num_outputs=64, span=256, num_warps=4, num_stages=4)
     elif num_rows <= 64:
-        tiling = Tiling(num_rows=num_rows, num_outputs=64, span=128, num_warps=4, num_stages=5)
-    elif group_size is None and num_rows > 128 and has_large_memory:
+        tiling = Tiling(
+            num_rows=max(32, power_of_2_from(num_rows)), num_outputs=64, span=128, num_warps=4, num_stages=5
+        )
+    elif group_size is None and num_large_tiles >= _MANY_TILES and has_large_memory:
         tiling = Tiling(num_rows=128, num_outputs=256, span=128, num_warps=8, num_stages=3)
     else:
-        tiling = Tiling(num_rows=128, num_outputs=128, span=128, num_warps=8 if group_size else 4, num_stages=4)
+        tiling = Tiling(num_rows=64, num_outputs=128, span=128, num_warps=4, num_stages=4)
     if not has_large_memory:
-        tiling = tiling._replace(span=min(tiling.span, 128), num_stages=3 if tiling.num_rows <= 64 else 2)
+        tiling = tiling._replace(span=min(tiling.span, 128), num_stages=3)
     span = min(tiling.span, group_size or tiling.span)
     return tiling._replace(span=max(32, min(span, power_of_2_from(size))))
 
@@ -148,7 +152,7 @@ def multiply_scaled(
     index = x.get_device()
     is_dependent = has_dependent_launch(index)
     if tiling is None:
-        tiling = tile(min(256, power_of_2_from(num_rows)), size, group_size, has_large_shared_memory(index))
+        tiling = tile((num_rows, num_outputs, size), group_size, has_large_shared_memory(index))
     num_tiles = -(-num_rows // tiling.num_rows) * -(-num_outputs // tiling.num_outputs)
     scaled_matmul_kernel[(num_tiles,)](
         x,

@@ -259,12 +259,19 @@ def scatter_kernel(
     tl.store(target_ptr + row * target_stride + columns, values.to(target_ptr.dtype.element_ty), mask=is_inside)
 
 
-def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Return the norm of x, or of x + residual (both [T, size]). The sum is written to the residual."""
+def norm(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return the norm of x, or of x + residual (both [T, size]), in `dtype`, by default that of x. The sum is written
+    to the residual."""
     size = x.shape[-1]
     if x.dim() not in (2, 3) or x.stride(-1) != 1:
         x = x.reshape(-1, size).contiguous()
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
     num_rows = out.numel() // size if size else 0
     if not num_rows:
         return out

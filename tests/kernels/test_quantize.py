@@ -141,7 +141,8 @@ def test_equals_the_plain_version(size: int) -> None:
     expected, expected_scale = fp8.quantize_rows(x)
     torch.testing.assert_close(scale, expected_scale, rtol=1e-6, atol=0)
     assert (found.float() != expected.float()).float().mean() < 1e-3, "more than ties are rounded otherwise"
-    torch.testing.assert_close(found.float() * scale, expected.float() * expected_scale, rtol=0.13, atol=0)
+    one_code = expected.float().abs() / 8 + 2.0**-9
+    assert ((found.float() - expected.float()).abs() <= one_code).all()
 
 
 @pytest.mark.gpu
