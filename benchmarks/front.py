@@ -34,6 +34,7 @@ from typing import Any
 from event_stream import Client
 from workload import make_text
 
+from seesay.engine.commands import ModelStatus
 from seesay.engine.messages import CoreFacts
 from seesay.engine.process import kinds
 from seesay.engine.process.door import let_in, open_door
@@ -57,7 +58,7 @@ def run_core(pipe: Connection, step_s: float) -> None:
     link, _ = found
     link.send(kinds.Hello())
     assert link.wait(TIMEOUT_S) and isinstance(link.receive(), kinds.Join)
-    link.send(kinds.Started(_FACTS))
+    link.send(kinds.Started(_FACTS, ModelStatus()))
     live: dict[int, _Live] = {}
     next_beat = 0.0
     while not link.is_cut():

@@ -30,6 +30,7 @@ class ErrorCode(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     ABORTED = "aborted"
     CLOSED = "closed"
+    SLEEPING = "sleeping"
     INTERNAL = "internal_error"
 
 

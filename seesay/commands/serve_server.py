@@ -26,6 +26,7 @@ _EXAMPLES = """\
 then: curl http://localhost:23333/v1/models ; API documentation: http://localhost:23333/
 """
 _API_KEYS_VARIABLE = "SEESAY_API_KEYS"
+_ADMIN_KEYS_VARIABLE = "SEESAY_ADMIN_KEYS"
 _ADVICE = f"set --api-keys or {_API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
 
 
@@ -68,6 +69,18 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="KEY",
         help=f"accepted API keys; set {_API_KEYS_VARIABLE}=key1,key2 instead to keep them out of the process list",
+    )
+    group.add_argument(
+        "--admin-keys",
+        nargs="*",
+        metavar="KEY",
+        help="keys that /sleep, /wake_up and /update_weights need (default: none, these are refused); "
+        f"or set {_ADMIN_KEYS_VARIABLE}",
+    )
+    group.add_argument(
+        "--allowed-weights-path",
+        metavar="FOLDER",
+        help="let /update_weights load model folders inside this one (default: none)",
     )
     group.add_argument(
         "--ssl",
@@ -192,7 +205,9 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         model_name=arguments.model_name[0] if arguments.model_name else None,
         model_aliases=tuple(arguments.model_name[1:]) if arguments.model_name else (),
         any_model_name=arguments.any_model_name,
-        api_keys=_api_keys(arguments.api_keys),
+        api_keys=_read_keys("--api-keys", arguments.api_keys, _API_KEYS_VARIABLE),
+        admin_keys=_read_keys("--admin-keys", arguments.admin_keys, _ADMIN_KEYS_VARIABLE),
+        allowed_weights_path=arguments.allowed_weights_path,
         cors_origins=tuple(arguments.allow_origins),
         cors_methods=tuple(arguments.allow_methods),
         cors_headers=tuple(arguments.allow_headers),
@@ -227,15 +242,15 @@ def _make_media_limits(arguments: argparse.Namespace) -> MediaLimits:
     )
 
 
-def _api_keys(given: list[str] | None) -> tuple[str, ...]:
+def _read_keys(option: str, given: list[str] | None, variable: str) -> tuple[str, ...]:
     if given is not None:
         if not given:
-            raise ConfigError("--api-keys requires at least one key")
+            raise ConfigError(f"{option} requires at least one key")
         return tuple(given)
-    listed = os.environ.get(_API_KEYS_VARIABLE, "")
+    listed = os.environ.get(variable, "")
     keys = tuple(key.strip() for key in listed.split(",") if key.strip())
     if listed and not keys:
-        raise ConfigError(f"{_API_KEYS_VARIABLE}={listed!r} names no key: set it to KEY1,KEY2,... or unset it")
+        raise ConfigError(f"{variable}={listed!r} names no key: set it to KEY1,KEY2,... or unset it")
     return keys
 
 

@@ -43,6 +43,7 @@ class LoadedLayers:
         self.device, self.dtype = device, dtype
         self._linears, self._plain = linears, plain
         self._ignored = ignored
+        self._unread_endings: frozenset[str] = frozenset()
         self._on_change = on_change
 
     def load(self, checkpoint: Checkpoint, *, may_quantize: bool = False) -> None:
@@ -55,17 +56,17 @@ class LoadedLayers:
         choose = _MethodChoice(checkpoint, self.name_of, self.dtype, may_quantize=may_quantize)
         for path, linear in self._linears.items():
             linear.method = choose(linear.modules_in(path))
+        if checkpoint.quantization is not None:
+            self._unread_endings = frozenset(checkpoint.quantization.ignored)
         groups = [WeightGroup(weights=(weight,)) for weight in self._plain]
         groups += [linear.make_group(path) for path, linear in self._linears.items()]
-        self._load(groups, checkpoint, ignored=self._find_unread(checkpoint))
+        self._load(groups, checkpoint)
         self._on_change()
 
-    def _find_unread(self, checkpoint: Checkpoint) -> frozenset[str]:
-        """Return the model's names of tensors that the format has beside layers and that are not read."""
-        if checkpoint.quantization is None or not checkpoint.quantization.ignored:
-            return frozenset()
-        names, endings = find_names(checkpoint, self.name_of), checkpoint.quantization.ignored
-        return frozenset(name for name in names if name.rpartition(".")[2] in endings)
+    def is_unread(self, name: str) -> bool:
+        """Return whether a tensor of the model's name `name` may be there and is not read, such as those that a format
+        has beside layers."""
+        return name in self._ignored or name.rpartition(".")[2] in self._unread_endings
 
     def check(self, source: TensorSource, *, is_partial: bool) -> None:
         """Raise what `replace` would raise: `CheckpointError` that names a tensor that does not fit, or an error of the
@@ -116,7 +117,6 @@ class LoadedLayers:
         *,
         is_partial: bool = False,
         checks_finite: bool = False,
-        ignored: frozenset[str] = frozenset(),
     ) -> None:
         load_weights(
             groups,
@@ -124,7 +124,7 @@ class LoadedLayers:
             name_of=self.name_of,
             device=self.device,
             dtype=self.dtype,
-            ignored=self._ignored | ignored,
+            ignored=frozenset(filter(self.is_unread, find_names(source, self.name_of))),
             is_partial=is_partial,
             checks_finite=checks_finite,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class TileEncoder:
         self.hidden_size = hidden_size
         parameter = next(model.parameters())
         self.dtype, self.device = parameter.dtype, parameter.device
-        self._graphed = GraphedTower(self._plan)
+        self._graphed = GraphedTower(partial(_plan, model))
         self._normalizer = normalizer
         self._tile_size, self._patch_size = tile_size, patch_size
         group = (tile_size[0] // patch_size[0], tile_size[1] // patch_size[1])
@@ -65,9 +66,6 @@ class TileEncoder:
         patch = (1, *self._patch_size)
         return {"frames": item["pixels"], "sizes": (self._tile_size,), "resample": "bilinear", "patch": patch}
 
-    def _plan(self, _num_tiles: int, *, num_before: int) -> nn.Module:  # noqa: ARG002
-        return self.model
-
     def disable_graphs(self) -> None:
         self._graphed.records_graphs = False
 
@@ -80,6 +78,10 @@ class TileEncoder:
         patches = self._load_patches(features)
         rows = self._graphed(patches, len(patches), self.dtype)
         return [part.flatten(0, 1) for part in torch.split(rows, list(map(_count_tiles, features)))]
+
+
+def _plan(model: nn.Module, _num_tiles: int, *, num_before: int) -> nn.Module:  # noqa: ARG001
+    return model
 
 
 def _count_tiles(item: Mapping[str, Any]) -> int:

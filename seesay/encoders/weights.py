@@ -35,7 +35,7 @@ def load_tower(
     def renew() -> None:
         for name, weight in others.items():
             _set_parameter(module, name, weight, device, dtype)
-        if layers.tensors():
+        if any(linear.tensors for linear in linears.values()):
             _fuse(module, device)
 
     layers = LoadedLayers(linears, list(others.values()), name_of=name_of, device=device, dtype=dtype, on_change=renew)

@@ -147,6 +147,14 @@ class EncoderWorker:
             self._on_ready(item.hash, EncodeTiming())
         return lookup is not Lookup.MISSING or item.has_arrays
 
+    def drain(self) -> None:
+        """Wait until all items are encoded that were asked for. Nobody asks meanwhile."""
+        while True:
+            with self._changed:
+                if self._is_closing or not (self._queue or self._in_hand or self._launched):
+                    return
+            time.sleep(POLL_S)
+
     def close(self) -> None:
         """Finish the current batch, fail the queued items, end the thread and release the encoder. Further items
         fail."""

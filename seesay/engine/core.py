@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from seesay.engine.commands import Command, ModelStatus
 from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenRequest
 from seesay.engine.watchdog import Fault
 from seesay.errors import RequestError
@@ -40,6 +41,11 @@ class EngineCore(Protocol):
     @property
     def fault(self) -> Fault | None:
         """Why no request is computed now, and which part is at fault; None while all is well."""
+        ...
+
+    @property
+    def status(self) -> ModelStatus:
+        """The weights that it computes with now, and whether it sleeps."""
         ...
 
     def start(self, listener: CoreListener) -> None:
@@ -77,9 +83,8 @@ class EngineCore(Protocol):
         request."""
         ...
 
-    def reset_caches(self) -> None:
-        """Forget all embeddings and the content of all KV blocks, and wait until that is done. Live requests keep what
-        they use until they end."""
+    def run_command(self, command: Command) -> None:
+        """Do it, and wait until it is done. Raises `CheckpointError` or `RequestError` when it cannot be done."""
         ...
 
     def stats(self) -> EngineStats:

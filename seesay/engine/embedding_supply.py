@@ -81,6 +81,11 @@ class EmbeddingSupply:
             self.worker.close()
         self.store.clear()
 
+    def drain(self) -> None:
+        """Wait until the tower computes nothing any more. No request is alive."""
+        if self.worker is not None:
+            self.worker.drain()
+
     def stats(self) -> EngineStats:
         """Return the counts of the embeddings and of the tower's calls."""
         parts = [] if self.worker is None else [self.worker.stats()]

@@ -7,18 +7,21 @@ A request is prepared in a thread (template, media, tokens), computed by the cor
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import logging
 import os
+import secrets
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
 from seesay.checkpoint import resolve_checkpoint
+from seesay.checkpoint.given_tensors import GivenTensor
 from seesay.config import (
     ChatTemplateConfig,
     EngineConfig,
@@ -30,17 +33,30 @@ from seesay.config import (
 from seesay.config.checks import check_instance
 from seesay.device.host_memory import MemoryReturn, return_memory
 from seesay.engine.asking import AsyncAsking
+from seesay.engine.commands import (
+    PARTS,
+    Command,
+    DropStaged,
+    ModelStatus,
+    ResetCaches,
+    Running,
+    Sleep,
+    StageTensor,
+    UpdateWeights,
+    WakeUp,
+    make_sleeping_error,
+)
 from seesay.engine.core import EngineCore
 from seesay.engine.delivery import Delivery
 from seesay.engine.fair_threads import FairThreads
 from seesay.engine.live_answer import OutputSink
 from seesay.engine.opened_model import open_model
-from seesay.engine.preparer import RequestPreparer, has_media, has_media_at_hand
+from seesay.engine.preparer import PreparedRequest, RequestPreparer, has_media, has_media_at_hand
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.engine.shared_prompts import SharedPrompts, group_by_prompt
 from seesay.engine.starting import CoreStart
 from seesay.engine.watchdog import Fault
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError, SeesayError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate, as_template, choose_template
 from seesay.values import EngineStats, GenerationRequest, OutputDelta
@@ -243,12 +259,67 @@ class AsyncEngine:
     def reset_caches(self) -> None:
         """Forget preprocessed media, embeddings and the content of KV blocks. Requests that are being answered go on;
         what they use is forgotten when they end. Raises `RequestError` when the engine is closed."""
+        self._check_open()
+        self._preparer.reset_caches()
+        self.core.run_command(ResetCaches())
+
+    # --- weights and sleep ------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> ModelStatus:
+        """Which weights answer now, and whether the engine sleeps."""
+        return self.core.status
+
+    def update_weights(
+        self,
+        source: str | os.PathLike[str] | Mapping[str, Any] | Iterable[tuple[str, Any]],
+        *,
+        partial: bool = False,
+        running: Running = "finish",
+    ) -> None:
+        """Replace the weights: see `Pipeline.update_weights`."""
+        if isinstance(source, str | os.PathLike):
+            folder = os.path.realpath(source)
+            self.run_command(UpdateWeights(folder=folder, is_partial=partial, running=running))
+            return
+        update_id = secrets.token_hex(8)
+        update = UpdateWeights(update_id=update_id, is_partial=partial, running=running)
+        pairs = source.items() if isinstance(source, Mapping) else source
+        self.stage_tensors((GivenTensor.of(name, value) for name, value in pairs), update_id)
+        self.run_command(update)
+
+    def stage_tensors(self, tensors: Iterable[GivenTensor], update_id: str) -> None:
+        """Hand tensors over for the update of this id, which a command then makes, one after another. On an error all
+        of the update's are dropped."""
+        try:
+            for tensor in tensors:
+                self.run_command(StageTensor(update_id=update_id, tensor=tensor))
+        except BaseException:
+            with contextlib.suppress(SeesayError):  # there may be no engine any more
+                self.run_command(DropStaged(update_id=update_id))
+            raise
+
+    def sleep(self, level: int = 1, *, running: Running = "finish") -> None:
+        """Free memory: see `Pipeline.sleep`."""
+        self.run_command(Sleep(level=level, running=running))
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """Bring back what sleeps: see `Pipeline.wake_up`."""
+        if isinstance(tags, str):
+            tags = (tags,)
+        self.run_command(WakeUp(tags=PARTS if tags is None else tuple(tags)))
+
+    def run_command(self, command: Command) -> None:
+        """Do what an operator asks for, and wait until it is done. Raises `RequestError`, also when the engine is
+        closed, and `CheckpointError`."""
+        self._check_open()
+        self.core.run_command(command)
+
+    def _check_open(self) -> None:
         self._check_process()
         with self._lock:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-        self._preparer.reset_caches()
-        self.core.reset_caches()
 
     def _check_process(self) -> None:
         if self._process_id != os.getpid():
@@ -310,7 +381,12 @@ class AsyncEngine:
         self, group: Mapping[int, GenerationRequest], on_output: OutputSink, received_at: float, prompts: SharedPrompts
     ) -> None:
         """Prepare the requests for one prompt, and hand them to the core. One that cannot be prepared ends here."""
-        found = self._preparer.prepare(group, on_output, received_at, prompts)
+        found: Mapping[int, PreparedRequest | RequestError]
+        status = self.core.status
+        if status.asleep:
+            found = dict.fromkeys(group, make_sleeping_error(status))
+        else:
+            found = self._preparer.prepare(group, on_output, received_at, prompts)
         ended: list[OutputDelta] = []
         with self._lock:
             ready = []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from seesay.device.backends import has_kernels
 from seesay.device.query import measure_peak, pick_device
 from seesay.engine.loop import EngineLoop
+from seesay.engine.model_weights import ModelWeights
 from seesay.engine.watchdog import hang_limit_s
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.runner_limits import RunnerLimits
@@ -98,6 +99,7 @@ def load_core(
         runner=runner,
         encoder=encoder,
         vision_config=vision_config,
+        weights=ModelWeights(model, config, runner.decoder.weights, encoder),
         is_ahead=resolved.device.type == "cuda" if is_ahead is None else is_ahead,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
     )

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,13 +24,16 @@ from seesay.device.query import release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
 from seesay.encoders.store import Lookup
 from seesay.encoders.worker import EncodeTiming
+from seesay.engine.commands import Command, DropStaged, ModelStatus, ResetCaches, StageTensor
 from seesay.engine.core import CoreListener
 from seesay.engine.embedding_supply import EmbeddingSupply
 from seesay.engine.failures import explain
 from seesay.engine.live_request import LiveRequest
 from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenReport, TokenRequest
+from seesay.engine.model_control import ModelControl
 from seesay.engine.outbox import Outbox
 from seesay.engine.step_flight import StepFlight
+from seesay.engine.waiting_commands import WaitingCommands
 from seesay.engine.watchdog import ENCODER, ENGINE, Fault, Watchdog
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.scheduler import Scheduler, SequenceUpdate
@@ -38,6 +42,7 @@ from seesay.values import EngineStats, FinishReason
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
+    from seesay.engine.model_weights import ModelWeights
     from seesay.llm.launched_step import StepResult
     from seesay.llm.runner import ModelRunner
     from seesay.llm.sampling_row import LogitsProcessor
@@ -58,11 +63,13 @@ class EngineLoop:
         runner: ModelRunner,
         encoder: Encoder | None,
         vision_config: VisionConfig,
+        weights: ModelWeights | None = None,
         is_ahead: bool = False,
         hang_limit_s: float | None = None,
     ) -> None:
         """`is_ahead`: launch each step while the one before is still being computed. `hang_limit_s`: after so long a
-        step or a call of the encoder counts as hung; None leaves that to the reader of `busy_s`."""
+        step or a call of the encoder counts as hung; None leaves that to the reader of `busy_s`. `weights`: those that
+        may be replaced; without them it never sleeps either."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
@@ -87,6 +94,10 @@ class EngineLoop:
             embedding_size=runner.decoder.config.hidden_size,
             pacer=self._pacer,
         )
+        self.control: ModelControl | None = None
+        if weights is not None:
+            self.control = ModelControl(weights=weights, runner=runner, scheduler=scheduler, embeddings=self.embeddings)
+        self._commands = WaitingCommands()
         self._flight = StepFlight(
             runner,
             self.embeddings.store,
@@ -177,23 +188,33 @@ class EngineLoop:
         worker = self.embeddings.worker
         return {ENGINE: self._activity.busy_s, ENCODER: 0.0 if worker is None else worker.activity.busy_s}
 
-    def reset_caches(self) -> None:
-        """Forget all embeddings and the content of all KV blocks. Live requests keep what they use until they end."""
-        is_done = threading.Event()
+    @property
+    def status(self) -> ModelStatus:
+        """The weights that it computes with now, and whether it sleeps."""
+        return ModelStatus() if self.control is None else self.control.status
 
-        def reset() -> None:
-            self._scheduler.forget_prefixes()
-            self.embeddings.store.clear()
-            is_done.set()
-
-        self._inbox.put(reset)
-        while threading.current_thread() is not self._thread and self._thread.is_alive() and not is_done.wait(0.5):
-            pass
+    def run_command(self, command: Command) -> None:
+        """Do it between steps, or, unless caches are reset, between requests. Waits for that, but not in the loop's own
+        thread."""
+        if isinstance(command, StageTensor | DropStaged) and self.control is not None:
+            self.control.stage(command)
+            return
+        done: Future[None] = Future()
+        self._inbox.put(partial(self._take_command, command, done))
+        if threading.current_thread() is self._thread:
+            return
+        while self._thread.is_alive() and self.fault is None:
+            if wait([done], timeout=0.5).done:
+                break
+        if not done.done():
+            raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+        done.result()
 
     def stats(self) -> EngineStats:
         """Return the counts of everything that the loop owns."""
         with self._stats_lock:
             counts = EngineStats(
+                num_waiting=len(self._commands.held),
                 step_sizes=tuple(sorted(self._step_sizes.items())),
                 total_step_tokens=self._total_step_tokens,
                 total_not_finite=self._total_not_finite,
@@ -209,7 +230,8 @@ class EngineLoop:
             self._watchdog.stop()
         self.embeddings.close()
         device = self._runner.device
-        del self._runner, self._flight  # with the weights and the KV cache
+        del self._runner, self._flight, self.control  # with the weights and the KV cache
+        self.control = None
         release_cached_memory(device)
 
     def _answer_until_closed(self) -> None:
@@ -219,7 +241,8 @@ class EngineLoop:
                 self._drain_inbox(wait=not has_more)
                 self._send_outputs()
                 with self._activity:
-                    has_more = self._step()
+                    has_more = not self._is_asleep and self._step()
+                has_more |= self._run_commands()
                 self._send_outputs()
             except BaseException:  # no signal reaches this thread: a user's callback may raise anything
                 logger.exception("the engine loop failed; its requests end")
@@ -228,7 +251,9 @@ class EngineLoop:
                 has_more = False
         self._drain_inbox(wait=False)
         self._flight.collect()
-        self._end_all(RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete"))
+        closed = RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete")
+        self._end_all(closed)
+        self._commands.fail(closed)
         self._send_outputs()
 
     def _drain_inbox(self, *, wait: bool) -> None:
@@ -330,7 +355,7 @@ class EngineLoop:
         failed_item: int | None = None,
     ) -> None:
         """Make the final output of a request that the scheduler no longer has."""
-        del self._live[request.request_id]
+        self._live.pop(request.request_id, None)
         self._processors.pop(request.request_id, None)
         shown = None if error is None else explain(error)
         self._outputs.append(
@@ -356,7 +381,7 @@ class EngineLoop:
 
     def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
         """End a live request from outside of a step; nothing happens when it is over."""
-        request = self._live.get(request_id)
+        request = self._live.get(request_id) or self._commands.held.pop(request_id, None)
         if request is not None:
             self._scheduler.finish(request_id, reason, error)
             self._finish(request, reason, error=error)
@@ -365,13 +390,20 @@ class EngineLoop:
         self._end(request_id, "error", explain(error))
 
     def _end_all(self, error: RequestError) -> None:
-        for request_id in list(self._live):
+        for request_id in [*self._live, *self._commands.held]:
             self._end(request_id, "error", error)
         self.embeddings.release(self._scheduler.take_released())
 
     # --- commands -------------------------------------------------------------------------------------------------
 
     def _admit(self, request: LiveRequest) -> None:
+        if self._commands:
+            self._commands.held[request.request_id] = request
+            return
+        if self.control is not None and (refusal := self.control.find_refusal()) is not None:
+            self.embeddings.forget([request.request_id])
+            self._finish(request, "error", error=refusal)
+            return
         self.embeddings.note_arrival(request.request_id)
         self._live[request.request_id] = request
         if processors := request.sequence.params.logits_processors:
@@ -380,6 +412,42 @@ class EngineLoop:
             self._scheduler.add(request.sequence)
         except RequestError as error:
             self._finish(request, "error", error=error)
+
+    @property
+    def _is_asleep(self) -> bool:
+        return self.control is not None and bool(self.control.status.asleep)
+
+    def _take_command(self, command: Command, done: Future[None]) -> None:
+        if isinstance(command, ResetCaches):
+            self._scheduler.forget_prefixes()
+            self.embeddings.store.clear()
+            done.set_result(None)
+            return
+        self._commands.add(command, done)
+        if getattr(command, "running", None) == "abort":
+            for request_id in list(self._live):
+                self._end(request_id, "abort")
+
+    def _run_commands(self) -> bool:
+        """Run the commands that wait, if no request is alive, and admit the requests that came behind them. Returns
+        whether there are any."""
+        if not self._commands or self._live:
+            return False
+        if not self._is_asleep:
+            self._flight.collect()
+            self._runner.apply(self._scheduler.plan_step())  # it learns which sequences have ended
+            self.embeddings.release(self._scheduler.take_released())
+        self._pacer.rest()
+        held = self._commands.run(self._run_command)
+        for request in held:
+            self._admit(request)
+        return bool(held)
+
+    def _run_command(self, command: Command) -> None:
+        if self.control is None:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "this engine was made without weights that can be replaced")
+        assert not isinstance(command, ResetCaches | StageTensor | DropStaged)
+        self.control.run(command)
 
     def _refuse(self, request_id: int, error: RequestError) -> None:
         """End a request that could not even be made live."""

@@ -190,8 +190,9 @@ class ModelRunner:
         self._cache, self._device_rows = cache, rows
 
     def restore_graphs(self) -> None:
-        """Record graphs anew for a restored cache, if there were any."""
-        if self._has_graphs:
+        """Record graphs anew for a restored cache, if there were any before it was dropped."""
+        synchronize(self.device)  # weights and cache may have been filled on another stream
+        if self._has_graphs and self._graphs is None:
             self.record_graphs()
 
     def record_graphs(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
@@ -385,6 +385,52 @@ class Pipeline:
     def reset_caches(self) -> None:
         """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
         self._engine.reset_caches()
+
+    # --- weights and sleep ------------------------------------------------------------------------------------------
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether the weights or the KV cache are not on the device, so that no request is answered."""
+        return bool(self._engine.status.asleep)
+
+    @property
+    def weights_epoch(self) -> int:
+        """How often the weights have changed since the model was loaded."""
+        return self._engine.status.epoch
+
+    def update_weights(
+        self,
+        source: str | os.PathLike[str] | Mapping[str, Any] | Iterable[tuple[str, Any]],
+        *,
+        partial: bool = False,
+        running: Literal["finish", "abort"] = "finish",
+    ) -> None:
+        """Replace the weights of the decoder and the tower, and forget what was cached with the old ones.
+
+        source: a model folder, or names and tensors (torch or NumPy) as in the checkpoint. Tensors are taken one after
+            another; the host keeps a copy of them until all are there.
+        partial: the source has only some of the weights; of layers that are computed as one (q, k and v; gate and up;
+            weight and bias) all. Without it, it must have all of them.
+        running: 'finish' waits for the end of running requests; 'abort' aborts them. New ones wait for the new weights.
+
+        Options of EngineConfig stay as they are: with quantization='fp8', the new weights are quantized, too. Raises
+        CheckpointError for a tensor that is unknown, missing, given twice, of another type or shape, or not finite; the
+        old weights stay in use.
+        """
+        self._engine.update_weights(source, partial=partial, running=running)
+
+    def sleep(self, level: int = 1, *, running: Literal["finish", "abort"] = "finish") -> None:
+        """Free the memory of the device until `wake_up`. Requests that come meanwhile get an error.
+
+        level: 1 frees the KV cache and moves the weights to host memory; 2 frees both, for weights that are to be
+            replaced or are read again from their folder.
+        running: 'finish' waits for the end of running requests, 'abort' aborts them.
+        """
+        self._engine.sleep(level, running=running)
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """End the sleep; with tags ('weights', 'kv_cache') of one part alone, the other one then still sleeps."""
+        self._engine.wake_up(tags)
 
     def close(self) -> None:
         """Abort running requests and free the model. Closing twice is allowed."""

@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from seesay.serving import models, operations
+from seesay.serving import admin, models, operations
 from seesay.serving.admission import AdmissionMiddleware
 from seesay.serving.anthropic import messages
 from seesay.serving.auth import ApiKeyMiddleware
@@ -46,6 +46,7 @@ _ROUTES = (
     generate,
     tokens,
     operations,
+    admin,
 )
 
 
@@ -98,7 +99,7 @@ def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Mi
         )
     layers.append(Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics))
     layers.append(Middleware(HeadMiddleware))
-    layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys))
+    layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys, admin_keys=settings.admin_keys))
     layers.append(Middleware(AdmissionMiddleware, gate=state.gate, settings=settings))
     layers.append(Middleware(BodyRoutesMiddleware, routes=routes))
     return layers

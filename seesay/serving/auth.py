@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Hashable, Sequence
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from seesay.serving.docs_page import DOCS_PATHS
@@ -26,6 +27,20 @@ def owner_of(scope: Scope) -> bytes:
     return owner
 
 
+def require_admin(request: Request) -> None:
+    """Raise `ApiError` for a request that has none of the server's admin keys. Called by the routes themselves: a body
+    route has no dependencies."""
+    if not request.app.state.server.settings.admin_keys:
+        raise ApiError(
+            403,
+            "this server has no admin keys: start it with --admin-keys to allow this",
+            kind="permission_error",
+            code="no_admin_keys",
+        )
+    if not request.scope["state"]["is_admin"]:
+        raise _unauthorized("an admin key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`")
+
+
 def turn_of(scope: Scope) -> Hashable:
     """Return what decides whose turn a request takes: its API key if the server has keys, else the client's address,
     because a client may invent any number of keys."""
@@ -35,29 +50,32 @@ def turn_of(scope: Scope) -> Hashable:
 
 class ApiKeyMiddleware:
     """Find the owner of each request. If the server has `keys`, refuse a request that has none of them with 401, except
-    for open paths and CORS preflights."""
+    for open paths and CORS preflights. `admin_keys` are accepted as well; see `require_admin`."""
 
-    def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, *, keys: Sequence[str], admin_keys: Sequence[str] = ()) -> None:
         self._app = app
         # Digests have equal lengths, so the time of a comparison reveals neither a key nor its length.
-        self._known = [_digest(key.encode()) for key in keys]
+        self._admins = [_digest(key.encode()) for key in admin_keys]
+        self._known = [_digest(key.encode()) for key in (*keys, *admin_keys)] if keys else []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             keys, others = _find_credentials(scope)
             if self._known:
-                valid = [key for key in keys if self._is_known(key)]
+                valid = [key for key in keys if _is_among(key, self._known)]
                 if not valid and scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
                     raise _refuse(bool(keys))
             else:
                 valid = keys + others
             owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
             scope.setdefault("state", {})["owner"] = owner
+            scope["state"]["is_admin"] = bool([key for key in keys if _is_among(key, self._admins)])
             scope["state"]["turn"] = owner if self._known and owner else _network_of(scope)
         await self._app(scope, receive, send)
 
-    def _is_known(self, key: bytes) -> bool:
-        return sum(hmac.compare_digest(key, known) for known in self._known) > 0  # compares all, in constant time
+
+def _is_among(key: bytes, known: Sequence[bytes]) -> bool:
+    return sum(hmac.compare_digest(key, other) for other in known) > 0  # compares all, in constant time
 
 
 def _find_credentials(scope: Scope) -> tuple[list[bytes], list[bytes]]:

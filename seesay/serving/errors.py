@@ -24,6 +24,7 @@ _TABLE: Mapping[ErrorCode, tuple[int, str]] = {
     ErrorCode.OUT_OF_MEMORY: (503, "server_error"),
     ErrorCode.ABORTED: (503, "server_error"),
     ErrorCode.CLOSED: (503, "server_error"),
+    ErrorCode.SLEEPING: (503, "server_error"),
     ErrorCode.INTERNAL: (500, "server_error"),
 }
 _RETRY_AFTER_S = 5.0

@@ -70,6 +70,11 @@ class Home(Protocol):
         """Clear the caches of all fronts and of the engine."""
         ...
 
+    async def wake_up(self, tags: tuple[str, ...]) -> None:
+        """Wake up the engine, also one whose process has died while it slept. Raises `CheckpointError` and
+        `RequestError`."""
+        ...
+
 
 class LocalHome:
     """The home of a server that has one process."""
@@ -111,6 +116,9 @@ class LocalHome:
 
     async def reset_caches(self) -> None:
         await asyncio.to_thread(self._engine.reset_caches)
+
+    async def wake_up(self, tags: tuple[str, ...]) -> None:
+        await asyncio.to_thread(self._engine.wake_up, tags)
 
 
 class _LocalTurn:

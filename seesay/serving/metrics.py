@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from seesay.engine.commands import PARTS as SLEEPING_PARTS
 from seesay.engine.watchdog import PARTS
 from seesay.serving.metric_sums import Family, Figures, add_up, read_families
 from seesay.values import GenerationRequest, MediaPart, Message, OutputDelta
@@ -168,6 +169,12 @@ class _EngineCollector(Collector):
             ("engine_restarts", "engine processes that died or hung", stats.total_engine_restarts),
         ):
             yield CounterMetricFamily(f"seesay_{name}", text, value=value)
+        status = self._engine.status
+        yield GaugeMetricFamily("seesay_weights_epoch", "how often the weights have changed", value=status.epoch)
+        sleeping = GaugeMetricFamily("seesay_sleeping", "whether a part's memory is freed", labels=("part",))
+        for part in SLEEPING_PARTS:
+            sleeping.add_metric((part,), float(part in status.asleep))
+        yield sleeping
         yield self._make_part_gauge(self._engine.fault)
         yield _make_cache_counter("embedding", stats.total_embedding_hits, stats.total_embedding_misses)
         yield _make_histogram("seesay_step_rows", "sequences per engine step", stats.step_sizes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
@@ -14,9 +16,15 @@ from seesay.version import __version__
 
 
 class Health(BaseModel):
-    """`status` is 'ok'. A server that is not healthy answers with an error instead."""
+    """`status` is 'ok', or 'sleeping' for a server that was put to sleep. One that is not healthy answers with an error
+    instead. `weights_epoch` counts how often the weights have changed."""
 
-    status: str = "ok"
+    status: Literal["ok", "sleeping"] = "ok"
+    weights_epoch: int
+
+
+class Done(BaseModel):
+    status: Literal["ok"] = "ok"
 
 
 class Version(BaseModel):
@@ -29,12 +37,16 @@ def make_router(state: ServerState) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Health:
-        """Report whether requests are answered: 503 while the server shuts down, and while the engine does not work."""
+        """Report whether requests are answered: 503 while the server shuts down, and while the engine does not work. A
+        server that sleeps works: it answers requests with 503, and waits to be woken up."""
         if state.gate.is_draining:
             raise shutting_down()
+        status = state.engine.status
+        if status.asleep:
+            return Health(status="sleeping", weights_epoch=status.epoch)
         if (fault := state.engine.fault) is not None:
             raise ApiError(503, fault.reason, kind="server_error", code="engine_down", retry_after_s=5)
-        return Health()
+        return Health(weights_epoch=status.epoch)
 
     @router.get("/version")
     async def version() -> Version:
@@ -42,10 +54,10 @@ def make_router(state: ServerState) -> APIRouter:
         return Version()
 
     @router.post("/reset_caches")
-    async def reset_caches() -> Health:
+    async def reset_caches() -> Done:
         """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
         await state.home.reset_caches()
-        return Health()
+        return Done()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:

@@ -26,6 +26,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/generate": {"prompt": "Calculate 3 + 4.", "max_tokens": 16},
     "/tokenize": {"prompt": "Calculate 3 + 4."},
     "/detokenize": {"tokens": [1, 2, 3]},
+    "/update_weights": {"folder": "step-200"},
 }
 
 

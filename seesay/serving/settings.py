@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from seesay.config import MediaLimits
@@ -23,6 +24,9 @@ class ServerSettings:
     model_name: name of the model in requests and answers; None takes the model path (for a folder, its last part).
     model_aliases: further names that requests may use; answers carry model_name. any_model_name: accept any name.
     api_keys: keys that requests may use; without keys the server is open to everyone.
+    admin_keys: keys for the routes that put the engine to sleep, wake it up and replace its weights; without them these
+        are refused. They are accepted by all other routes, too.
+    allowed_weights_path: a folder from which such a request may load weights. None: it must send them.
     cors_origins: origins whose browser pages may call the server ('*': all). Empty: none but the server's own.
         cors_methods, cors_headers, cors_credentials: what such pages may send.
     max_concurrent_requests: requests that run at the same time. max_queue: further requests that may wait; above that,
@@ -49,6 +53,8 @@ class ServerSettings:
     model_aliases: Sequence[str] = ()
     any_model_name: bool = False
     api_keys: Sequence[str] = field(default=(), repr=False)
+    admin_keys: Sequence[str] = field(default=(), repr=False)
+    allowed_weights_path: str | None = None
     cors_origins: Sequence[str] = ()
     cors_methods: Sequence[str] = ("GET", "POST", "DELETE", "OPTIONS")
     cors_headers: Sequence[str] = ("*",)
@@ -88,9 +94,14 @@ class ServerSettings:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)!r}")
         if self.port > 65535:
             raise ConfigError(f"port must be at most 65535, got {self.port}")
-        for key in self.api_keys:
-            if not key or not key.isascii() or key != key.strip():
-                raise ConfigError("api_keys: a key must be non-empty ASCII text without leading or trailing spaces")
+        for name in ("api_keys", "admin_keys"):
+            for key in getattr(self, name):
+                if not key or not key.isascii() or key != key.strip():
+                    raise ConfigError(f"{name}: a key must be non-empty ASCII text without leading or trailing spaces")
+        if set(self.api_keys) & set(self.admin_keys):
+            raise ConfigError("admin_keys: a key must not be one of api_keys: whoever has it could replace the weights")
+        if self.allowed_weights_path is not None and not Path(self.allowed_weights_path).is_dir():
+            raise ConfigError(f"allowed_weights_path must be an existing folder, got {self.allowed_weights_path!r}")
         if self.model_name == "" or "" in self.model_aliases:
             raise ConfigError("model_name, model_aliases: a name must not be empty")
         if self.log_level.upper() not in LEVELS:

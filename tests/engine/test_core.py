@@ -21,6 +21,7 @@ from llm.backbones import Backbone, make_backbone
 
 from seesay.config import EngineConfig, VisionConfig
 from seesay.encoders.store import Lookup
+from seesay.engine.commands import ResetCaches
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.messages import Features, TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
@@ -170,7 +171,7 @@ def test_features_are_asked_for_when_the_embedding_is_gone(make_core: Callable[.
     here = world.take_final(2)
     assert list(here.token_ids) == expected.token_ids and world.wanted.empty()
     assert here.report is not None and here.report.encoded_items == ()
-    world.loop.reset_caches()
+    world.loop.run_command(ResetCaches())
     features = world.ask_without_arrays(3, PICTURE)
     assert world.wanted.get(timeout=30) == (3, 0)
     world.settle()
@@ -187,7 +188,7 @@ def test_another_is_asked_when_the_first_ends(make_core: Callable[..., Recorder]
     """Two wait for one embedding: one is asked at a time, and the other's answer does not depend on it."""
     world = make_core(caching=False)
     [expected] = world.ask([(PICTURE, None)], random.Random(0)).values()
-    world.loop.reset_caches()
+    world.loop.run_command(ResetCaches())
     world.ask_without_arrays(2, PICTURE)
     assert world.wanted.get(timeout=30) == (2, 0)
     features = world.ask_without_arrays(3, PICTURE)

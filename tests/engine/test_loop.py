@@ -13,6 +13,8 @@ from differential import Asked, FakeTower, Question, Setup, World
 from faults import Faults
 from llm.backbones import Backbone, make_backbone
 
+from seesay.engine.commands import ResetCaches
+from seesay.errors import RequestError
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.sampling_params import SamplingParams
 
@@ -221,7 +223,7 @@ def test_reset_caches_forgets_everything_and_harms_no_answer(make_world: Make, i
 
     def reset_often() -> None:
         while not is_over.wait(0.003):
-            world.loop.reset_caches()
+            world.loop.run_command(ResetCaches())
 
     resetting = threading.Thread(target=reset_often)
     resetting.start()
@@ -231,7 +233,7 @@ def test_reset_caches_forgets_everything_and_harms_no_answer(make_world: Make, i
     finally:
         is_over.set()
         resetting.join()
-    world.loop.reset_caches()
+    world.loop.run_command(ResetCaches())
     stats = world.loop.stats()
     assert (stats.num_embeddings, stats.num_cached_kv_blocks, stats.num_used_host_kv_blocks) == (0, 0, 0)
     [again] = ask(world, questions[6])
@@ -245,7 +247,7 @@ def test_what_ran_when_the_caches_were_reset_is_found_by_nobody(make_world: Make
     world = make_world(num_blocks=60)
     request_id = world.submit(long, streams=True)
     world.take_delta()
-    world.loop.reset_caches()
+    world.loop.run_command(ResetCaches())
     world.take_final(request_id)
     assert world.loop.stats().num_cached_kv_blocks == 0
     ask(world, long)
@@ -255,7 +257,12 @@ def test_what_ran_when_the_caches_were_reset_is_found_by_nobody(make_world: Make
 def test_closed_loops_do_not_hang_who_resets(make_world: Make) -> None:
     world = make_world()
     world.close()
-    resetting = threading.Thread(target=world.loop.reset_caches, daemon=True)
+
+    def reset() -> None:
+        with pytest.raises(RequestError, match="the engine is closed"):
+            world.loop.run_command(ResetCaches())
+
+    resetting = threading.Thread(target=reset, daemon=True)
     resetting.start()
     resetting.join(20)
     assert not resetting.is_alive()

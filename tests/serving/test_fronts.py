@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import pytest
 from live_server import make_data_url, wait_until
+from other_weights import copy_with_other_weights
 
 COMMAND = [sys.executable, "-m", "seesay", "serve", "api_server"]
 OPTIONS = ["--server-name", "127.0.0.1", "--device", "cpu", "--session-len", "2048", "--model-name", "tiny"]
@@ -333,3 +334,42 @@ def test_options_that_do_not_fit_are_refused(model: str, options: tuple[str, ...
     command = [*COMMAND, model, "--server-port", "0", "--frontends", "2", *OPTIONS, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1 and expected in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_new_weights_and_sleep_are_those_of_all_fronts(
+    model: str, unused_tcp_port_factory: Callable[[], int], tmp_path: Path
+) -> None:
+    """Any front's request does. When the engine dies asleep, a front wakes up the one that the supervisor starts."""
+    copy_with_other_weights(Path(model), tmp_path / "weights" / "other")
+    options = ["--admin-keys", "root", "--allowed-weights-path", str(tmp_path / "weights")]
+    with running(model, unused_tcp_port_factory(), tmp_path, *options) as server:
+        wait_until(server.is_up, timeout_s=120)
+
+        def admin(path: str, **body: Any) -> Any:
+            answer = httpx.post(f"{server.url}{path}", json=body, headers={"x-api-key": "root"}, timeout=60)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        def ask(index: int) -> Any:
+            with server.only(index):
+                return server.chat(temperature=0, ignore_eos=True).json()
+
+        def answers() -> list[Any]:
+            return [ask(index)["choices"][0]["message"]["content"] for index in (0, 1)]
+
+        before = answers()
+        with server.only(0):
+            assert admin("/update_weights", folder="other")["weights_epoch"] == 1
+        after = answers()
+        assert after[0] == after[1] != before[0] == before[1]
+        with server.only(1):
+            assert admin("/sleep?level=2")["is_sleeping"]
+        assert [ask(index)["error"]["code"] for index in (0, 1)] == ["sleeping"] * 2
+        [engine] = server.children(ENGINE)
+        os.kill(engine, signal.SIGKILL)
+        wait_until(lambda: not server.children(ENGINE), timeout_s=30)
+        assert [ask(index)["error"]["code"] for index in (0, 1)] == ["sleeping"] * 2
+        assert not server.children(ENGINE)
+        with server.only(1):
+            assert not admin("/wake_up")["is_sleeping"]
+        assert answers() == after

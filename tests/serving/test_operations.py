@@ -33,7 +33,7 @@ def read_metrics(server: LiveServer) -> dict[str, float]:
 
 
 async def test_health_version_and_models(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/health")).json() == {"status": "ok"}
+    assert (await http.get("/health")).json() == {"status": "ok", "weights_epoch": 0}
     assert (await http.get("/version")).json() == {"version": seesay.__version__}
     models = (await http.get("/v1/models")).json()
     schemas.check(models, schemas.MODELS)
@@ -94,7 +94,7 @@ async def test_openapi_has_every_route_and_model(http: httpx.AsyncClient) -> Non
     document = (await http.get("/openapi.json")).json()
     assert {
         "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/health",
-        "/version", "/metrics", "/reset_caches",
+        "/version", "/metrics", "/reset_caches", "/sleep", "/wake_up", "/is_sleeping", "/update_weights",
     } <= set(document["paths"])  # fmt: skip
     components = document["components"]["schemas"]
     assert {"ChatCompletion", "ChatCompletionChunk", "ResponseEvent", "ErrorResponse", "ChatMessage"} <= set(components)
@@ -184,7 +184,7 @@ def test_https(engine: AsyncEngine, tmp_path: Path) -> None:
     with serve(engine, make_settings(ssl_certfile=certificate, ssl_keyfile=key)) as server:
         context = ssl.create_default_context(cafile=certificate)
         url = server.url.replace("http://", "https://")
-        assert httpx.get(f"{url}/health", verify=context).json() == {"status": "ok"}
+        assert httpx.get(f"{url}/health", verify=context).json()["status"] == "ok"
     for bad in (str(tmp_path / "missing.pem"), key):
         settings = make_settings(ssl_certfile=bad, ssl_keyfile=key)
         with pytest.raises(ConfigError, match="ssl_certfile"):

@@ -241,7 +241,7 @@ async def test_the_example_of_each_request_works(http: httpx.AsyncClient, schema
         assert example["model"] == MODEL
         jsonschema.validate(example, schema, jsonschema.Draft202012Validator)
         response = await http.post(path, json=example)
-        assert response.status_code == 200, (path, response.text)
+        assert response.status_code == (403 if path == "/update_weights" else 200), (path, response.text)
 
 
 def test_every_object_is_closed(schemas: dict[str, Any]) -> None:

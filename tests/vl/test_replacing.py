@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -196,3 +197,22 @@ def test_a_trial_leaves_nothing_behind(tiny_checkpoint: Callable[[str], Path]) -
     before = list(map(id, weights.tensors()))
     weights.check(Checkpoint.load(path), is_partial=False)
     assert list(map(id, weights.tensors())) == before
+
+
+@pytest.mark.parametrize("name", ["llama", *VISION_FAMILIES])
+def test_weights_are_freed_with_their_owner(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """At once, not with the next garbage collection."""
+    path = tiny_checkpoint(name)
+    gc.disable()
+    try:
+        decoder = load_decoder(path)
+        held = [weakref.ref(tensor) for tensor in decoder.weights.tensors()]
+        del decoder
+        if name in VISION_FAMILIES:
+            family, _ = load_family(path)
+            encoder = family.build_encoder(CPU, torch.float32)
+            held += [weakref.ref(tensor) for tensor in encoder.weights.tensors()]
+            del encoder
+        assert len(held) > 10 and not any(reference() is not None for reference in held)
+    finally:
+        gc.enable()

@@ -61,6 +61,8 @@ def _load(start: kinds.Start) -> EngineLoop:
 
     config = EngineConfig(**start.engine)
     core = load_core(open_model(Path(start.folder), config), config, VisionConfig(**start.vision), is_watched=True)
+    if start.status.folders and core.control is not None:
+        core.control.replay(start.status)
     gc.collect()
     gc.freeze()  # a collection that visits all modules and the model's objects would stop steps for 0.1 s and longer
     return core

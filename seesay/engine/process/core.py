@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import select
@@ -10,9 +11,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from seesay.engine.commands import Command, ModelStatus, ResetCaches, WakeUp, make_sleeping_error
 from seesay.engine.core import CoreListener
 from seesay.engine.failures import explain
 from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenRequest
@@ -68,10 +73,11 @@ class ProcessCore:
         self._listener: CoreListener | None = None
         self._changed = threading.Condition()  # guards what follows
         self._child: Child | None = None  # the process, while it takes requests
+        self.status = ModelStatus()
         self._ledger = Ledger()
         self._ended: list[TokenOutput] = []  # final outputs that no process makes, until they are handed out
-        self._pending_resets: set[int] = set()
-        self._num_resets = 0
+        self._done: dict[int, kinds.Done] = {}  # answers to commands, by their number
+        self._command_numbers = itertools.count(1)
         self._is_closing = False
         self._stats = EngineStats()
         self._num_restarts = 0
@@ -193,17 +199,46 @@ class ProcessCore:
         except Exception as error:  # such as no memory to send them
             self._tell(kinds.GiveFeatures(request_id, item_index, {}, kinds.Failure.of(explain(error))))
 
-    def reset_caches(self) -> None:
-        """Forget all embeddings and the content of all KV blocks. A process that is being started has none."""
+    def run_command(self, command: Command) -> None:
+        """Have the process do it, and wait until it is done. A process that is being started is waited for."""
         with self._changed:
+            if self._child is None and isinstance(command, ResetCaches):
+                return  # it has no caches
+            if self._sleeps_without_process:
+                if not isinstance(command, WakeUp):
+                    raise _make_lost_error("the engine process died while it slept, wake_up() starts it again")
+                asleep = tuple(part for part in self.status.asleep if part not in command.tags)
+                self.status = replace(self.status, asleep=asleep)
+                self._wake()
+                if asleep:
+                    return
+            self._changed.wait_for(lambda: self._child is not None or self._failure is not None or self._is_over)
             child = self._child
-            self._num_resets += 1
-            number = self._num_resets
-            self._pending_resets.add(number)
-        self._tell(kinds.ResetCaches(number))
-        with self._changed:
-            self._changed.wait_for(lambda: number not in self._pending_resets or self._child is not child or not child)
-            self._pending_resets.discard(number)
+        if child is None:
+            raise _make_lost_error(str(self._failure or "the engine is closed"))
+        done = self._ask(child, command)
+        if done is None and not isinstance(command, ResetCaches):
+            raise _make_lost_error(f"the engine process died before {type(command).__name__} was done")
+        if done is not None and done.failure is not None:
+            raise done.failure.restore()
+        if done is not None and done.raised is not None:
+            raise restore_failure(done.raised)
+
+    def _ask(self, child: Child, command: Command) -> kinds.Done | None:
+        """Return a process's answer to a command; None if it has ended."""
+        number = next(self._command_numbers)
+        with contextlib.suppress(LinkClosedError):
+            child.link.send(kinds.Do.of(number, command))
+            with self._changed:
+                self._changed.wait_for(lambda: number in self._done or self._child is not child)
+                return self._done.pop(number, None)
+        return None
+
+    @property
+    def _sleeps_without_process(self) -> bool:
+        """Whether the process has died while it slept. The memory that it freed may be used by others: another process
+        is started when this one would have been woken up."""
+        return self._child is None and self._facts is not None and bool(self.status.asleep)
 
     def stats(self) -> EngineStats:
         """The counts that came last. They begin anew with each process, but for the number of restarts."""
@@ -234,6 +269,8 @@ class ProcessCore:
             )
         if self._is_closing:
             return RequestError(ErrorCode.CLOSED, "the engine is closed")
+        if self._sleeps_without_process:
+            return make_sleeping_error(self.status)
         return None if self._failure is None else _make_lost_error(str(self._failure))
 
     def _send_request(self, entry: Entry) -> None:
@@ -291,6 +328,10 @@ class ProcessCore:
     def _run(self) -> None:
         """Start the process, hear it, and start it again, until closed."""
         while not self._is_closing and self._failure is None:
+            if self._sleeps_without_process and self._address is None:
+                self._hand_out()
+                self._wait_for_wake()
+                continue
             try:
                 child = self._open()
             except Exception as error:
@@ -361,25 +402,31 @@ class ProcessCore:
                     return _HungError(hung)
             case kinds.FeaturesWanted(request_id, item_index):
                 self._take_wish(request_id, item_index)
-            case kinds.CachesReset(number, news):
+            case kinds.Done(number, _, _, news):
                 self._take_news(news)
                 with self._changed:
-                    self._pending_resets.discard(number)
+                    self._done[number] = message
                     self._changed.notify_all()
+            case kinds.StatusChanged(status):
+                self.status = status
             case kinds.LogRecord(name, level, text):
                 logging.getLogger(name).log(level, "%s", text)
             case kinds.Hello():
-                child.link.send(self._start_message)
-            case kinds.Started(facts):
-                self._take_start(child, facts)
+                start = self._start_message
+                if isinstance(start, kinds.Start):  # with the weights that the process before had
+                    start = msgspec.structs.replace(start, status=replace(self.status, asleep=(), level=0))
+                child.link.send(start)
+            case kinds.Started(facts, status):
+                self._take_start(child, facts, status)
             case kinds.StartFailed():
                 return restore_failure(message)
         return None
 
-    def _take_start(self, child: Child, facts: CoreFacts) -> None:
+    def _take_start(self, child: Child, facts: CoreFacts, status: ModelStatus) -> None:
         """The process takes requests: send it those that wait."""
         with self._changed:
             self._facts = facts
+            self.status = status
             self._child = child
             self.fault = None
             waiting = self._ledger.waiting()
@@ -456,7 +503,8 @@ class ProcessCore:
                 count = f"{self._num_deaths} times without an answer in between"
                 self._failure = SeesayError(f"{error}, {count}, and is not started again: see its log")
                 lost = self._ledger.all_ids()
-            reason = str(self._failure or f"{error} and is started again")
+            again = "is started again by wake_up()" if self._sleeps_without_process else "is started again"
+            reason = str(self._failure or f"{error} and {again}")
             self.fault = Fault(error.fault.part if isinstance(error, _HungError) else ENGINE, reason)
             self._changed.notify_all()
         if not is_first:

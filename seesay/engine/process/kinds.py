@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from seesay.checkpoint.given_tensors import GivenTensor
+from seesay.engine import commands
 from seesay.engine.messages import CoreFacts, TokenOutput, TokenReport, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampling_params import SamplingParams
@@ -191,13 +193,14 @@ class Output(Piece):
 
 class Start(Message):
     """Load a model and begin. `engine` and `vision` are the fields of the configurations; records of loggers below
-    `log_level` are not sent."""
+    `log_level` are not sent. `status` is that of the process before, whose weights are loaded again."""
 
     folder: str
     engine: dict[str, Any]
     vision: dict[str, Any]
     log_level: int
     beat_s: float
+    status: commands.ModelStatus = commands.ModelStatus()
 
 
 class Join(Message):
@@ -234,17 +237,37 @@ class GiveFeatures(Message):
     error: Failure | None
 
 
-class ResetCaches(Message):
-    """Answered by `CachesReset` with the same number."""
+class Do(Message):
+    """Do the command whose class and fields these are. Answered by `Done` with the same number."""
 
     number: int
+    name: str
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, number: int, command: commands.Command) -> Do:
+        values = {field.name: getattr(command, field.name) for field in fields(command)}
+        if isinstance(command, commands.StageTensor):
+            values["tensor"] = {field.name: getattr(command.tensor, field.name) for field in fields(GivenTensor)}
+        return cls(number, type(command).__name__, values)
+
+    def restore(self) -> commands.Command:
+        values = {name: _tuples(value) for name, value in self.fields.items()}
+        if self.name == "StageTensor":
+            tensor = {name: _tuples(value) for name, value in values["tensor"].items()}
+            values["tensor"] = GivenTensor(**tensor)
+        command: commands.Command = _COMMANDS[self.name](**values)
+        return command
+
+
+_COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(commands.Command)}
 
 
 class Stop(Message):
     pass
 
 
-ToCore = Start | Join | Submit | Finish | Abort | ExpectMedia | ForgetMedia | GiveFeatures | ResetCaches | Stop
+ToCore = Start | Join | Submit | Finish | Abort | ExpectMedia | ForgetMedia | GiveFeatures | Do | Stop
 
 
 # --- from the core to the front --------------------------------------------------------------------------------------
@@ -258,6 +281,7 @@ class Started(Message):
     """The model is loaded, and requests are taken."""
 
     facts: CoreFacts
+    status: commands.ModelStatus
 
 
 class StartFailed(Message):
@@ -297,9 +321,19 @@ class FeaturesWanted(Message):
     item_index: int
 
 
-class CachesReset(Message):
+class Done(Message):
+    """A command has been done, or `failure` or `raised` says why not."""
+
     number: int
+    failure: Failure | None
+    raised: StartFailed | None
     news: News
+
+
+class StatusChanged(Message):
+    """The weights have changed, or what sleeps of the core."""
+
+    status: commands.ModelStatus
 
 
 class LogRecord(Message):
@@ -310,7 +344,7 @@ class LogRecord(Message):
     text: str
 
 
-ToFront = Hello | Started | StartFailed | Outputs | Beat | FeaturesWanted | CachesReset | LogRecord
+ToFront = Hello | Started | StartFailed | Outputs | Beat | FeaturesWanted | Done | StatusChanged | LogRecord
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ import zmq
 from seesay.engine.failures import explain
 from seesay.engine.process import kinds
 from seesay.engine.process.door import let_in
+from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.link import Link, LinkClosedError
+from seesay.errors import RequestError
 
 if TYPE_CHECKING:
     from seesay.engine.loop import EngineLoop
@@ -111,12 +113,14 @@ class Service:
         self._fronts: dict[int, Front] = {0: self._first}
         self._num_fronts = 1
         self._has_answered = False
+        self._told_status = core.status
+        self._status_lock = threading.Lock()
 
     def run(self) -> None:
         """Serve until the first front says that it is enough."""
         self._core.embeddings.store.watch(self._note)
         self._core.start(self)
-        self._first.send(kinds.Started(self._core.facts))
+        self._first.send(kinds.Started(self._core.facts, self._told_status))
         poller, next_beat_s, is_stopped = self._make_poller(), 0.0, False
         while not is_stopped:
             if time.monotonic() >= next_beat_s:
@@ -205,12 +209,12 @@ class Service:
             case kinds.GiveFeatures(request_id, item_index, features, error):
                 given = kinds.restore_features(features) if error is None else error.restore()
                 core.give_features(front.number(request_id), item_index, given)
-            case kinds.ResetCaches(number):
-                arguments = (front, number)
-                threading.Thread(target=self._reset_caches, args=arguments, name="seesay-reset", daemon=True).start()
+            case kinds.Do():
+                arguments = (front, message)
+                threading.Thread(target=self._do, args=arguments, name="seesay-command", daemon=True).start()
             case kinds.Join():
                 front.remove_folder()
-                front.send(kinds.Started(core.facts))
+                front.send(kinds.Started(core.facts, core.status))
                 front.has_joined = True
             case _:
                 raise TypeError(f"{type(message).__name__} is not expected now")
@@ -230,9 +234,23 @@ class Service:
             front.live.add(number)
             self._core.submit([restored])
 
-    def _reset_caches(self, front: Front, number: int) -> None:
-        self._core.reset_caches()
-        front.tell(partial(kinds.CachesReset, number), self._core, with_stats=True)
+    def _do(self, front: Front, message: kinds.Do) -> None:
+        """Do what a front asks for, and tell it how that ended."""
+        failure: kinds.Failure | None = None
+        raised: kinds.StartFailed | None = None
+        try:
+            self._core.run_command(message.restore())
+        except RequestError as error:
+            failure = kinds.Failure.of(error)
+        except BaseException as error:
+            raised = describe_failure(error)
+        with self._status_lock:  # the last that is told is the last that was
+            status = self._core.status
+            if status != self._told_status:
+                self._told_status = status
+                for other in self._fronts.values():
+                    other.send(kinds.StatusChanged(status))
+        front.tell(partial(kinds.Done, message.number, failure, raised), self._core, with_stats=True)
 
     # --- called by the core -------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Input is packed: the tokens of all rows of a step after one another, no batch ax
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -228,6 +229,12 @@ class Decoder:
         """
         decoder = cls(config, device=device, dtype=dtype)
         is_tied = config.tied_embeddings
+        owner = weakref.ref(decoder)  # a cycle would keep the weights until the next garbage collection
+
+        def renew() -> None:
+            if (found := owner()) is not None:
+                found._renew()
+
         decoder.weights = LoadedLayers(
             {path: linear for path, linear in decoder.linears.items() if not (is_tied and path == _HEAD)},
             decoder.plain_weights,
@@ -235,7 +242,7 @@ class Decoder:
             device=device,
             dtype=dtype,
             ignored=frozenset([f"{_HEAD}.weight"]) if is_tied else frozenset(),
-            on_change=decoder._renew,
+            on_change=renew,
         )
         decoder.weights.load(checkpoint, may_quantize=True)
         return decoder

@@ -180,6 +180,12 @@ class ResetCaches(Question):
     """Asks for the caches of all fronts to be reset."""
 
 
+class WakeUp(Question):
+    """Asks for the engine to be woken up, by the process that starts it."""
+
+    tags: tuple[str, ...]
+
+
 Asked = (
     FindResponse
     | StoreResponse
@@ -190,6 +196,7 @@ Asked = (
     | ForgetSession
     | GatherFigures
     | ResetCaches
+    | WakeUp
 )
 ToSupervisor = Hello | Listening | StartFailed | Figures | CachesReset | Asked
 

@@ -128,6 +128,9 @@ class RemoteHome:
     async def reset_caches(self) -> None:
         await self._ask(messages.ResetCaches)
 
+    async def wake_up(self, tags: tuple[str, ...]) -> None:
+        await self._ask(lambda number: messages.WakeUp(number, tags))
+
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:

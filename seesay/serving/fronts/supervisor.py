@@ -22,13 +22,15 @@ from typing import Any
 import msgspec
 import zmq
 
+from seesay.engine.commands import WakeUp
 from seesay.engine.process.core import CLOSE_S, ProcessCore
 from seesay.engine.process.door import open_door
 from seesay.engine.process.failures import restore_failure
 from seesay.engine.process.kinds import Hello, StartFailed
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
-from seesay.errors import SeesayError
+from seesay.errors import CheckpointError, SeesayError
+from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.fronts import messages
 from seesay.serving.fronts.accepting import ConnectionCounts
 from seesay.serving.fronts.shared_home import SharedHome
@@ -196,8 +198,23 @@ class Supervisor:
                     assert self._core is not None
                     self._on_ready(self._core.facts.device)
                     self._on_ready = None
+            case messages.WakeUp():
+                arguments = (slot.index, message)
+                threading.Thread(target=self._wake_up, args=arguments, name="seesay-wake-up", daemon=True).start()
             case _:
                 self._home.take(slot.index, message)
+
+    def _wake_up(self, index: int, question: messages.WakeUp) -> None:
+        """Wake up the engine, which may take as long as loading it."""
+        assert self._core is not None
+        answer: messages.ToFront = messages.Done(question.number)
+        try:
+            self._core.run_command(WakeUp(tags=question.tags))
+        except CheckpointError as error:
+            answer = messages.Refused.of(question.number, bad_request(str(error)))
+        except Exception as error:
+            answer = messages.Refused.of(question.number, ApiError.from_error(error))
+        self._send(index, answer)
 
     def _send(self, index: int, message: messages.ToFront) -> None:
         child = self._slots[index].child

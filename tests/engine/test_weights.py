@@ -1,0 +1,295 @@
+"""New weights for a running engine, and sleep: the answers of a fresh engine, in both process forms."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import FAMILIES, loop_of
+from other_weights import copy_with_other_weights, read_weights, write_weights
+from updating import NAME, PREFIX, answers, check_refused, epoch_of, fresh, is_sleeping, load, make_pairs
+
+from seesay import GenerationConfig
+from seesay.errors import CheckpointError, ConfigError, ErrorCode, RequestError
+from seesay.offline.pipeline import Pipeline
+
+
+@pytest.fixture(scope="module")
+def two(
+    tiny_checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[Path]]:
+    """A tiny checkpoint, and one of the same model with other weights, by name."""
+    return make_pairs(tiny_checkpoint, tmp_path_factory.mktemp("other"))
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", *FAMILIES])
+def test_answers_are_those_of_a_fresh_engine(name: str, two: Callable[[str], list[Path]]) -> None:
+    """From a folder and from tensors; caches were filled before, also those on the host."""
+    first, second = two(name)
+    expected = [fresh(path, name) for path in (first, second)]
+    assert expected[0] != expected[1]
+    with load(first, num_gpu_blocks=40, num_cpu_blocks=40) as pipe:
+        assert answers(pipe, name) == expected[0]
+        pipe.update_weights(second)
+        assert answers(pipe, name) == expected[1]
+        assert epoch_of(pipe) == 1
+        pipe.update_weights(read_weights(first).items())
+        assert answers(pipe, name) == expected[0]
+        assert epoch_of(pipe) == 2
+
+
+@pytest.mark.parametrize("name", [NAME, "llama"])
+def test_in_a_process_of_the_engines_own(name: str, two: Callable[[str], list[Path]]) -> None:
+    first, second = two(name)
+    expected = [fresh(path, name) for path in (first, second)]
+    with load(first, own=True) as pipe:
+        assert answers(pipe, name) == expected[0]
+        pipe.update_weights(read_weights(second))
+        assert answers(pipe, name) == expected[1]
+        pipe.update_weights(first)
+        assert answers(pipe, name) == expected[0]
+        for level in (1, 2):
+            pipe.sleep(level)
+            assert is_sleeping(pipe)
+            check_refused(pipe)
+            pipe.wake_up()
+            assert not is_sleeping(pipe) and answers(pipe, name) == expected[0]
+        with pytest.raises(CheckpointError, match="is missing"):
+            pipe.update_weights(list(read_weights(second).items())[1:])
+        with pytest.raises(ConfigError, match="level must be 1 or 2, got 3"):
+            pipe.sleep(3)
+        assert answers(pipe, name) == expected[0]
+
+
+def test_a_stale_embedding_or_prefix_is_never_used(two: Callable[[str], list[Path]], tmp_path: Path) -> None:
+    """Only the tower changes, or only the decoder: the other part's cache would still look right."""
+    first, _ = two(NAME)
+    for changes in (is_visual, lambda name: "layers" in name and not is_visual(name)):
+        second = copy_with_other_weights(first, tmp_path / str(changes is is_visual), changes=changes)
+        with load(first) as pipe:
+            before = answers(pipe)
+            changed = {name: tensor for name, tensor in read_weights(second).items() if changes(name)}
+            pipe.update_weights(changed, partial=True)
+            after = answers(pipe)
+        assert after == fresh(second) and after != before
+        assert (after[0] == before[0]) == (changes is is_visual), "texts do not depend on the tower"
+
+
+def is_visual(name: str) -> bool:
+    return "visual" in name
+
+
+def test_plain_weights_are_quantized_again(two: Callable[[str], list[Path]]) -> None:
+    first, second = two("llama")
+    expected = [fresh(path, "llama", quantization="fp8") for path in (first, second)]
+    with load(first, quantization="fp8") as pipe:
+        pipe.update_weights(second)
+        assert answers(pipe, "llama") == expected[1]
+        pipe.update_weights({name: tensor.numpy() for name, tensor in read_weights(first).items()})
+        assert answers(pipe, "llama") == expected[0]
+
+
+# --- running requests -------------------------------------------------------------------------------------------------
+
+
+def stream(pipe: Pipeline, num_tokens: int = 60) -> Iterator[Any]:
+    return pipe.stream_infer(PREFIX + "go on", gen_config=GenerationConfig(max_new_tokens=num_tokens, ignore_eos=True))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_running_requests_are_finished_with_the_old_weights(own: bool, two: Callable[[str], list[Path]]) -> None:
+    """And those that come meanwhile wait, and get the new ones."""
+    first, second = two("llama")
+    alone = [fresh(path, "llama")[1] for path in (first, second)]
+    with load(first, own=own) as pipe:
+        expected = [t for piece in stream(pipe) for t in piece.token_ids]
+        running = stream(pipe)
+        tokens = list(next(running).token_ids)
+        updating = threading.Thread(target=pipe.update_weights, args=(second,))
+        updating.start()
+        time.sleep(0.05)
+        later: list[Any] = []
+        asking = threading.Thread(
+            target=lambda: later.append(pipe(PREFIX + "two", GenerationConfig(max_new_tokens=12, ignore_eos=True)))
+        )
+        asking.start()
+        for piece in running:
+            tokens += piece.token_ids
+        assert tokens == expected
+        updating.join(60)
+        asking.join(60)
+        assert later[0].token_ids in alone and epoch_of(pipe) == 1
+        assert answers(pipe, "llama")[1] == alone[1]
+
+
+def test_requests_behind_an_update_wait_for_it(two: Callable[[str], list[Path]]) -> None:
+    """In one turn of the loop: a running request, an update, two requests behind it of which one is aborted."""
+    first, second = two("llama")
+    expected = fresh(second, "llama")[1]
+    with load(first) as pipe:
+        loop = loop_of(pipe.engine)
+        running = stream(pipe)
+        next(running)
+        updating = threading.Thread(target=pipe.update_weights, args=(second,))
+        updating.start()
+        while not loop._commands:
+            time.sleep(0.001)
+            assert updating.is_alive()
+        held = stream(pipe)
+        waiting = threading.Thread(target=lambda: next(held, None))
+        waiting.start()
+        answer = pipe(PREFIX + "two", GenerationConfig(max_new_tokens=12, ignore_eos=True))
+        assert answer.token_ids == expected
+        waiting.join(30)
+        held.close()  # type: ignore[attr-defined]
+        running.close()  # type: ignore[attr-defined]
+        updating.join(30)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_running_requests_may_be_aborted(own: bool, two: Callable[[str], list[Path]]) -> None:
+    first, second = two("llama")
+    with load(first, own=own) as pipe:
+        running = stream(pipe, 5000)
+        next(running)
+        pipe.update_weights(second, running="abort")
+        assert list(running)[-1].finish_reason == "abort"
+        assert answers(pipe, "llama") == fresh(second, "llama")
+        running = stream(pipe, 5000)
+        next(running)
+        pipe.sleep(running="abort")
+        assert list(running)[-1].finish_reason == "abort"
+        check_refused(pipe)
+        with pytest.raises(ConfigError, match="running must be 'finish' or 'abort', got 'kill'"):
+            pipe.sleep(running="kill")  # type: ignore[arg-type]
+
+
+def test_closing_ends_an_update_that_waits(two: Callable[[str], list[Path]]) -> None:
+    first, second = two("llama")
+    pipe = load(first)
+    running = stream(pipe, 5000)
+    next(running)
+    errors: list[BaseException] = []
+
+    def update() -> None:
+        try:
+            pipe.update_weights(second)
+        except RequestError as error:
+            errors.append(error)
+
+    updating = threading.Thread(target=update)
+    updating.start()
+    while not loop_of(pipe.engine)._commands:
+        time.sleep(0.001)
+    pipe.close()
+    updating.join(30)
+    assert len(errors) == 1 and isinstance(errors[0], RequestError) and errors[0].code is ErrorCode.CLOSED
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+def hostile_sources(weights: dict[str, torch.Tensor]) -> dict[str, tuple[Any, str]]:
+    up = "model.layers.1.mlp.up_proj.weight"
+    pairs = list(weights.items())
+    inf = weights[up].clone()
+    inf[2, 3] = float("inf")
+    others = [(n, t) for n, t in pairs if n != up]
+    return {
+        "unknown": ([*pairs, ("classifier.weight", torch.ones(2))], "unexpected tensor 'classifier.weight'"),
+        "a layer too many": ([*pairs, (up.replace("1", "9"), weights[up])], "unexpected tensor"),
+        "twice": ([*pairs, pairs[3]], "was given twice"),
+        "shape": ([*others, (up, weights[up][:-1])], "has shape"),
+        "infinity": ([*others, (up, inf)], "not finite"),
+        "missing": (others, "is missing"),
+        "none": ([], "no tensors were given"),
+        "a string": ([*others, (up, "os.system('id')")], "must be a dense torch tensor"),
+        "no name": ([(3, weights[up])], "the name of a tensor must be a string, got int"),
+        "complex": ([*others, (up, weights[up].to(torch.complex64))], "of type complex64"),
+        "integers": ([*others, (up, weights[up].to(torch.int64))], "stored as I64"),
+    }
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_does_not_fit_changes_nothing(own: bool, two: Callable[[str], list[Path]]) -> None:
+    first, second = two("llama")
+    with load(first, own=own) as pipe:
+        expected = answers(pipe, "llama")
+        for name, (source, message) in hostile_sources(read_weights(second)).items():
+            with pytest.raises(CheckpointError, match=message):
+                pipe.update_weights(source)
+            assert answers(pipe, "llama") == expected, name
+        assert epoch_of(pipe) == 0
+        broken = iter(read_weights(second).items())
+
+        def fails() -> Iterator[tuple[str, torch.Tensor]]:
+            yield next(broken)
+            raise OSError("the trainer is gone")
+
+        with pytest.raises(OSError, match="the trainer is gone"):
+            pipe.update_weights(fails())
+        assert answers(pipe, "llama") == expected
+        pipe.update_weights(second)
+        assert answers(pipe, "llama") == fresh(second, "llama")
+
+
+def test_folders_of_other_models_are_refused(two: Callable[[str], list[Path]], tmp_path: Path) -> None:
+    first, second = two("llama")
+    weights = read_weights(second)
+    scaled = write_weights(second, tmp_path / "scaled", weights)
+    config = (scaled / "config.json").read_text()
+    (scaled / "config.json").write_text(config.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 0.25'))
+    assert (scaled / "config.json").read_text() != config
+    short = write_weights(second, tmp_path / "short", {n: t for n, t in weights.items() if "layers.1.mlp" not in n})
+    norm = {"model.norm.weight": weights["model.norm.weight"] * float("nan")}
+    damaged = write_weights(second, tmp_path / "damaged", {**weights, **norm})
+    pickled = write_weights(second, tmp_path / "pickled", weights)
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    cut = write_weights(second, tmp_path / "cut", weights)
+    data = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(data[: len(data) // 2])
+    other, _ = two("qwen2")
+    with load(first) as pipe:
+        expected = answers(pipe, "llama")
+        for folder, message in (
+            (scaled, "rms_norm_eps is 0.25, the loaded model has 1e-06"),
+            (short, "tensor 'model.layers.1.mlp"),
+            (damaged, "'model.norm.weight' has numbers that are not finite"),
+            (pickled, "the weights are pickles"),
+            (cut, "truncated"),
+            (other, "the loaded model has"),
+            (tmp_path / "nowhere", "not a model folder"),
+        ):
+            with pytest.raises(CheckpointError, match=message):
+                pipe.update_weights(folder)
+            assert answers(pipe, "llama") == expected
+        assert epoch_of(pipe) == 0
+
+
+def test_a_failure_in_the_middle_leaves_no_mixture(
+    two: Callable[[str], list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder changes between the check and the replacement: the engine sleeps, and wakes with the old weights."""
+    first, second = two("llama")
+    with load(first) as pipe:
+        expected = answers(pipe, "llama")
+        control = loop_of(pipe.engine).control
+        assert control is not None
+        check = control._weights.check
+
+        def check_and_cut(source: Any, *, is_partial: bool) -> None:
+            check(source, is_partial=is_partial)
+            file = Path(source.path) / "model.safetensors"
+            file.write_bytes(file.read_bytes()[:-5000])
+
+        monkeypatch.setattr(control._weights, "check", check_and_cut)
+        with pytest.raises(CheckpointError, match="cannot read"):
+            pipe.update_weights(copy_with_other_weights(second, second.parent / "cut later"))
+        check_refused(pipe)
+        pipe.wake_up()
+        assert answers(pipe, "llama") == expected
