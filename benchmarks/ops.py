@@ -23,6 +23,7 @@ from plotting import add_plot_option, make_bars, save_plot
 from triton.testing import do_bench, do_bench_cudagraph
 
 from seesay.kernels.few_row_matmul import multiply
+from seesay.llm.kv_layout import LayerCache
 from seesay.llm.ops import Ops, RowLayout
 from seesay.llm.ops.torch_ops import TorchOps
 from seesay.llm.ops.triton_ops import TritonOps
@@ -67,7 +68,7 @@ def token_figures(num_tokens: int) -> list[Figure]:
     weight, wide = random(HIDDEN), random(count, t, 2 * WIDE)
     qkv = random(count, t, HEADS + 2 * KV_HEADS, DIM)
     cos, sin = random(t, 1, DIM), random(t, 1, DIM)
-    cache = torch.zeros(-(-t // BLOCK) + 1, BLOCK, 2, KV_HEADS, DIM, device=DEVICE, dtype=DTYPE)
+    cache = LayerCache.plain(torch.zeros(-(-t // BLOCK) + 1, BLOCK, 2, KV_HEADS, DIM, device=DEVICE, dtype=DTYPE))
     rows = torch.randperm(t, device=DEVICE)
     num_qk = HEADS + KV_HEADS
     row_bytes, pair_bytes = 2.0 * t * HIDDEN, 4.0 * t * KV_HEADS * DIM
@@ -151,14 +152,14 @@ def attention_figure(name: str, rows: list[tuple[int, int]]) -> Callable[[Ops], 
     seen = sum(n * (length - n) + n * (n + 1) / 2 for n, length in rows)
     num_bytes = 4.0 * KV_HEADS * DIM * sum(length for _, length in rows) + 4.0 * num_tokens * HEADS * DIM
     count = int(max(1, min(16, COPIES_BYTES // num_bytes)))
-    cache = random(count, sum(num_blocks), BLOCK, 2, KV_HEADS, DIM)
+    caches = [LayerCache.plain(random(sum(num_blocks), BLOCK, 2, KV_HEADS, DIM)) for _ in range(count)]
     query = random(num_tokens, HEADS, DIM)
 
     def figure(ops: Ops) -> Figure:
         plan = ops.plan_attention(layout, windows=frozenset([None]), device=DEVICE, dtype=DTYPE)
 
         def run(ops: Ops, copy: int) -> object:
-            return ops.attend(query, cache[copy % count], plan, scale=DIM**-0.5, window=None, soft_cap=None)
+            return ops.attend(query, caches[copy % count], plan, scale=DIM**-0.5, window=None, soft_cap=None)
 
         return Figure(name=name, run=run, num_bytes=num_bytes, num_flops=4.0 * seen * HEADS * DIM)
 

@@ -133,7 +133,7 @@ def load(model: str) -> tuple[Family, ModelRunner, Encoder | None]:
 
 def get_ready(runner: ModelRunner, points: Sequence[Point]) -> list[Point]:
     """Allocate the KV cache, load kernels and record graphs for those of `points` that it has room for."""
-    block_bytes = bytes_per_block(runner.decoder.config, block_size=BLOCK_SIZE, dtype=runner.dtype)
+    block_bytes = bytes_per_block(runner.kv_layouts)
     most = int(CACHE_SHARE * measure_memory(runner.device).free_bytes / block_bytes)
     points = [point for point in points if point.num_blocks() <= most]
     max_rows = max(point.num_rows + len(point.chunks()) for point in [*points, warm_point()])

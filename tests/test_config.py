@@ -113,6 +113,19 @@ def test_anything_else_is_refused_by_name(config: Any, option: str, value: Any) 
         config(**{option: value})
 
 
+def test_the_two_names_of_a_quantized_kv_cache_agree() -> None:
+    assert EngineConfig().kv_format is None
+    assert EngineConfig(quant_policy=8).kv_format == EngineConfig(kv_cache_dtype="int8").kv_format == "int8"
+    assert EngineConfig(quant_policy=4, kv_cache_dtype="int4").kv_format == "int4"
+    assert EngineConfig(kv_cache_dtype="fp8_e4m3").kv_format == EngineConfig(kv_cache_dtype="fp8").kv_format == "fp8"
+    assert TurbomindEngineConfig(quant_policy=8).to_engine_config().kv_format == "int8"
+    with pytest.raises(ConfigError, match="kv_cache_dtype must be 'int8' or 'auto' with quant_policy=8, got 'fp8'"):
+        EngineConfig(quant_policy=8, kv_cache_dtype="fp8")
+    for wrong in ({"quant_policy": 2}, {"quant_policy": True}, {"kv_cache_dtype": "fp8_e5m2"}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} must be one of .*, got"):
+            EngineConfig(**wrong)
+
+
 def test_configurations_still_are_frozen_dataclasses() -> None:
     config = GenerationConfig(max_new_tokens=3)
     assert replace(config, top_k=1) == GenerationConfig(max_new_tokens=3, top_k=1)

@@ -146,8 +146,14 @@ _ENGINE = (
     _Option(
         "--quant-policy",
         "quant_policy",
-        "KV cache quantization; only 0 is supported",
-        {"type": int, "metavar": "N"},
+        "LMDeploy's name for --kv-cache-dtype: 8 is int8, 4 is int4 (default: 0, leave it to that)",
+        {"type": int, "choices": (0, 4, 8)},
+    ),
+    _Option(
+        "--kv-cache-dtype",
+        "kv_cache_dtype",
+        "dtype of the KV cache (default: auto, what the checkpoint asks for, else the dtype of the weights)",
+        {"choices": ("auto", "fp8", "fp8_e4m3", "int8", "int4")},
     ),
     _Option("--adapters", "adapters", "not supported yet", {"nargs": "*", "metavar": "NAME=PATH"}, read=_read_adapters),
     _Option(

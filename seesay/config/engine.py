@@ -18,6 +18,9 @@ _LONGEST_STEP_MS = 1 << 20
 
 DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
 ModelFormat = Literal["hf", "awq", "gptq", "compressed-tensors", "fp8"]
+KVCacheDType = Literal["auto", "fp8", "fp8_e4m3", "int8", "int4"]
+QuantPolicy = Literal[0, 4, 8]
+_DTYPE_OF_POLICY: Mapping[int, KVCacheDType] = {0: "auto", 4: "int4", 8: "int8"}
 
 
 @accept_defaults(foreign_options.PYTORCH_ENGINE)
@@ -48,6 +51,9 @@ class EngineConfig:
         error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
+    kv_cache_dtype: keys and values in the KV cache. 'int8' and 'int4' have a scale and a zero point per head and token,
+        'fp8' (or 'fp8_e4m3') has a scale. 'auto' takes what the checkpoint asks for (`kv_cache_scheme`), else `dtype`.
+    quant_policy: LMDeploy's name for the same: 8 is 'int8', 4 is 'int4', 0 leaves it to `kv_cache_dtype`.
     quantization: 'fp8' or 'int8' quantizes the linear layers of the language model, but for its head, while they are
         loaded; None takes the checkpoint as it is, which may be quantized itself.
     model_format: the format of the weights in the checkpoint: 'hf' for plain ones, else the `quant_method` of its
@@ -78,7 +84,8 @@ class EngineConfig:
     step_timeout_s: float | None = None
     download_dir: str | os.PathLike[str] | None = None
     revision: str | None = None
-    quant_policy: int = 0
+    kv_cache_dtype: KVCacheDType = "auto"
+    quant_policy: QuantPolicy = 0
     quantization: Literal["fp8", "int8"] | None = None
     model_format: ModelFormat | None = None
     hf_overrides: Mapping[str, Any] | None = None
@@ -120,15 +127,29 @@ class EngineConfig:
             step_ms,
             f"must be in [1, {_LONGEST_STEP_MS}], 'auto' or None",
         )
+        named = _DTYPE_OF_POLICY[self.quant_policy]
+        require(
+            "auto" in (named, self.kv_cache_dtype) or named == self.kv_cache_dtype,
+            "kv_cache_dtype",
+            self.kv_cache_dtype,
+            f"must be {named!r} or 'auto' with quant_policy={self.quant_policy}",
+        )
         refuse_unsupported(
             self,
             {
                 "tp": (1,),
                 "prefill_interval": (16,),
                 "adapters": (None, {}),
-                "quant_policy": (0,),
             },
         )
+
+    @property
+    def kv_format(self) -> Literal["int8", "int4", "fp8"] | None:
+        """The format of quantized keys and values; None leaves it to the checkpoint."""
+        chosen = _DTYPE_OF_POLICY[self.quant_policy] if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
+        if chosen == "auto":
+            return None
+        return "fp8" if chosen == "fp8_e4m3" else chosen
 
 
 @accept_defaults(foreign_options.TURBOMIND_ENGINE)
@@ -145,7 +166,7 @@ class TurbomindEngineConfig:
     cache_chunk_size: int = -1
     cache_block_seq_len: int = 64
     enable_prefix_caching: bool = True
-    quant_policy: int = 0
+    quant_policy: QuantPolicy = 0
     rope_scaling_factor: float = 0.0
     use_logn_attn: bool = False
     download_dir: str | os.PathLike[str] | None = None

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -105,12 +105,10 @@ def messages_for(example: Example) -> list[dict[str, Any]]:
     return messages
 
 
-def _make_answerer(
-    engine: str, model: str, quantization: Literal["fp8", "int8"] | None
-) -> AbstractContextManager[Answerer]:
+def _make_answerer(engine: str, model: str, config: EngineConfig) -> AbstractContextManager[Answerer]:
     if engine == "transformers":
         return nullcontext(transformers_answerer(model))
-    return seesay_answerer(model, EngineConfig(quantization=quantization))
+    return seesay_answerer(model, config)
 
 
 @contextmanager
@@ -180,6 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", help="path of a checkpoint (default: the built-in one)")
     parser.add_argument("--engine", choices=("seesay", "transformers"), default="seesay")
     parser.add_argument("--quantization", choices=("fp8", "int8"), help="quantize the weights while they are loaded")
+    parser.add_argument("--kv-cache-dtype", choices=("fp8", "int8", "int4"), help="quantize the KV cache")
     parser.add_argument("--tasks", nargs="+", choices=(*TASKS, *TALK_TASKS[len(TASKS) :]), help="only these tasks")
     parser.add_argument("--phrasings", action="store_true", help="also ask in wordings held out of training")
     parser.add_argument(
@@ -193,8 +192,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"--seed must be at least {FIRST_EVALUATION_SEED} (smaller ones are for training), got {given.seed}"
         )
-    if given.quantization and given.engine != "seesay":
-        parser.error("--quantization requires --engine seesay")
+    for name in ("quantization", "kv_cache_dtype"):
+        if getattr(given, name) and given.engine != "seesay":
+            parser.error(f"--{name.replace('_', '-')} requires --engine seesay")
+    config = EngineConfig(quantization=given.quantization, kv_cache_dtype=given.kv_cache_dtype or "auto")
     tasks = given.tasks or (TALK_TASKS if given.phrasings else TASKS)
     if unknown := [task for task in tasks if task not in TASKS and not given.phrasings]:
         parser.error(f"--tasks {unknown[0]} requires --phrasings")
@@ -202,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.basicConfig(format="%(message)s")
         _LOG.setLevel(logging.DEBUG)
     model = str(Path(given.model) if given.model else CHECKPOINT)
-    with _make_answerer(given.engine, model, given.quantization) as answer:
+    with _make_answerer(given.engine, model, config) as answer:
         figures: dict[str, Any]
         if given.phrasings:
             figures = evaluate_phrasings(

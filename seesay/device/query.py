@@ -99,6 +99,13 @@ def _measure_host_memory() -> Memory:
     return Memory(free_bytes=free, total_bytes=total)
 
 
+def has_fp8(device: torch.device) -> bool:
+    """Return whether `device` converts FP8 numbers (e4m3). The CPU does."""
+    import torch
+
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until all work queued on `device` is done. Does nothing on the CPU."""
     import torch

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seesay.device.backends import has_kernels
-from seesay.device.query import measure_peak, pick_device
+from seesay.device.query import has_fp8, measure_peak, pick_device
 from seesay.engine.loop import EngineLoop
 from seesay.engine.model_weights import ModelWeights
 from seesay.engine.watchdog import hang_limit_s
+from seesay.errors import ConfigError
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import LoadedEncoder
     from seesay.engine.opened_model import OpenedModel
+    from seesay.llm.kv_layout import KVFormat
     from seesay.llm.runner import ModelRunner
     from seesay.llm.step_policy import StepPolicy
 
@@ -50,6 +52,7 @@ class ResolvedConfig:
     session_len: int
     max_batch_size: int
     max_step_ms: int | None
+    kv_format: KVFormat
 
 
 def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> ResolvedConfig:
@@ -79,7 +82,24 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> R
         session_len=config.session_len or num_positions,
         max_batch_size=config.max_batch_size or (512 if device.type == "cuda" else 32),
         max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if device.type == "cuda" else None,
+        kv_format=_pick_kv_format(config, checkpoint, device),
     )
+
+
+def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> KVFormat:
+    """Return the format of the KV cache. Raises `ConfigError` for one that the GPU cannot compute with; what only the
+    checkpoint asks for is left out there."""
+    chosen = config.kv_format
+    if chosen is None and checkpoint.quantization is not None and checkpoint.quantization.kv_format is not None:
+        if has_fp8(device):
+            return checkpoint.quantization.kv_format
+        logger.warning("%s cannot compute with FP8, which the checkpoint asks for in its KV cache: it is plain", device)
+    if chosen == "fp8" and device.type == "cuda" and not has_fp8(device):
+        raise ConfigError(
+            f"kv_cache_dtype={config.kv_cache_dtype!r} needs a GPU of compute capability 8.9 or more; {device} has "
+            f"less: take 'int8'"
+        )
+    return chosen or "plain"
 
 
 def load_core(
@@ -142,6 +162,7 @@ def load_runner(model: OpenedModel, resolved: ResolvedConfig, *, max_step_tokens
             max_step_tokens=max_step_tokens,
             session_len=resolved.session_len,
             block_size=block_size,
+            kv_format=resolved.kv_format,
         ),
     )
 

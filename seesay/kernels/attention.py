@@ -1,4 +1,5 @@
-"""Triton kernels of attention over the paged cache [num_blocks, BLOCK_SIZE, 2, NUM_KV_HEADS, DIM].
+"""Triton kernels of attention over the paged cache: KV is its format, "plain" blocks [num_blocks, BLOCK_SIZE, 2,
+NUM_KV_HEADS, DIM], or quantized ones of BLOCK_BYTES with parameters from byte PARAMS_AT on (`quantized_kv`).
 
 Softmax is computed in base 2 and in float32, one tile of keys at a time (Milakov & Gimelshein 2018; Dao et al. 2022).
 Positions after a row's last token are masked, so stale data in a block has no effect.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from seesay.kernels.quantized_kv import attend_quantized
 
 
 @triton.jit
@@ -89,6 +92,66 @@ def _add_tile(
     output = output * fade[:, None]
     output = tl.dot(weights.to(value.dtype), value, output, input_precision="ieee")
     return new_top, total, output
+
+
+@triton.jit
+def _attend(
+    query_places,
+    is_inside,
+    cache_ptr,
+    table_ptr,
+    start,
+    full,
+    stop,
+    positions,
+    kv_len,
+    kv_head,
+    top,
+    total,
+    scale,
+    window,
+    soft_cap,
+    KV: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_BYTES: tl.constexpr,
+    PARAMS_AT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_PTX: tl.constexpr,
+):
+    """Attend to keys start … stop - 1; all rows see those before `full`, unless HAS_WINDOW. Return the output
+    [BLOCK_M, BLOCK_D] and its second half (int4 only, where `query_places` is the first half); the maximum; the
+    sum."""
+    output_high = 0.0
+    if KV == "plain":
+        query = tl.load(query_places, mask=is_inside, other=0.0)
+        output = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        if not HAS_WINDOW:
+            for first in range(start, full, BLOCK_N):
+                top, total, output = _add_tile(
+                    query, top, total, output, cache_ptr, table_ptr, first, positions, kv_len, kv_head, scale, window,
+                    soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP,
+                )  # fmt: skip
+        for first in range(full, stop, BLOCK_N):
+            top, total, output = _add_tile(
+                query, top, total, output, cache_ptr, table_ptr, first, positions, kv_len, kv_head, scale, window,
+                soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
+            )  # fmt: skip
+    else:
+        output, output_high, top, total = attend_quantized(
+            query_places, is_inside, cache_ptr, table_ptr, start, full, stop, positions, kv_len, kv_head, top, total,
+            scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N,
+            BLOCK_D, HAS_WINDOW, HAS_CAP, HAS_PTX,
+        )  # fmt: skip
+    output = output / tl.where(total == 0.0, 1.0, total)[:, None]
+    if KV == "int4":
+        output_high = output_high / tl.where(total == 0.0, 1.0, total)[:, None]
+    return output, output_high, top, total
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_items", "wanted_items", "whole_rows", "least_tokens"])
@@ -170,12 +233,16 @@ def decode_kernel(
     NUM_KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    KV: tl.constexpr,
+    BLOCK_BYTES: tl.constexpr,
+    PARAMS_AT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
+    HAS_PTX: tl.constexpr,
 ):
     """Program (g, i) computes item i of W (see `divide_kernel`) for the query heads of key-value head g. Unused items
     are last, so that the others are spread evenly over the multiprocessors.
@@ -195,17 +262,19 @@ def decode_kernel(
     if num_splits == 0:
         return
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+    ROW: tl.constexpr = DIM // 2 if KV == "int4" else DIM
     members = tl.arange(0, BLOCK_M)
     heads = kv_head * GROUP + members
     dims = tl.arange(0, BLOCK_D)
     is_head = members < GROUP
-    is_inside = is_head[:, None] & (dims < DIM)[None, :]
+    is_inside = is_head[:, None] & (dims < ROW)[None, :]
     kv_len = tl.load(lens_ptr + row)
+    if KV != "plain":
+        start = tl.multiple_of(start, BLOCK_N)  # else values, which lie along tokens, are read byte by byte
     full = stop // BLOCK_N * BLOCK_N
     if HAS_WINDOW:
         full = start
     query_places = query_ptr + row * token_stride + heads[:, None] * head_stride + dims[None, :]
-    query = tl.load(query_places, mask=is_inside, other=0.0)
     positions = tl.zeros([BLOCK_M], tl.int32) + (kv_len - 1)
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -216,26 +285,23 @@ def decode_kernel(
         if start == begin:
             top = tl.load(sinks_ptr + heads, mask=is_head, other=0.0).to(tl.float32) * 1.4426950408889634
             total += 1.0
-    output = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     own_table = table_ptr + row * table_stride
-    if not HAS_WINDOW:
-        for first in range(start, full, BLOCK_N):
-            top, total, output = _add_tile(
-                query, top, total, output, cache_ptr, own_table, first, positions, kv_len, kv_head, scale, window,
-                soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP,
-            )  # fmt: skip
-    for first in range(full, stop, BLOCK_N):
-        top, total, output = _add_tile(
-            query, top, total, output, cache_ptr, own_table, first, positions, kv_len, kv_head, scale, window,
-            soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
-        )  # fmt: skip
-    output = output / tl.where(total == 0.0, 1.0, total)[:, None]
+    output, output_high, top, total = _attend(
+        query_places, is_inside, cache_ptr, own_table, start, full, stop, positions, kv_len, kv_head, top, total, scale,
+        window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N, BLOCK_D,
+        HAS_WINDOW, HAS_CAP, HAS_PTX,
+    )  # fmt: skip
     if num_splits == 1:
         places = out_ptr + (row * NUM_HEADS + heads)[:, None] * DIM + dims[None, :]
         tl.store(places, output.to(out_ptr.dtype.element_ty), mask=is_inside)
+        if KV == "int4":
+            tl.store(places + ROW, output_high.to(out_ptr.dtype.element_ty), mask=is_inside)
     else:
         parts = item * NUM_HEADS + heads
-        tl.store(partials_ptr + parts[:, None] * DIM + dims[None, :], output, mask=is_inside)
+        targets = partials_ptr + parts[:, None] * DIM + dims[None, :]
+        tl.store(targets, output, mask=is_inside)
+        if KV == "int4":
+            tl.store(targets + ROW, output_high, mask=is_inside)
         tl.store(sums_ptr + parts * 2, top, mask=is_head)
         tl.store(sums_ptr + parts * 2 + 1, total, mask=is_head)
 
@@ -319,6 +385,9 @@ def prefill_kernel(
     NUM_KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    KV: tl.constexpr,
+    BLOCK_BYTES: tl.constexpr,
+    PARAMS_AT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -326,6 +395,7 @@ def prefill_kernel(
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
+    HAS_PTX: tl.constexpr,
 ):
     """Program (i, g) computes TOKENS tokens of a row, with the query heads of key-value head g packed into the tile.
 
@@ -351,14 +421,14 @@ def prefill_kernel(
     if first_token >= num_new:
         return
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+    ROW: tl.constexpr = DIM // 2 if KV == "int4" else DIM
     members = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, BLOCK_D)
     tokens = first_token + members // GROUP
     heads = kv_head * GROUP + members % GROUP
-    is_inside = ((members < TOKENS * GROUP) & (tokens < num_new))[:, None] & (dims < DIM)[None, :]
+    is_inside = ((members < TOKENS * GROUP) & (tokens < num_new))[:, None] & (dims < ROW)[None, :]
     rows = (start + tokens).to(tl.int64)
     query_places = query_ptr + rows[:, None] * token_stride + heads[:, None] * head_stride + dims[None, :]
-    query = tl.load(query_places, mask=is_inside, other=0.0)
     positions = kv_len - num_new + tokens
     lowest = kv_len - num_new + first_token
     stop = tl.minimum(kv_len, lowest + TOKENS)
@@ -370,19 +440,13 @@ def prefill_kernel(
     if sinks_ptr is not None:
         top = tl.load(sinks_ptr + heads).to(tl.float32) * 1.4426950408889634
         total += 1.0
-    output = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     own_table = table_ptr + low.to(tl.int64) * table_stride
-    if not HAS_WINDOW:
-        for first in range(0, full, BLOCK_N):
-            top, total, output = _add_tile(
-                query, top, total, output, cache_ptr, own_table, first, positions, kv_len, kv_head, scale, window,
-                soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP,
-            )  # fmt: skip
-    for first in range(full, stop, BLOCK_N):
-        top, total, output = _add_tile(
-            query, top, total, output, cache_ptr, own_table, first, positions, kv_len, kv_head, scale, window,
-            soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
-        )  # fmt: skip
-    output = output / tl.where(total == 0.0, 1.0, total)[:, None]
+    output, output_high, _, _ = _attend(
+        query_places, is_inside, cache_ptr, own_table, 0, full, stop, positions, kv_len, kv_head, top, total, scale,
+        window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N, BLOCK_D,
+        HAS_WINDOW, HAS_CAP, HAS_PTX,
+    )  # fmt: skip
     places = out_ptr + (rows * NUM_HEADS + heads)[:, None] * DIM + dims[None, :]
     tl.store(places, output.to(out_ptr.dtype.element_ty), mask=is_inside)
+    if KV == "int4":
+        tl.store(places + ROW, output_high.to(out_ptr.dtype.element_ty), mask=is_inside)

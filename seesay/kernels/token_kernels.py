@@ -8,11 +8,15 @@ Strides count elements. All arithmetic is in float32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch
+from seesay.kernels.quantized_kv import write_quantized
 from seesay.kernels.sizes import power_of_2_from
 
 MAX_NORM_TILE = 1024
@@ -126,10 +130,16 @@ def rotate_and_write_kernel(
     HAS_NORM: tl.constexpr,
     HAS_FAULTS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
+    KV: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_BYTES: tl.constexpr,
+    PARAMS_AT: tl.constexpr,
+    BLOCK_LOW: tl.constexpr,
 ):
     """Program (t, p) computes heads p · HEADS … of token t. Queries and keys are rotated in place with tables of 2 ·
     HALF components, in which the first half of sin is negated. Keys and values are also written to the token's slot of
-    the cache. If a value is not finite there, the token's fault is set to NaN; otherwise it is not written."""
+    the cache, whose format is KV (see `quantized_kv`). If a value is not finite there, the token's fault is set to NaN;
+    otherwise it is not written."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -171,7 +181,30 @@ def rotate_and_write_kernel(
     is_changed = is_inside & is_turned[:, None]
     tl.store(places, turned_first.to(qkv_ptr.dtype.element_ty), mask=is_changed)
     tl.store(places + HALF, turned_last.to(qkv_ptr.dtype.element_ty), mask=is_changed)
+    if (2 * HALF < DIM) & HAS_NORM:
+        tl.store(rest_places, rest.to(qkv_ptr.dtype.element_ty), mask=is_other & is_turned[:, None])
     slot = tl.load(slots_ptr + token).to(tl.int64)
+    if KV != "plain":
+        if 2 * HALF == DIM:
+            dims = pairs
+            low = turned_first.to(qkv_ptr.dtype.element_ty).to(tl.float32)
+            high = turned_last.to(qkv_ptr.dtype.element_ty).to(tl.float32)
+        else:
+            tl.debug_barrier()  # threads read what others have written
+            dims = tl.arange(0, BLOCK_LOW)
+            halves = qkv_ptr + token * token_stride + heads[:, None] * DIM + dims[None, :]
+            is_half = is_head[:, None] & (dims < DIM // 2)[None, :]
+            low = tl.load(halves, mask=is_half, other=0.0).to(tl.float32)
+            high = tl.load(halves + DIM // 2, mask=is_half, other=0.0).to(tl.float32)
+        is_written = is_head & (heads >= NUM_HEADS)
+        scales = write_quantized(
+            low, high, dims < DIM // 2, dims, heads, is_written, cache_ptr, slot, KV, NUM_HEADS, NUM_KV_HEADS, DIM,
+            BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT,
+        )  # fmt: skip
+        if HAS_FAULTS:
+            is_bad = _is_not_finite(low) | _is_not_finite(high) | _is_not_finite(scales)[:, None]
+            _note_fault(faults_ptr + token, is_bad & is_written[:, None] & (dims < DIM // 2)[None, :])
+        return
     targets = cache_ptr + slot * (2 * NUM_KV_HEADS * DIM) + (heads - NUM_HEADS)[:, None] * DIM
     is_kept = (heads >= NUM_HEADS)[:, None]
     kept_first = turned_first.to(cache_ptr.dtype.element_ty)
@@ -182,8 +215,6 @@ def rotate_and_write_kernel(
         is_bad = _is_not_finite(kept_first) | _is_not_finite(kept_last)
         _note_fault(faults_ptr + token, is_bad & is_inside & is_kept)
     if 2 * HALF < DIM:
-        if HAS_NORM:
-            tl.store(rest_places, rest.to(qkv_ptr.dtype.element_ty), mask=is_other & is_turned[:, None])
         kept_rest = rest.to(cache_ptr.dtype.element_ty)
         tl.store(targets + others[None, :], kept_rest, mask=is_other & is_kept)
         if HAS_FAULTS:
@@ -349,10 +380,14 @@ def rotate_and_write(
     slots: torch.Tensor,
     norms: tuple[torch.Tensor, torch.Tensor, float] | None,
     faults: torch.Tensor | None = None,
+    *,
+    num_kv_heads: int,
+    format: Mapping[str, Any],
 ) -> None:
-    """See `Ops.rotate_and_write`."""
+    """See `Ops.rotate_and_write`. `format` has the kernel's arguments for the cache's format: KV, BLOCK_SIZE,
+    BLOCK_BYTES, PARAMS_AT."""
     num_tokens, num_all, dim = qkv.shape
-    num_kv_heads, half = cache.shape[3], cos.shape[-1] // 2
+    half = cos.shape[-1] // 2
     if not qkv.numel():
         return
     assert qkv.stride(1) == dim and qkv.stride(2) == 1 and cache.is_contiguous() and half
@@ -380,6 +415,8 @@ def rotate_and_write(
         HAS_NORM=norms is not None,
         HAS_FAULTS=faults is not None,
         IS_DEPENDENT=is_dependent,
+        **format,
+        BLOCK_LOW=power_of_2_from(dim // 2),
         launch_pdl=is_dependent,
     )
 

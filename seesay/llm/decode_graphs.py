@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from seesay.llm.device_rows import DeviceRows, begin_decode
+from seesay.llm.kv_layout import LayerCache
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
 from seesay.llm.step_input import StepRows
@@ -41,13 +42,13 @@ class _Graph:
 
 
 class DecodeGraphs:
-    """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one tensor per layer). Recording them by
+    """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one per layer). Recording them by
     `record` takes a second or two."""
 
     def __init__(
         self,
         decoder: Decoder,
-        caches: Sequence[torch.Tensor],
+        caches: Sequence[LayerCache],
         rows: DeviceRows,
         *,
         record: Record,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import accumulate, count
 
 import torch
 
@@ -36,14 +36,14 @@ def _buffer_blocks(block_bytes: int) -> int:
 
 
 class HostCache:
-    """`num_slots` slots for the blocks of a device's cache, `blocks` [num_blocks, num_layers, …]. Raises `ConfigError`
-    where the host has not enough memory."""
+    """`num_slots` slots for the blocks of a device's cache, whose `pools` are [num_blocks, num_layers, …] each (see
+    `KVCache`). Raises `ConfigError` where the host has not enough memory."""
 
-    def __init__(self, blocks: torch.Tensor, num_slots: int) -> None:
-        device = blocks.device
-        self._blocks = blocks.flatten(2).view(torch.int64)  # wide elements: copies of narrow ones are slower
+    def __init__(self, pools: Sequence[torch.Tensor], num_slots: int) -> None:
+        self._device = device = pools[0].device
+        self._blocks = _Places([pool.flatten(2).view(torch.int64) for pool in pools])
         self._memory = _allocate_slots(self._blocks, num_slots)
-        self._slots = self._memory.tensor.unbind(0)
+        self._slots = self._blocks.make_alike(self._memory.tensor)
         self._buffers = _Buffers(self._blocks)
         self._save_stream = make_stream(device, is_urgent=False)
         self._load_stream = make_stream(device, is_urgent=False)
@@ -51,7 +51,7 @@ class HostCache:
 
     def copy(self, saves: Sequence[BlockCopy], loads: Sequence[BlockCopy]) -> None:
         """Save blocks into slots, then load blocks from slots; among each, no block and no slot occurs twice."""
-        with traced("copy KV blocks", self._blocks.device):
+        with traced("copy KV blocks", self._device):
             self._save(saves)
             self._load(loads)
 
@@ -60,15 +60,15 @@ class HostCache:
             self._saving.popleft()
         for buffer, part in self._buffers.fill(copies):
             buffer.is_empty.wait()
-            for place, copy in zip(buffer.blocks, part):
-                place.copy_(self._blocks[copy.block_id])
+            for place, copy in enumerate(part):
+                _copy(self._blocks[copy.block_id], buffer.blocks[place])
             buffer.is_full.record()
             with on_stream(self._save_stream):
                 buffer.is_full.wait()
-                for place, copy in zip(buffer.blocks, part):
-                    self._slots[copy.slot].copy_(place, non_blocking=True)
+                for place, copy in enumerate(part):
+                    _copy(buffer.blocks[place], self._slots[copy.slot])
                 buffer.is_empty.record()
-                is_saved = StreamPoint(self._blocks.device)
+                is_saved = StreamPoint(self._device)
                 is_saved.record()
             self._saving.append((is_saved, {copy.slot for copy in part}))
 
@@ -82,20 +82,51 @@ class HostCache:
                 for is_saved, slots in self._saving:
                     if not slots.isdisjoint(copy.slot for copy in part):
                         is_saved.wait()
-                for place, copy in zip(buffer.blocks, part):
-                    place.copy_(self._slots[copy.slot], non_blocking=True)
+                for place, copy in enumerate(part):
+                    _copy(self._slots[copy.slot], buffer.blocks[place])
                 buffer.is_full.record()
             buffer.is_full.wait()
-            for place, copy in zip(buffer.blocks, part):
-                self._blocks[copy.block_id].copy_(place)
+            for place, copy in enumerate(part):
+                _copy(buffer.blocks[place], self._blocks[copy.block_id])
             buffer.is_empty.record()
+
+
+class _Places:
+    """Places for blocks: `places[i]` is block i, a tensor [num_layers, words] for each layout of layers."""
+
+    def __init__(self, pools: Sequence[torch.Tensor]) -> None:
+        self._pools = pools
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return tuple([pool[index] for pool in self._pools])
+
+    @property
+    def num_words(self) -> int:
+        """int64 words of a block, as wide as possible: copies of narrow elements are slower."""
+        return sum(pool[0].numel() for pool in self._pools)
+
+    @property
+    def device(self) -> torch.device:
+        return self._pools[0].device
+
+    def make_alike(self, memory: torch.Tensor) -> _Places:
+        """Return places in `memory` int64 [num_places, num_words], contiguous each."""
+        shapes = [pool.shape[1:] for pool in self._pools]
+        stops = list(accumulate(shape.numel() for shape in shapes))
+        parts = [memory[:, stop - shape.numel() : stop] for stop, shape in zip(stops, shapes, strict=True)]
+        return _Places([part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)])
+
+
+def _copy(source: tuple[torch.Tensor, ...], target: tuple[torch.Tensor, ...]) -> None:
+    for part, place in zip(source, target, strict=True):
+        place.copy_(part, non_blocking=True)
 
 
 class _Buffers:
     """Staging buffers that are used in turn."""
 
-    def __init__(self, blocks: torch.Tensor) -> None:
-        self._size = _buffer_blocks(blocks[0].nbytes)
+    def __init__(self, blocks: _Places) -> None:
+        self._size = _buffer_blocks(blocks.num_words * 8)
         self._buffers = [_Buffer(blocks, self._size) for _ in range(_NUM_BUFFERS)]
         self._turn = count()
 
@@ -106,19 +137,20 @@ class _Buffers:
 
 
 class _Buffer:
-    """`size` blocks like those of `blocks`, each contiguous, on their device."""
+    """Places for `size` blocks like those of `blocks`, on their device."""
 
-    def __init__(self, blocks: torch.Tensor, size: int) -> None:
-        self.blocks = torch.empty((size, *blocks.shape[1:]), dtype=blocks.dtype, device=blocks.device).unbind(0)
+    def __init__(self, blocks: _Places, size: int) -> None:
+        memory = torch.empty((size, blocks.num_words), dtype=torch.int64, device=blocks.device)
+        self.blocks = blocks.make_alike(memory)
         self.is_full, self.is_empty = StreamPoint(blocks.device), StreamPoint(blocks.device)
 
 
-def _allocate_slots(blocks: torch.Tensor, num_slots: int) -> PinnedMemory:
-    """Host memory [num_slots, …] for blocks like those of `blocks`."""
-    block_bytes, free = blocks[0].nbytes, measure_memory(torch.device("cpu")).free_bytes
+def _allocate_slots(blocks: _Places, num_slots: int) -> PinnedMemory:
+    """Host memory int64 [num_slots, num_words] for blocks like those of `blocks`."""
+    block_bytes, free = blocks.num_words * 8, measure_memory(torch.device("cpu")).free_bytes
     if num_slots * block_bytes > free:
         raise ConfigError(
             f"num_cpu_blocks={num_slots}: {num_slots} KV blocks of {block_bytes} bytes take "
             f"{num_slots * block_bytes / 2**30:.1f} GiB, but the host has {free / 2**30:.1f} GiB free"
         )
-    return PinnedMemory((num_slots, *blocks.shape[1:]), blocks.dtype, blocks.device)
+    return PinnedMemory((num_slots, blocks.num_words), torch.int64, blocks.device)

@@ -1,13 +1,15 @@
-"""The KV cache: one pool of blocks for all layers, and how many blocks fit. Knows nothing about who owns a block."""
+"""The KV cache: a pool of blocks for all layers, and how many blocks fit. Knows nothing about who owns a block."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from seesay.device.query import Memory
+from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.models.spec import DecoderConfig
 
 CPU_MEMORY_SHARE = 0.25
@@ -17,25 +19,29 @@ CPU_MEMORY_SHARE = 0.25
 class KVCache:
     """Keys and values of all cached tokens.
 
-    `layers[i]` is [num_blocks, block_size, 2, num_kv_heads, head_dim], keys before values. `blocks[b]` is what all
-    layers have of block b, [num_layers, block_size, 2, num_kv_heads, head_dim].
+    `layers[i]` is what layer i has of all blocks. `pools` are the same memory, a tensor for all layers of one layout,
+    [num_blocks, layers of it, ...]: `pool[b]` for each pool is what all layers have of block b.
     """
 
-    def __init__(
-        self, config: DecoderConfig, *, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, layouts: Sequence[KVLayout], *, num_blocks: int, device: torch.device) -> None:
         self.num_blocks = num_blocks
-        self.block_size = block_size
-        shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
-        self._pool = _make_zeros(shape, dtype, device)
-        self.layers = self._pool.unbind(0)
-        self.blocks = self._pool.transpose(0, 1)
+        [self.block_size] = {layout.block_size for layout in layouts}
+        layers: dict[int, LayerCache] = {}
+        pools = []
+        for layout in dict.fromkeys(layouts):
+            members = [index for index, own in enumerate(layouts) if own == layout]
+            pool = _make_zeros((len(members), num_blocks, *layout.block_shape), layout.element_type, device)
+            pools.append(pool.transpose(0, 1))
+            for index, data in zip(members, pool.unbind(0), strict=True):
+                layers[index] = LayerCache(layout=layout, data=data)
+        self.pools = tuple(pools)
+        self.layers = tuple(layers[index] for index in range(len(layouts)))
 
     def clear(self, block_ids: list[int]) -> None:
         """Zero blocks that a sequence begins to fill: a NaN that an earlier owner left in the slots behind its last
         token would get through any mask, because 0 · NaN is NaN."""
-        ids = torch.tensor(block_ids, dtype=torch.int64, device=self._pool.device)
-        self._pool.index_fill_(1, ids, 0)
+        for pool in self.pools:
+            pool.index_fill_(0, torch.tensor(block_ids, dtype=torch.int64, device=pool.device), 0)
 
 
 def _make_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -46,9 +52,23 @@ def _make_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
 
-def bytes_per_block(config: DecoderConfig, *, block_size: int, dtype: torch.dtype) -> int:
+def make_layouts(
+    config: DecoderConfig, *, block_size: int, dtype: torch.dtype, format: KVFormat = "plain"
+) -> tuple[KVLayout, ...]:
+    """Return the layout of each layer's cache: the same for all."""
+    layout = KVLayout(
+        format=format,
+        dtype=dtype,
+        block_size=block_size,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+    )
+    return (layout,) * config.num_layers
+
+
+def bytes_per_block(layouts: Sequence[KVLayout]) -> int:
     """Bytes of one block in all layers."""
-    return config.num_layers * block_size * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+    return sum(layout.block_bytes for layout in layouts)
 
 
 def plan_num_blocks(

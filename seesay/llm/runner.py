@@ -22,7 +22,7 @@ from seesay.errors import ConfigError, RequestError
 from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.device_rows import DeviceRows, make_draws, token_place
 from seesay.llm.host_cache import HostCache, staging_bytes
-from seesay.llm.kv_cache import KVCache, bytes_per_block, plan_num_blocks
+from seesay.llm.kv_cache import KVCache, bytes_per_block, make_layouts, plan_num_blocks
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.logit_changes import start_counts
 from seesay.llm.models.decoder import Decoder
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from seesay.checkpoint import Checkpoint
+    from seesay.llm.kv_layout import KVLayout
     from seesay.llm.runner_limits import RunnerLimits
 
 SINGLE_THREAD_FLOPS = 200_000_000
@@ -112,6 +113,13 @@ class ModelRunner:
         return self.limits.block_size
 
     @property
+    def kv_layouts(self) -> tuple[KVLayout, ...]:
+        """The layout of each layer's KV cache."""
+        return make_layouts(
+            self.decoder.config, block_size=self.block_size, dtype=self.dtype, format=self.limits.kv_format
+        )
+
+    @property
     def num_blocks(self) -> int:
         """Number of KV blocks; 0 before `allocate_cache`."""
         return self._num_blocks
@@ -139,8 +147,8 @@ class ModelRunner:
         `num_blocks` 0 takes `share` of the memory that is free now less `reserved_bytes` (what `profile` and the
         encoder's own trial returned). `num_host_slots` blocks more are kept in host memory.
         """
-        config, device = self.decoder.config, self.decoder.device
-        block_bytes = bytes_per_block(config, block_size=self.block_size, dtype=self.decoder.dtype)
+        device = self.decoder.device
+        block_bytes = bytes_per_block(self.kv_layouts)
         if num_blocks == 0:
             num_blocks = plan_num_blocks(
                 memory=measure_memory(device),
@@ -186,7 +194,7 @@ class ModelRunner:
                 device=self.device,
             )
         if self._num_host_slots:
-            self._host_cache = HostCache(cache.blocks, self._num_host_slots)
+            self._host_cache = HostCache(cache.pools, self._num_host_slots)
         self._cache, self._device_rows = cache, rows
 
     def restore_graphs(self) -> None:
@@ -240,14 +248,7 @@ class ModelRunner:
             )
 
     def _make_cache(self, num_blocks: int) -> KVCache:
-        decoder = self.decoder
-        return KVCache(
-            decoder.config,
-            num_blocks=num_blocks,
-            block_size=self.block_size,
-            device=decoder.device,
-            dtype=decoder.dtype,
-        )
+        return KVCache(self.kv_layouts, num_blocks=num_blocks, device=self.device)
 
     def copy_blocks(self, plan: StepPlan) -> None:
         """Make the plan's copies between device and host: once, before its rows are launched. On a GPU they are queued.

@@ -126,7 +126,15 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
             {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"},
             "kv_cache_quant_algo must be None or 'FP8', got 'NVFP4'",
         ),
-        (changed(COMPRESSED, "kv_cache_scheme", {"num_bits": 8}), "a quantized KV cache is not supported"),
+        (
+            changed(COMPRESSED, "kv_cache_scheme", {"num_bits": 8, "type": "int"}),
+            "scheme.type must be 'float', got 'int'",
+        ),
+        (
+            changed(COMPRESSED, "kv_cache_scheme", {"num_bits": 4, "type": "float"}),
+            "scheme.num_bits must be 8, got '4'",
+        ),
+        (changed(COMPRESSED, "kv_cache_scheme", "fp8"), "kv_cache_scheme must be an object"),
         (changed(COMPRESSED, "config_groups", {}), "there must be one group"),
         (changed(COMPRESSED, "config_groups.group_0", []), "its group has no weights"),
         (changed(COMPRESSED, "config_groups.group_0.targets", ["re:.*down_proj"]), "targets must be"),
@@ -164,6 +172,7 @@ def test_settings_of_modelopt_may_be_in_a_file_of_their_own(tmp_path: Path) -> N
     found = read_quantization(file, {}, None)
     assert found is not None and (found.format, found.strategy, found.has_input_scale) == ("fp8", "tensor", True)
     assert found.covers("model.layers.0.mlp.up_proj") and found.ignored == ("k_scale", "v_scale")
+    assert found.kv_format == "fp8"
     assert not found.covers("vision_tower.layers.0.mlp.up_proj") and not found.covers("lm_head")
     assert read_quantization(file, {"quantization_config": None}, None) is None, "turned off by the user"
     wrong: list[Any] = [{}, {"quantization": []}, {"quantization": {"quant_algo": "W4A8_AWQ"}}]

@@ -91,7 +91,10 @@ def test_steps_sized_by_time_are_turned_off(monkeypatch: pytest.MonkeyPatch) -> 
     ("words", "message"),
     [
         ("serve api_server --tp 2", "--tp=2 is not supported"),
-        ("chat --quant-policy 8", "--quant-policy=8 is not supported"),
+        (
+            "chat --quant-policy 8 --kv-cache-dtype fp8",
+            "--kv-cache-dtype must be 'int8' or 'auto' with --quant-policy=8, got 'fp8'",
+        ),
         ("chat --adapters a=b", "--adapters="),
         ("chat --cache-max-entry-count 2", "--cache-max-entry-count must be in (0, 1], got 2.0"),
         (

@@ -207,7 +207,8 @@ def test_what_a_faulty_answer_began_with_is_forgotten(make_world: Make) -> None:
     world = make_world(num_blocks=40)
     [first] = ask(world, question)
     assert world.runner._cache is not None
-    world.runner._cache._pool[:, :2] = float("nan")
+    for pool in world.runner._cache.pools:
+        pool[:2] = float("nan")
     [spoiled] = world.ask([(question, None)], random.Random(0)).values()
     assert spoiled.final is not None and spoiled.final.finish_reason == "error"
     assert ask(world, question)[0].token_ids == first.token_ids

@@ -27,6 +27,8 @@ import triton.language as tl
 from torch import empty, float64, int32, int64
 from triton.runtime.jit import JITFunction
 
+from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
+
 SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 163 << 10}  # 9.0 has 227 KiB, but 8.0 takes its tiles
 """Most shared memory of a block, by compute capability (CUDA C++ Programming Guide, "Technical Specifications")."""
 NUM_THREADS = 2
@@ -105,6 +107,7 @@ TOWER_HEADS, TOWER_DIM, TOWER_HIDDEN = 16, 80, 1280
 
 def call_rows(dtype: torch.dtype) -> None:
     from seesay.kernels import token_kernels
+    from seesay.llm.ops.triton_ops import TritonOps
 
     x, weight = empty(40, HIDDEN, dtype=dtype), empty(HIDDEN, dtype=dtype)
     token_kernels.norm(x, None, weight, 1e-6)
@@ -118,14 +121,14 @@ def call_rows(dtype: torch.dtype) -> None:
         qkv, slots = empty(40, HEADS + 2 * KV_HEADS, dim, dtype=dtype), empty(40, dtype=int64)
         angles, weight = empty(40, 1, dim, dtype=dtype), empty(dim, dtype=dtype)
         norms = (weight, weight, 1e-6) if dim == 128 else None
-        token_kernels.rotate_and_write(qkv, angles, angles, make_cache(dim, dtype), slots, norms)
-        token_kernels.rotate_and_write(
-            qkv, angles, angles, make_cache(dim, dtype), slots, norms, empty(len(qkv), dtype=torch.float32)
-        )
+        write = TritonOps().rotate_and_write
+        write(qkv, angles, angles, make_cache(dim, dtype), slots, norms)
+        write(qkv, angles, angles, make_cache(dim, dtype), slots, norms, empty(len(qkv), dtype=torch.float32))
 
 
-def make_cache(dim: int, dtype: torch.dtype, block_size: int = 64) -> torch.Tensor:
-    return empty(4, block_size, 2, KV_HEADS, dim, dtype=dtype)
+def make_cache(dim: int, dtype: torch.dtype, block_size: int = 64, format: KVFormat = "plain") -> LayerCache:
+    layout = KVLayout(format=format, dtype=dtype, block_size=block_size, num_kv_heads=KV_HEADS, head_dim=dim)
+    return LayerCache.zeros(layout, 4, torch.device("cpu"))
 
 
 def call_attention(dtype: torch.dtype) -> None:
@@ -133,6 +136,21 @@ def call_attention(dtype: torch.dtype) -> None:
     for dim, lengths in ((128, few), (128, large), (128, many), (256, few)):
         attend(lengths, dim, dtype)
     attend(few, 64, dtype, block_size=16, window=4096, soft_cap=50.0, sinks=empty(HEADS, dtype=dtype))
+
+
+def call_quantized_kv(dtype: torch.dtype) -> None:
+    from seesay.llm.ops.triton_ops import TritonOps
+
+    formats: tuple[KVFormat, ...] = ("int8", "int4", "fp8")
+    for format in formats:
+        for rotated in (128, 64):
+            qkv, angles = empty(40, HEADS + 2 * KV_HEADS, 128, dtype=dtype), empty(40, 1, rotated, dtype=dtype)
+            cache, slots, faults = make_cache(128, dtype, format=format), empty(40, dtype=int64), empty(40)
+            TritonOps().rotate_and_write(qkv, angles, angles, cache, slots, None, faults)
+        for lengths in ([1] * 8 + [32], [1] * 128, [8192]):
+            attend(lengths, 128, dtype, format=format)
+        attend([1, 32], 256, dtype, format=format)
+        attend([1, 32], 80, dtype, block_size=16, window=4096, soft_cap=50.0, format=format)
 
 
 def call_wide_attention(dtype: torch.dtype) -> None:
@@ -149,6 +167,7 @@ def attend(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
+    format: KVFormat = "plain",
 ) -> None:
     """Rows of `lengths` new tokens behind 100 others."""
     from seesay.llm.ops import RowLayout
@@ -163,7 +182,7 @@ def attend(
     )
     ops, query = TritonOps(), empty(sum(lengths), HEADS, dim, dtype=dtype)
     plan = ops.plan_attention(layout, windows=frozenset([window]), device=query.device, dtype=dtype)
-    cache = make_cache(dim, dtype, block_size)
+    cache = make_cache(dim, dtype, block_size, format)
     ops.attend(query, cache, plan, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks)
 
 
@@ -320,6 +339,7 @@ def call_row_state(dtype: torch.dtype) -> None:
 CALLS = {
     "bfloat16": (
         call_attention,
+        call_quantized_kv,
         call_gemv,
         call_fp8,
         call_scaled,
@@ -331,7 +351,7 @@ CALLS = {
         call_rows,
         call_row_state,
     ),
-    "float32": (call_wide_attention, call_tower_attention),
+    "float32": (call_wide_attention, call_quantized_kv, call_tower_attention),
 }
 """float32: where it has tiles of its own."""
 ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state)

@@ -3,6 +3,7 @@ histories: rows come, leave, are preempted and come back, blocks are used again,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,35 +12,51 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops import RowLayout, decode_kv_copy
+from seesay.llm.ops.kv_codec import write_tokens
 from seesay.llm.ops.torch_ops import TorchOps
 
-HEADS, KV_HEADS, DIM, BLOCK, NUM_BLOCKS, LAYERS = 4, 2, 8, 4, 40, 2
+HEADS, KV_HEADS, DIM, BLOCK, NUM_BLOCKS = 4, 2, 8, 4, 40
 WINDOWS = (None, 5)
+FORMATS: tuple[KVFormat, ...] = ("plain", "int8")
+LAYERS = len(FORMATS)
+LAYOUTS = [
+    KVLayout(format=format, dtype=torch.float32, block_size=BLOCK, num_kv_heads=KV_HEADS, head_dim=DIM)
+    for format in FORMATS
+]
 
 
 class World:
-    """Sequences with blocks in a paged cache of two layers, and two implementations that see the same steps."""
+    """Sequences with blocks in a paged cache of two layers, one of them quantized, and two implementations that see the
+    same steps."""
 
     def __init__(self) -> None:
         self.random = np.random.default_rng(0)
-        self.caches = [torch.randn(NUM_BLOCKS, BLOCK, 2, KV_HEADS, DIM) for _ in range(LAYERS)]
+        self.caches = [LayerCache.zeros(layout, NUM_BLOCKS, torch.device("cpu")) for layout in LAYOUTS]
+        for cache in self.caches:
+            self.fill(cache, list(range(NUM_BLOCKS)))
         self.free = list(range(NUM_BLOCKS))
         self.rows: list[dict[str, Any]] = []
         self.ops = TorchOps()
         self.num_followed = 0
 
+    def fill(self, cache: LayerCache, blocks: list[int]) -> None:
+        """Write keys and values at random to all slots of these blocks."""
+        slots = torch.tensor(blocks)[:, None] * BLOCK + torch.arange(BLOCK)
+        write_tokens(cache, slots.flatten(), torch.randn(slots.numel(), 2, KV_HEADS, DIM))
+
     def join(self, length: int) -> None:
         """A sequence with `length` tokens in the cache, in whatever blocks were freed last."""
         blocks = [self.free.pop() for _ in range(-(-(length + 1) // BLOCK))]
         for cache in self.caches:
-            cache[blocks] = torch.randn(len(blocks), BLOCK, 2, KV_HEADS, DIM)
+            self.fill(cache, blocks)
         self.rows.append({"length": length, "blocks": blocks})
 
     def load(self, index: int) -> None:
         """A row's first block is written to by something other than a step, as when it is loaded from the host."""
         for cache in self.caches:
-            cache[self.rows[index]["blocks"][0]] = torch.randn(BLOCK, 2, KV_HEADS, DIM)
+            self.fill(cache, self.rows[index]["blocks"][:1])
         self.ops.forget_blocks()
 
     def leave(self, index: int) -> None:
@@ -76,7 +93,7 @@ class World:
         slots = layout.block_table[np.arange(len(last)), last // BLOCK] * BLOCK + last % BLOCK
         for cache, window in list(zip(self.caches, WINDOWS, strict=True))[:num_layers]:
             pairs = torch.randn(len(last), 2, KV_HEADS, DIM)
-            self.ops.write_kv(cache, torch.from_numpy(slots), pairs)
+            write_tokens(cache, torch.from_numpy(slots), pairs)
             query = torch.randn(len(last), HEADS, DIM)
             how: dict[str, Any] = {"scale": 0.4, "window": window, "soft_cap": soft_cap}
             expected = plain.attend(query, cache, plain_plan, **how)
@@ -123,7 +140,7 @@ def test_copies_never_differ_from_the_cache(actions: Any, soft_cap: Any) -> None
             for row in world.rows:
                 row["length"] -= 1
         elif name == "move cache":
-            world.caches = [cache.clone() for cache in world.caches]
+            world.caches = [replace(cache, data=cache.data.clone()) for cache in world.caches]
         world.step(soft_cap=soft_cap)
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from seesay.checkpoint import Checkpoint
 from seesay.device.linear import Linear
 from seesay.errors import CheckpointError
-from seesay.llm.kv_cache import KVCache
+from seesay.llm.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
@@ -234,10 +234,11 @@ def test_wanted_tokens_alone_are_as_among_all(
     )
 
     def run(rows: list[int] | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        kv = KVCache(decoder.config, num_blocks=4, block_size=4, device=decoder.device, dtype=decoder.dtype)
+        layouts = make_layouts(decoder.config, block_size=4, dtype=decoder.dtype)
+        kv = KVCache(layouts, num_blocks=4, device=decoder.device)
         with torch.inference_mode():
             tokens = None if rows is None else torch.tensor(rows, dtype=torch.int64, device=device)
-            return decoder.forward(inputs, kv.layers, tokens), list(kv.layers)
+            return decoder.forward(inputs, kv.layers, tokens), [layer.data for layer in kv.layers]
 
     everything, cache = run(None)
     some, cache_of_some = run(wanted)

@@ -18,7 +18,7 @@ from llm import backbones
 from seesay.checkpoint import Checkpoint
 from seesay.device import linear as linear_module
 from seesay.device.matmul import make_product
-from seesay.llm.kv_cache import KVCache
+from seesay.llm.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
@@ -73,7 +73,7 @@ def compute(backbone: backbones.Backbone, num_tokens: int) -> torch.Tensor:
     decoder = Decoder.load(
         checkpoint, config, decoder_name=backbones.decoder_name, device=CPU, dtype=torch.float16
     )  # fmt: skip
-    cache = KVCache(config, num_blocks=1, block_size=4, device=CPU, dtype=torch.float16)
+    cache = KVCache(make_layouts(config, block_size=4, dtype=torch.float16), num_blocks=1, device=CPU)
     numbers = torch.arange(num_tokens)
     inputs = ModelInput(
         input_ids=numbers * 7 + 3,

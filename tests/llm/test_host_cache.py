@@ -37,7 +37,7 @@ def test_copies_at_random_are_made_in_order(device: str, block_size: int, monkey
     again."""
     blocks = make_blocks(device, block_size)
     monkeypatch.setattr(host_cache, "_BUFFER_BYTES", 2 * blocks[0].nbytes)
-    cache = HostCache(blocks, NUM_SLOTS)
+    cache = HostCache([blocks], NUM_SLOTS)
     rng = random.Random(0)
     expected, host = list(range(NUM_BLOCKS)), [-1] * NUM_SLOTS
     seen, wanted = [], []
@@ -63,7 +63,7 @@ def test_copies_at_random_are_made_in_order(device: str, block_size: int, monkey
 @devices
 def test_slots_have_no_memory_in_common(device: str) -> None:
     blocks = make_blocks(device, 4)
-    cache = HostCache(blocks, NUM_SLOTS)
+    cache = HostCache([blocks], NUM_SLOTS)
     cache.copy(copies((slot + 1, slot) for slot in range(NUM_SLOTS)), ())
     blocks.zero_()
     cache.copy((), copies((slot, slot) for slot in range(NUM_SLOTS)))
@@ -74,9 +74,9 @@ def test_slots_have_no_memory_in_common(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_the_memory_is_pinned_as_long_as_the_cache_is_there() -> None:
-    cache = HostCache(make_blocks("cuda", 16384), NUM_SLOTS)
+    cache = HostCache([make_blocks("cuda", 16384)], NUM_SLOTS)
     slots = cache._memory.tensor
-    assert slots.is_pinned() and cache._slots[-1].is_pinned()
+    assert slots.is_pinned() and cache._slots[-1][0].is_pinned()
     cache.copy(copies([(0, NUM_SLOTS - 1)]), ())
     del cache
     gc.collect()
@@ -86,7 +86,7 @@ def test_the_memory_is_pinned_as_long_as_the_cache_is_there() -> None:
 
 def test_more_than_the_host_has_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"num_cpu_blocks=1000000000000: .* GiB free"):
-        HostCache(make_blocks("cpu", 16), 10**12)
+        HostCache([make_blocks("cpu", 16)], 10**12)
 
 
 def test_staging_is_bounded() -> None:

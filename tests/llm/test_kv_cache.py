@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from llm import backbones
 
-from seesay.llm.kv_cache import KVCache
+from seesay.device.query import Memory
+from seesay.llm.host_cache import HostCache
+from seesay.llm.kv_cache import KVCache, bytes_per_block, make_layouts, plan_num_blocks
+from seesay.llm.kv_layout import KVFormat
 from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.step_plan import BlockCopy
 
 
 def read_resident_bytes() -> int:
@@ -20,11 +25,56 @@ def test_a_cache_on_the_cpu_takes_memory_when_it_is_written_to(tmp_path: Path, d
     text_config = backbones.make_backbone("qwen2", tmp_path).text_config
     config = DecoderConfig.from_hf(text_config, tied_embeddings=True, session_len=64)
     before = read_resident_bytes()
-    cache = KVCache(config, num_blocks=40_000, block_size=32, device=torch.device("cpu"), dtype=dtype)
-    size = sum(layer.nbytes for layer in cache.layers)
+    layouts = make_layouts(config, block_size=32, dtype=dtype)
+    cache = KVCache(layouts, num_blocks=40_000, device=torch.device("cpu"))
+    [blocks] = cache.pools
+    size = sum(layer.data.nbytes for layer in cache.layers)
     assert size > 280 << 20 and read_resident_bytes() - before < 40 << 20
-    assert cache.blocks.shape[:2] == (40_000, 3) and cache.layers[0].dtype == dtype
-    cache.layers[2][5:7] = 1.0
-    assert cache.blocks[4:8].float().mean(dim=(2, 3, 4, 5)).tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]]
+    assert blocks.shape[:2] == (40_000, 3) and cache.layers[0].data.dtype == dtype
+    cache.layers[2].data[5:7] = 1.0
+    assert blocks[4:8].float().mean(dim=(2, 3, 4, 5)).tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]]
     assert read_resident_bytes() - before < 60 << 20
-    assert not cache.blocks[::999].any()
+    assert not blocks[::999].any()
+
+
+def test_layers_of_different_layouts_have_pools_of_their_own(tmp_path: Path) -> None:
+    """Blocks are cleared and copied to the host and back in all of them."""
+    text_config = backbones.make_backbone("qwen2", tmp_path).text_config
+    config = DecoderConfig.from_hf(text_config, tied_embeddings=True, session_len=64)
+    kinds: tuple[KVFormat, ...] = ("plain", "int4", "plain")
+    made = {kind: make_layouts(config, block_size=8, dtype=torch.float32, format=kind)[0] for kind in kinds}
+    layouts = [made[kind] for kind in kinds]
+    cache = KVCache(layouts, num_blocks=6, device=torch.device("cpu"))
+    assert [layer.layout for layer in cache.layers] == layouts and len(cache.pools) == 2
+    assert sum(layer.data[0].nbytes for layer in cache.layers) == bytes_per_block(layouts)
+    for layer in cache.layers:
+        layer.data.copy_(torch.arange(1, 7).view(-1, *[1] * (layer.data.dim() - 1)))
+    host = HostCache(cache.pools, 3)
+    host.copy([BlockCopy(4, 2), BlockCopy(1, 0)], ())
+    cache.clear([4, 1, 0])
+    for layer in cache.layers:
+        assert layer.data.flatten(1).amax(1).tolist() == [0, 0, 3, 4, 0, 6]
+    host.copy((), [BlockCopy(0, 2), BlockCopy(3, 0)])
+    for layer in cache.layers:
+        assert layer.data.flatten(1).amin(1).tolist() == layer.data.flatten(1).amax(1).tolist() == [5, 0, 3, 2, 0, 6]
+
+
+def test_more_tokens_fit_in_fewer_bits(tmp_path: Path) -> None:
+    text_config = backbones.make_backbone("qwen2", tmp_path).text_config
+    config = DecoderConfig.from_hf(text_config, tied_embeddings=True, session_len=64)
+    config = replace(config, head_dim=128)
+    memory = Memory(free_bytes=64 << 30, total_bytes=80 << 30)
+    formats: tuple[KVFormat, ...] = ("plain", "int8", "fp8", "int4")
+    tokens = {}
+    for kind in formats:
+        block_bytes = bytes_per_block(make_layouts(config, block_size=64, dtype=torch.bfloat16, format=kind))
+        tokens[kind] = 64 * plan_num_blocks(
+            memory=memory,
+            reserved_bytes=1 << 30,
+            share=0.8,
+            block_bytes=block_bytes,
+            num_blocks_of_full_batch=1,
+            is_cpu=False,
+        )
+    assert tokens["int8"] >= 1.9 * tokens["plain"] and tokens["fp8"] >= 1.9 * tokens["plain"]
+    assert tokens["int4"] >= 3.6 * tokens["plain"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from seesay.llm.kv_layout import LayerCache
 from seesay.llm.ops import RowLayout, pick_ops, torch_ops
 from seesay.llm.ops.interface import Activation
 
@@ -66,7 +67,7 @@ def test_rotate_turns_pairs_and_writes_keys_and_values(device: Any, rotated: Any
     expected[:, :turned, :half] = a * angles.cos() - b * angles.sin()
     expected[:, :turned, half:rotated] = b * angles.cos() + a * angles.sin()
     norms = (weights[0], weights[1], 1e-6) if is_normed else None
-    pick_ops(device).rotate_and_write(qkv, cos, sin, cache, slots, norms)
+    pick_ops(device).rotate_and_write(qkv, cos, sin, LayerCache.plain(cache), slots, norms)
     torch.testing.assert_close(qkv, expected)
     torch.testing.assert_close(cache.flatten(0, 1)[slots], expected[:, 3:].view(5, 2, KV_HEADS, DIM))
     assert cache.count_nonzero() == 5 * 2 * KV_HEADS * DIM
@@ -81,7 +82,7 @@ def test_tokens_whose_keys_or_values_are_not_finite_are_marked(device: Any, valu
     angles = torch.zeros(6, 1, DIM, device=device)
     cache, faults = torch.zeros(2, 4, 2, KV_HEADS, DIM, device=device), torch.zeros(6, device=device)
     slots = torch.arange(6, device=device)
-    pick_ops(device).rotate_and_write(qkv, angles + 1, angles, cache, slots, None, faults)
+    pick_ops(device).rotate_and_write(qkv, angles + 1, angles, LayerCache.plain(cache), slots, None, faults)
     assert faults.isnan().tolist() == [False, True, False, False, True, False]
     assert not faults[[0, 2, 3, 5]].any()
 
@@ -153,7 +154,7 @@ def run_attention(device: Any, rows: Any, *, window: Any, soft_cap: Any, poison:
         num_decode=sum(n == 1 for n, _ in rows),
     )
     plan = ops.plan_attention(layout, windows=frozenset([window]), device=device, dtype=torch.float32)
-    output = ops.attend(torch.cat(queries), cache, plan, scale=0.4, window=window, soft_cap=soft_cap)
+    output = ops.attend(torch.cat(queries), LayerCache.plain(cache), plan, scale=0.4, window=window, soft_cap=soft_cap)
     return output, torch.cat(expected)
 
 

@@ -12,7 +12,7 @@ from llm import backbones
 
 from seesay.device.query import Memory
 from seesay.errors import ErrorCode
-from seesay.llm.kv_cache import bytes_per_block, plan_num_blocks
+from seesay.llm.kv_cache import bytes_per_block, make_layouts, plan_num_blocks
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
@@ -269,7 +269,7 @@ def test_rows_that_do_not_sample_give_no_token(backbone: Any, runner: Any) -> No
 
 def test_cache_size_follows_memory_and_limits(backbone: Any) -> None:
     config = DecoderConfig.from_hf(backbone.text_config)
-    block_bytes = bytes_per_block(config, block_size=16, dtype=torch.float16)
+    block_bytes = bytes_per_block(make_layouts(config, block_size=16, dtype=torch.float16))
     assert block_bytes == 3 * 16 * 2 * 2 * 10 * 2
     memory = Memory(free_bytes=1000, total_bytes=2000)
     common: dict[str, Any] = {"memory": memory, "share": 0.5, "block_bytes": 10}

@@ -57,11 +57,11 @@ def test_kernels_that_are_loaded_meanwhile_do_not_count_as_contexts() -> None:
 def test_the_blocks_of_sequences_are_left_alone(backbone: backbones.Backbone) -> None:
     runner = backbones.load_runner(backbone)
     assert runner._cache is not None
-    before = [layer[: runner.num_blocks].clone() for layer in runner._cache.layers]
+    before = [layer.data[: runner.num_blocks].clone() for layer in runner._cache.layers]
     measure(runner, 300)
     for layer, old in zip(runner._cache.layers, before, strict=True):
-        assert torch.equal(layer[: runner.num_blocks], old)
-        assert layer[runner.num_blocks].any()
+        assert torch.equal(layer.data[: runner.num_blocks], old)
+        assert layer.data[runner.num_blocks].any()
 
 
 def test_on_the_cpu_nothing_is_measured(backbone: backbones.Backbone) -> None:

@@ -5,33 +5,33 @@ imported: `test_interpreter.py` runs this file, at small sizes."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from llm.attention_cases import (
+    DEVICE,
+    DTYPES,
+    HAS_TRITON,
+    IS_INTERPRETED,
+    ON_GPU,
+    Case,
+    assert_close,
+    build,
+    random,
+    runs_here,
+)
 
+from seesay.llm.kv_layout import LayerCache
 from seesay.llm.models.spec import RotarySpec
-from seesay.llm.ops import DecodeRows, Ops, RowLayout, pick_ops
+from seesay.llm.ops import DecodeRows, Ops, pick_ops
 from seesay.llm.ops.interface import Activation
 from seesay.llm.ops.torch_ops import TorchOps
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-DTYPES = [torch.float32, torch.float16, *([] if IS_INTERPRETED else [torch.bfloat16])]
-"""The interpreter cuts bfloat16 off, and one type of 16 bits goes the way of the other."""
-TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
-"""Largest relative error ‖ours - exact‖ / ‖exact‖ of one operation."""
-
 pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
 
 
 @pytest.fixture(params=["torch", "triton"])
@@ -41,17 +41,6 @@ def ops(request: pytest.FixtureRequest) -> Ops:
     from seesay.llm.ops.triton_ops import TritonOps
 
     return TritonOps()
-
-
-def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
-
-
-def assert_close(ours: torch.Tensor, exact: torch.Tensor, factor: float = 1.0) -> None:
-    assert ours.shape == exact.shape
-    if ours.numel():
-        error = (ours.double() - exact).norm() / exact.norm().clamp(min=1e-30)
-        assert error <= factor * TOLERANCES[ours.dtype], f"relative error {error:.2e}"
 
 
 def norm_exactly(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -128,7 +117,8 @@ def test_rotate_and_write(
     expected[:, :turned, half:rotated] = last * c + first * s
     cache = torch.zeros(5, 3, 2, kv_heads, dim, dtype=dtype, device=DEVICE)
     slots = torch.tensor([14, 0, 7, 3, 9], device=DEVICE)[:num_tokens]
-    ops.rotate_and_write(qkv, cos, sin, cache, slots, (weights[0], weights[1], 1e-6) if is_normed else None)
+    norms = (weights[0], weights[1], 1e-6) if is_normed else None
+    ops.rotate_and_write(qkv, cos, sin, LayerCache.plain(cache), slots, norms)
     assert_close(qkv, expected)
     assert torch.equal(cache.flatten(0, 1)[slots], qkv[:, heads:].view(num_tokens, 2, kv_heads, dim))
     assert cache.count_nonzero() == qkv[:, heads:].count_nonzero()
@@ -151,7 +141,7 @@ def test_tokens_whose_keys_or_values_are_not_finite_are_marked(
     angles = torch.zeros(6, 1, rotated, dtype=dtype, device=DEVICE)
     cache = torch.zeros(3, 2, 2, kv_heads, dim, dtype=dtype, device=DEVICE)
     slots, faults = torch.arange(6, device=DEVICE), torch.zeros(6, device=DEVICE)
-    ops.rotate_and_write(qkv, angles + 1, angles, cache, slots, None, faults)
+    ops.rotate_and_write(qkv, angles + 1, angles, LayerCache.plain(cache), slots, None, faults)
     assert faults.isnan().tolist() == [False, True, True, False, True, False]
     assert not faults[[0, 3, 5]].any()
 
@@ -179,33 +169,6 @@ def test_splice(ops: Ops, dtype: torch.dtype) -> None:
     assert not hidden[[0, 2, 3, 5]].any()
     ops.splice(hidden, torch.zeros(0, dtype=torch.int64, device=DEVICE), embeddings[:0])
     assert not hidden[0].any()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """rows: (new tokens, all tokens), those with one new token first."""
-
-    rows: list[tuple[int, int]]
-    heads: tuple[int, int] = (6, 2)
-    dim: int = 32
-    block_size: int = 64
-    window: int | None = None
-    soft_cap: float | None = None
-    has_sinks: bool = False
-    dtype: torch.dtype = torch.float32
-
-    @property
-    def name(self) -> str:
-        parts = [f"{n}of{length}" for n, length in self.rows[:3]], self.heads, self.dim, self.block_size
-        return f"{parts}-{self.window}-{self.soft_cap}-{'sinks-' if self.has_sinks else ''}{self.dtype}"
-
-    @property
-    def sinks(self) -> torch.Tensor | None:
-        return random(self.heads[0], dtype=self.dtype, seed=7) * 3 if self.has_sinks else None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"scale": self.dim**-0.5, "window": self.window, "soft_cap": self.soft_cap, "sinks": self.sinks}
 
 
 SMALL = [(1, 1), (1, 70), (1, 64), (5, 5), (9, 40), (2, 2)]
@@ -273,55 +236,6 @@ def large_cases() -> list[Case]:
     return cases
 
 
-def attend_exactly(query: Any, keys: Any, values: Any, case: Any, scale: Any) -> Any:
-    """One row in float64: query [n, H, D] over keys and values [L, G, D]; its tokens are the last n of L."""
-    n, length, group = len(query), len(keys), case.heads[0] // case.heads[1]
-    own = torch.arange(length - n, length, device=DEVICE)[:, None]
-    seen = torch.arange(length, device=DEVICE)[None]
-    hidden = seen > own
-    if case.window is not None:
-        hidden |= seen <= own - case.window
-    output = torch.empty(query.shape, dtype=torch.float64, device=DEVICE)
-    for head in range(case.heads[0]):
-        scores = query[:, head].double() @ keys[:, head // group].double().t() * scale
-        if case.soft_cap is not None:
-            scores = case.soft_cap * torch.tanh(scores / case.soft_cap)
-        scores = scores.masked_fill(hidden, float("-inf"))
-        if case.sinks is not None:
-            scores = torch.cat((scores, case.sinks[head].double().expand(n, 1)), dim=1)
-        output[:, head] = scores.softmax(-1)[:, :length] @ values[:, head // group].double()
-    return output
-
-
-def build(case: Case) -> Any:
-    """A cache whose unused slots are NaN for the kernels to stumble over, zero for torch's gathered masks."""
-    num_blocks = [-(-length // case.block_size) for _, length in case.rows]
-    ids = np.random.default_rng(0).permutation(sum(num_blocks) + 2)
-    num_heads, num_kv_heads = case.heads
-    cache = torch.full((len(ids), case.block_size, 2, num_kv_heads, case.dim), float("nan"), device=DEVICE)
-    cache = cache.to(case.dtype)
-    table = np.zeros((len(case.rows), max(num_blocks, default=0)), dtype=np.int64)
-    queries, expected, used, scale = [], [], 0, case.dim**-0.5
-    for index, ((num_new, length), count) in enumerate(zip(case.rows, num_blocks, strict=True)):
-        own = ids[used : used + count]
-        used += count
-        table[index, :count], table[index, count:] = own, own[-1]
-        pairs = random(length, 2, num_kv_heads, case.dim, dtype=case.dtype, seed=index)
-        slots = own[np.arange(length) // case.block_size] * case.block_size + np.arange(length) % case.block_size
-        cache.view(-1, 2, num_kv_heads, case.dim)[torch.from_numpy(slots).to(DEVICE)] = pairs
-        queries.append(random(num_new, num_heads, case.dim, dtype=case.dtype, seed=100 + index))
-        expected.append(attend_exactly(queries[-1], pairs[:, 0], pairs[:, 1], case, scale))
-    layout = RowLayout(
-        cu_seqlens_q=np.cumsum([0] + [n for n, _ in case.rows]),
-        kv_lens=np.array([length for _, length in case.rows], dtype=np.int64),
-        block_table=table,
-        block_size=case.block_size,
-        num_decode=sum(n == 1 for n, _ in case.rows),
-    )
-    empty = torch.empty(0, num_heads, case.dim, dtype=case.dtype, device=DEVICE)
-    return torch.cat([empty, *queries]), cache, layout, torch.cat([empty.double(), *expected])
-
-
 @runs_here
 @pytest.mark.parametrize("case", CASES + (large_cases() if ON_GPU else []), ids=lambda case: case.name)
 def test_attention(ops: Ops, case: Any) -> None:
@@ -329,9 +243,7 @@ def test_attention(ops: Ops, case: Any) -> None:
         pytest.skip("too large for torch's masks, or empty")
     if IS_INTERPRETED and case.dtype == torch.bfloat16:
         pytest.skip("the interpreter multiplies matrices of bfloat16 wrongly")
-    query, cache, layout, expected = build(case)
-    if isinstance(ops, TorchOps):
-        cache = cache.nan_to_num()
+    query, cache, layout, expected = build(case, is_clean=isinstance(ops, TorchOps))
     # The query lies inside a wider tensor, as in the decoder.
     wide = torch.cat((query, query.new_full((len(query), 2, case.dim), float("nan"))), dim=1)
     windows = frozenset([case.window])
@@ -407,12 +319,12 @@ def test_rows_that_only_the_device_knows(window: int | None, has_sinks: bool) ->
     kv_lens = torch.ones(5, dtype=torch.int32, device=DEVICE)
     rows = DecodeRows(kv_lens=kv_lens, block_table=torch.zeros(5, 8, dtype=torch.int32, device=DEVICE))
     query = torch.zeros(5, 4, 16, device=DEVICE)
-    cache = torch.zeros(max(len(own_cache) for _, own_cache, _, _ in built), 64, 2, 2, 16, device=DEVICE)
+    cache = torch.zeros(max(len(own_cache.data) for _, own_cache, _, _ in built), 64, 2, 2, 16, device=DEVICE)
     options, ops = cases[0].options, TritonOps()
 
     def run() -> torch.Tensor:
         plan = ops.plan_attention(rows, windows=frozenset([window]), device=DEVICE, dtype=torch.float32)
-        return ops.attend(query, cache, plan, **options)
+        return ops.attend(query, LayerCache.plain(cache), plan, **options)
 
     output = run()
     if ON_GPU:
@@ -424,7 +336,7 @@ def test_rows_that_only_the_device_knows(window: int | None, has_sinks: bool) ->
         kv_lens.copy_(torch.from_numpy(layout.kv_lens))
         rows.block_table[:, :width] = torch.from_numpy(layout.block_table)
         query.copy_(own_query)
-        cache[: len(own_cache)] = own_cache
+        cache[: len(own_cache.data)] = own_cache.data
         if ON_GPU:
             output.fill_(float("nan"))
             graph.replay()

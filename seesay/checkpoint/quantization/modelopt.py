@@ -9,6 +9,8 @@ from typing import Any
 from seesay.checkpoint.quantization.quantization import Quantization
 from seesay.checkpoint.quantization.settings import Settings
 
+KV_SCALES = ("k_scale", "v_scale")
+"""Tensors of a quantized KV cache, behind the names of modules."""
 FILE = "hf_quant_config.json"
 """Holds the settings where config.json does not."""
 
@@ -27,7 +29,6 @@ def read_modelopt(settings: Settings) -> Quantization:
     name = algorithm.upper() if isinstance(algorithm, str) else algorithm
     settings.expect("quant_algo", name, "FP8", "FP8_PER_CHANNEL_PER_TOKEN")
     settings.expect("kv_cache_quant_algo", settings.get("kv_cache_quant_algo"), None, "FP8")
-    has_kv_scales = settings.get("kv_cache_quant_algo") or settings.get("kv_cache_scheme")
     excluded = settings.names("ignore", settings.get("ignore") or ())
     return Quantization(
         strategy="tensor" if name == "FP8" else "channel",
@@ -35,7 +36,6 @@ def read_modelopt(settings: Settings) -> Quantization:
         has_input_scale=name == "FP8",
         excluded=tuple(_as_pattern(entry) for entry in excluded),
         marker="weight_scale",
-        ignored=("k_scale", "v_scale") if has_kv_scales else (),
     )
 
 

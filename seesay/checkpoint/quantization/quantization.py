@@ -30,6 +30,7 @@ class Quantization:
     excluded: modules that are not quantized: see `Exclusions`. marker: the name of a tensor that quantized modules
         have and others do not; None where `excluded` alone decides.
     ignored: names of tensors, behind those of modules, that are not read: scales of a KV cache.
+    kv_format: of the KV cache that the checkpoint asks for; None for a plain one.
     is_stored: False where the checkpoint has plain weights, which are quantized while they are loaded.
     """
 
@@ -48,6 +49,7 @@ class Quantization:
     excluded: tuple[str, ...] = ("lm_head",)
     marker: str | None = None
     ignored: tuple[str, ...] = ()
+    kv_format: Literal["fp8"] | None = None
     is_stored: bool = True
 
     def covers(self, module: str) -> bool:

@@ -54,10 +54,22 @@ def _find(file: Path, config: Mapping[str, Any]) -> tuple[Path, Any]:
 
 
 def _read(settings: Settings) -> Quantization:
-    if settings.get("kv_cache_scheme") and settings.method != "modelopt":
-        raise settings.refused("kv_cache_scheme: a quantized KV cache is not supported")
     method = settings.method
     read = _READERS.get(method) if isinstance(method, str) else None
     if not isinstance(method, str) or read is None:
         raise settings.refused("this format is not supported")
-    return replace(read(settings), method=method)
+    found = replace(read(settings), method=method)
+    return replace(found, kv_format="fp8", ignored=modelopt.KV_SCALES) if _asks_for_fp8_cache(settings) else found
+
+
+def _asks_for_fp8_cache(settings: Settings) -> bool:
+    """Return whether keys and values are to be cached in FP8. Each gets a scale of its own, which is finer than the
+    checkpoint's."""
+    scheme = settings.get("kv_cache_scheme")
+    if not scheme:
+        return settings.get("kv_cache_quant_algo") is not None
+    if not isinstance(scheme, Mapping):
+        raise settings.refused("kv_cache_scheme must be an object")
+    for name, value in (("num_bits", 8), ("type", "float"), ("symmetric", True)):
+        settings.expect(f"kv_cache_scheme.{name}", scheme.get(name, value if name == "symmetric" else None), value)
+    return True

@@ -18,6 +18,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.parts import Source, Weight, plain_weight
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
+from seesay.llm.kv_layout import LayerCache
 from seesay.llm.models.rotary import Rotary
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Activation, DecodeRows, Ops, RowLayout, pick_ops
@@ -94,7 +95,7 @@ class _Layer:
         self,
         delta: torch.Tensor | None,
         residual: torch.Tensor,
-        cache: torch.Tensor,
+        cache: LayerCache,
         step: _Step,
         wanted: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,7 +110,7 @@ class _Layer:
         x = self._multiply_normed(self._gate_up, self._out(x), residual, self._mlp_norm)
         return self._multiply_activated(self._down, x), residual
 
-    def run_few(self, x: torch.Tensor, cache: torch.Tensor, step: _Step) -> None:
+    def run_few(self, x: torch.Tensor, cache: LayerCache, step: _Step) -> None:
         """As `run` for a few tokens, whose residual stream x [T, hidden] is changed in place: norms, the activation and
         the sums are fused into the products of layers that have kernels for so many rows."""
         mixed = self._project(self._qkv, x, self._input_norm)
@@ -152,7 +153,7 @@ class _Layer:
         else:
             residual.add_(linear(x))
 
-    def _attend_to(self, qkv: torch.Tensor, cache: torch.Tensor, step: _Step) -> torch.Tensor:
+    def _attend_to(self, qkv: torch.Tensor, cache: LayerCache, step: _Step) -> torch.Tensor:
         """Attention output [T, H · D] of queries, keys and values [T, H + 2 G, D]."""
         norms = None
         if self._qk_norms:
@@ -277,7 +278,7 @@ class Decoder:
         return [self._embed, self._norm, *(norm for layer in self._layers for norm in layer.norms)]
 
     def forward(
-        self, inputs: ModelInput, caches: Sequence[torch.Tensor], wanted: torch.Tensor | None = None
+        self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Hidden states [N, hidden] after the last norm, of the tokens `wanted` int64 [N] or of all. Writes keys and
         values of all tokens to `caches`, one per layer.
@@ -286,7 +287,7 @@ class Decoder:
         """
         return self._compute(inputs, self._layers, caches, wanted)
 
-    def warm_up(self, inputs: ModelInput, caches: Sequence[torch.Tensor], wanted: torch.Tensor) -> None:
+    def warm_up(self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor) -> None:
         """Compute logits with a layer of each kind, and one more as the last, for the sake of the kernels they take."""
         kinds = list({layer.kind: index for index, layer in reversed(list(enumerate(self._layers)))}.values())
         kinds.append(kinds[-1])
@@ -297,7 +298,7 @@ class Decoder:
         self,
         inputs: ModelInput,
         layers: Sequence[_Layer],
-        caches: Sequence[torch.Tensor],
+        caches: Sequence[LayerCache],
         wanted: torch.Tensor | None,
     ) -> torch.Tensor:
         ops = self._ops

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.llm.kv_layout import LayerCache
 from seesay.llm.ops.interface import RowLayout
+from seesay.llm.ops.kv_codec import read_blocks, read_tokens
 
 MAX_KEPT_TOKENS = 1 << 13
 """Most places for tokens (rows times the longest) in the copies; beyond, rows are gathered in every step."""
@@ -57,7 +59,7 @@ class ContextStep:
 class _Copy:
     """`pairs` [2, B, G, capacity, D] of the layer whose cache is `cache`, complete for step `number`."""
 
-    cache: torch.Tensor
+    cache: LayerCache
     pairs: torch.Tensor
     number: int
 
@@ -113,14 +115,14 @@ class DecodeKVCopy:
         is_unused = np.arange(width) >= -(-self._kv_lens // size)[:, None]
         return bool((is_unused | (self._table == table[:, :width])).all())
 
-    def read(self, cache: torch.Tensor, step: ContextStep) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(self, cache: LayerCache, step: ContextStep) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the rows, [B · G, longest, D] each, with this step's tokens, which `cache` has already.
 
         What is behind a row's end is finite, unless its own blocks hold something else there.
         """
         kept = self._copies.get(id(cache))
         if step.follows and kept is not None and kept.cache is cache and kept.number == step.number - 1:
-            newest = cache.flatten(0, 1).index_select(0, step.last_slots)
+            newest = read_tokens(cache, step.last_slots, torch.float32)
             kept.pairs[:, step.last_rows, :, step.last_places] = newest
             kept.number = step.number
         else:
@@ -130,10 +132,10 @@ class DecodeKVCopy:
         return keys, values
 
 
-def _gather(cache: torch.Tensor, step: ContextStep) -> torch.Tensor:
-    num_kv_heads, head_dim = cache.shape[3:]
-    gathered = cache.index_select(0, step.blocks).view(step.num_rows, -1, 2, num_kv_heads, head_dim)
-    pairs = cache.new_zeros(2, step.num_rows, num_kv_heads, step.capacity, head_dim)
+def _gather(cache: LayerCache, step: ContextStep) -> torch.Tensor:
+    num_kv_heads, head_dim = cache.layout.num_kv_heads, cache.layout.head_dim
+    gathered = read_blocks(cache, step.blocks, torch.float32).view(step.num_rows, -1, 2, num_kv_heads, head_dim)
+    pairs = gathered.new_zeros(2, step.num_rows, num_kv_heads, step.capacity, head_dim)
     pairs[:, :, :, : gathered.shape[1]] = gathered.permute(2, 0, 3, 1, 4)
     return pairs
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from seesay.device.row_quantization import QuantizedRows, RowFormat
+from seesay.llm.kv_layout import LayerCache
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 
@@ -79,7 +80,7 @@ class Ops(Protocol):
         qkv: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        cache: torch.Tensor,
+        cache: LayerCache,
         slots: torch.Tensor,
         norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
         faults: torch.Tensor | None = None,
@@ -87,8 +88,8 @@ class Ops(Protocol):
         """Rotate queries and keys in place, and write keys and values to the cache.
 
         qkv [T, H + 2 G, D] holds queries, keys and values. The first R of the D components are rotated (Su et al. 2021,
-        halves paired) by dense cos and sin [T, 1, R], sin's first half being negated already. slots int64 [T] of a
-        cache [num_blocks, block_size, 2, G, D]. norms: (weight of queries [D], of keys [D], eps) of an RMS norm before
+        halves paired) by dense cos and sin [T, 1, R], sin's first half being negated already. slots int64 [T]:
+        block · block_size + offset in the cache. norms: (weight of queries [D], of keys [D], eps) of an RMS norm before
         the rotation. faults: float32 [T], set to NaN for tokens with a key or value that is not finite in the cache.
         """
 
@@ -105,7 +106,7 @@ class Ops(Protocol):
     def attend(
         self,
         query: torch.Tensor,
-        cache: torch.Tensor,
+        cache: LayerCache,
         plan: Any,
         *,
         scale: float,

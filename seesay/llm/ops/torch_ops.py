@@ -17,8 +17,10 @@ import torch.nn.functional as F
 
 from seesay.device.norm import rms_norm
 from seesay.device.row_quantization import QuantizedRows, RowFormat, quantize_rows
+from seesay.llm.kv_layout import LayerCache
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
+from seesay.llm.ops.kv_codec import read_blocks, write_tokens
 
 MAX_GATHER_TOKENS = 1 << 18
 """Most padded cache slots gathered at once for decode rows: more rows are taken in several groups."""
@@ -100,21 +102,17 @@ class TorchOps:
     def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
         return quantize_rows(self.act_and_mul(x, activation), form)
 
-    def write_kv(self, cache: torch.Tensor, slots: torch.Tensor, pairs: torch.Tensor) -> None:
-        """Write keys and values [T, 2, G, D] to `slots` of the cache."""
-        cache.flatten(0, 1).index_copy_(0, slots, pairs)
-
     def rotate_and_write(
         self,
         qkv: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        cache: torch.Tensor,
+        cache: LayerCache,
         slots: torch.Tensor,
         norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
         faults: torch.Tensor | None = None,
     ) -> None:
-        num_kv_heads = cache.shape[3]
+        num_kv_heads = cache.layout.num_kv_heads
         num_heads = qkv.shape[1] - 2 * num_kv_heads
         qk = qkv[:, : num_heads + num_kv_heads]
         if norms is not None:
@@ -123,9 +121,9 @@ class TorchOps:
             qk[:, num_heads:] = self.rms_norm(qk[:, num_heads:], key_weight, eps)
         self.rotate(qk, cos, sin)
         pairs = qkv[:, num_heads:]
-        self.write_kv(cache, slots, pairs.view(qkv.shape[0], 2, num_kv_heads, -1))
+        params = write_tokens(cache, slots, pairs.view(qkv.shape[0], 2, num_kv_heads, -1))
         if faults is not None:
-            _note_faults(pairs, faults)
+            _note_faults(pairs if params is None else params, faults)
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         hidden.index_copy_(0, rows, embeddings.to(hidden.dtype))
@@ -159,7 +157,7 @@ class TorchOps:
     def attend(
         self,
         query: torch.Tensor,
-        cache: torch.Tensor,
+        cache: LayerCache,
         plan: AttentionPlan,
         *,
         scale: float,
@@ -170,7 +168,7 @@ class TorchOps:
         outputs = []
         if plan.context is not None:
             keys, values = self._kept.read(cache, plan.context)
-            bias = plan.context.bias(window, cache.shape[3])
+            bias = plan.context.bias(window, cache.layout.num_kv_heads)
             rows = query[: plan.context.num_rows]
             outputs.append(_attend_kept(rows, keys, values, bias, scale=scale, soft_cap=soft_cap, sinks=sinks))
         for group in plan.groups:
@@ -184,10 +182,10 @@ class TorchOps:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _note_faults(pairs: torch.Tensor, faults: torch.Tensor) -> None:
-    """Set faults [T] to NaN where keys and values [T, 2 G, D] are not finite. On the CPU a sum is looked at first."""
-    if pairs.is_cuda or not math.isfinite(pairs.sum().item()):
-        faults.masked_fill_(~pairs.isfinite().flatten(1).all(dim=1), math.nan)
+def _note_faults(numbers: torch.Tensor, faults: torch.Tensor) -> None:
+    """Set faults [T] to NaN where any of numbers [T, ...] is not finite. On the CPU a sum is looked at first."""
+    if numbers.is_cuda or not math.isfinite(numbers.sum().item()):
+        faults.masked_fill_(~numbers.isfinite().flatten(1).all(dim=1), math.nan)
 
 
 def _end_of_group(layout: RowLayout, start: int) -> int:
@@ -236,7 +234,7 @@ def _make_pieces(layout: RowLayout, row: int, *, device: torch.device) -> list[P
 
 def _attend_group(
     query: torch.Tensor,
-    cache: torch.Tensor,
+    cache: LayerCache,
     group: DecodeGroup,
     *,
     scale: float,
@@ -246,8 +244,8 @@ def _attend_group(
 ) -> torch.Tensor:
     """Decode rows. On CUDA the query heads of one key-value head stand in for query positions, because no kernel there
     takes both a mask and grouped heads; on the CPU one does, and is faster. For what `DecodeKVCopy` does not take."""
-    num_rows, (num_kv_heads, head_dim) = group.stop - group.start, cache.shape[3:]
-    pairs = cache.index_select(0, group.blocks).view(num_rows, -1, 2, num_kv_heads, head_dim)
+    num_rows, num_kv_heads, head_dim = group.stop - group.start, cache.layout.num_kv_heads, cache.layout.head_dim
+    pairs = read_blocks(cache, group.blocks, query.dtype).view(num_rows, -1, 2, num_kv_heads, head_dim)
     key, value = pairs[:, :, 0].transpose(1, 2), pairs[:, :, 1].transpose(1, 2)
     rows, mask = query[group.start : group.stop], group.masks[window]
     if soft_cap is None and sinks is None and not query.is_cuda:
@@ -288,7 +286,7 @@ def _attend_kept(
 
 def _attend_piece(
     query: torch.Tensor,
-    cache: torch.Tensor,
+    cache: LayerCache,
     piece: Piece,
     *,
     scale: float,
@@ -296,8 +294,8 @@ def _attend_piece(
     soft_cap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    num_kv_heads, head_dim = cache.shape[3:]
-    pairs = cache.index_select(0, piece.blocks).view(-1, 2, num_kv_heads, head_dim)[: piece.kv_len]
+    num_kv_heads, head_dim = cache.layout.num_kv_heads, cache.layout.head_dim
+    pairs = read_blocks(cache, piece.blocks, query.dtype).view(-1, 2, num_kv_heads, head_dim)[: piece.kv_len]
     key, value = pairs[:, 0].transpose(0, 1)[None], pairs[:, 1].transpose(0, 1)[None]
     part = query[piece.start : piece.stop].transpose(0, 1)[None]
     num_tokens, is_windowed = part.shape[2], window is not None and piece.kv_len > window

@@ -6,8 +6,10 @@ are taken in tiles of their tokens. In both, a tile's rows are the query heads o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from seesay.device.transfers import upload
 from seesay.kernels.attention import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
 from seesay.kernels.sizes import power_of_2_from
+from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops.interface import DecodeRows, RowLayout
 
 TARGET_PROGRAMS = 396
@@ -89,7 +92,7 @@ def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> Attention
 
 def attend(
     query: torch.Tensor,
-    cache: torch.Tensor,
+    cache: LayerCache,
     plan: AttentionPlan,
     *,
     scale: float,
@@ -98,7 +101,7 @@ def attend(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `Ops.attend`."""
-    assert cache.is_contiguous() and query.stride(2) == 1 and scale > 0
+    assert cache.data.is_contiguous() and query.stride(2) == 1 and scale > 0
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if plan.num_decode:
         _decode(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
@@ -109,7 +112,7 @@ def attend(
 
 def _decode(
     query: torch.Tensor,
-    cache: torch.Tensor,
+    cache: LayerCache,
     plan: AttentionPlan,
     out: torch.Tensor,
     *,
@@ -119,9 +122,10 @@ def _decode(
     sinks: torch.Tensor | None,
 ) -> None:
     num_heads, head_dim = query.shape[1:]
-    num_kv_heads = cache.shape[3]
+    num_kv_heads = cache.layout.num_kv_heads
     index = query.get_device()
-    tile = _decode_tile(query.dtype, head_dim, num_heads // num_kv_heads, has_large_shared_memory(index))
+    has_room = has_large_shared_memory(index)
+    tile = _decode_tile(query.dtype, head_dim, num_heads // num_kv_heads, has_room, cache.layout.format)
     is_dependent = has_dependent_launch(index)
     kind = (num_heads, head_dim, window)
     work = plan.work.get(kind)
@@ -129,7 +133,7 @@ def _decode(
         work = plan.work[kind] = divide(plan, num_heads, num_kv_heads, head_dim, window, tile.keys)
     decode_kernel[(num_kv_heads, len(work.items))](
         query,
-        cache,
+        cache.data,
         plan.block_table,
         plan.kv_lens,
         work.items,
@@ -146,13 +150,14 @@ def _decode(
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
         DIM=head_dim,
-        BLOCK_SIZE=cache.shape[1],
+        **describe_format(cache.layout),
         BLOCK_M=tile.rows,
         BLOCK_N=tile.keys,
-        BLOCK_D=_padded_dim(head_dim),
+        BLOCK_D=_tile_dim(cache.layout),
         HAS_WINDOW=window is not None,
         HAS_CAP=soft_cap is not None,
         IS_DEPENDENT=is_dependent,
+        HAS_PTX=index >= 0,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         launch_pdl=is_dependent,
@@ -213,7 +218,7 @@ def _whole_rows(num_kv_heads: int) -> int:
 
 def _prefill(
     query: torch.Tensor,
-    cache: torch.Tensor,
+    cache: LayerCache,
     plan: AttentionPlan,
     out: torch.Tensor,
     *,
@@ -224,18 +229,19 @@ def _prefill(
 ) -> None:
     assert plan.cu_seqlens_q is not None
     num_tokens, num_heads, head_dim = query.shape
-    num_kv_heads, num_rows, num_decode = cache.shape[3], len(plan.kv_lens), plan.num_decode
+    num_kv_heads, num_rows, num_decode = cache.layout.num_kv_heads, len(plan.kv_lens), plan.num_decode
     group = num_heads // num_kv_heads
     is_large = (num_tokens - num_decode) * num_heads >= LARGE_PREFILL
     index = query.get_device()
-    tile = _prefill_tile(query.dtype, head_dim, group, is_large, has_large_shared_memory(index))
+    has_room = has_large_shared_memory(index)
+    tile = _prefill_tile(query.dtype, head_dim, group, is_large, has_room, cache.layout.format)
     is_dependent = has_dependent_launch(index)
     tokens = tile.rows // group
     first_tile = num_decode // tokens + num_decode
     num_tiles = num_tokens // tokens + num_rows - first_tile
     prefill_kernel[(num_tiles, num_kv_heads)](
         query,
-        cache,
+        cache.data,
         plan.block_table,
         plan.cu_seqlens_q,
         plan.kv_lens,
@@ -253,14 +259,15 @@ def _prefill(
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
         DIM=head_dim,
-        BLOCK_SIZE=cache.shape[1],
+        **describe_format(cache.layout),
         BLOCK_M=tile.rows,
         BLOCK_N=tile.keys,
-        BLOCK_D=_padded_dim(head_dim),
+        BLOCK_D=_tile_dim(cache.layout),
         TOKENS=tokens,
         HAS_WINDOW=window is not None,
         HAS_CAP=soft_cap is not None,
         IS_DEPENDENT=is_dependent,
+        HAS_PTX=index >= 0,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         maxnreg=tile.max_registers,
@@ -268,20 +275,42 @@ def _prefill(
     )
 
 
+@cache
+def describe_format(layout: KVLayout) -> Mapping[str, Any]:
+    """Return the kernels' arguments for a layout."""
+    is_plain = layout.format == "plain"
+    return {
+        "KV": layout.format,
+        "BLOCK_SIZE": layout.block_size,
+        "BLOCK_BYTES": layout.block_bytes,
+        "PARAMS_AT": 0 if is_plain else layout.params_at,
+    }
+
+
+def _tile_dim(layout: KVLayout) -> int:
+    """Components in a tile: of int4, two halves are two tiles."""
+    return _padded_dim(layout.head_dim // 2 if layout.format == "int4" else layout.head_dim)
+
+
 def _padded_dim(head_dim: int) -> int:
     return max(16, power_of_2_from(head_dim))
 
 
 @cache
-def _decode_tile(dtype: torch.dtype, head_dim: int, group: int, has_room: bool) -> _Tile:
+def _decode_tile(dtype: torch.dtype, head_dim: int, group: int, has_room: bool, format: KVFormat) -> _Tile:
     rows = max(16, power_of_2_from(group))
     if dtype == torch.float32 or head_dim > 128:
         return _Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
-    return _Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=3 if has_room else 2)
+    num_stages = 3 if has_room else 2
+    if format != "plain":  # tiles have half the bytes or less
+        num_stages += 1
+    return _Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=num_stages)
 
 
 @cache
-def _prefill_tile(dtype: torch.dtype, head_dim: int, group: int, is_large: bool, has_room: bool) -> _Tile:
+def _prefill_tile(
+    dtype: torch.dtype, head_dim: int, group: int, is_large: bool, has_room: bool, format: KVFormat
+) -> _Tile:
     """has_room: whether shared memory is large (see `has_large_shared_memory`)."""
     least, num_stages = power_of_2_from(group), 3 if has_room else 2
     if dtype == torch.float32:
@@ -289,6 +318,8 @@ def _prefill_tile(dtype: torch.dtype, head_dim: int, group: int, is_large: bool,
     if head_dim > 128:
         rows, num_warps = (128, 8) if has_room else (64, 4)
         return _Tile(rows=max(least, rows), keys=32, num_warps=num_warps, num_stages=2)
+    if is_large and format != "plain":  # unpacked tiles leave no registers for a second program
+        return _Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=num_stages)
     if is_large:
         return _Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=num_stages, max_registers=128)
     return _Tile(rows=max(least, 64), keys=64, num_warps=4, num_stages=num_stages)

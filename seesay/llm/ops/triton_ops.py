@@ -11,6 +11,7 @@ import torch
 
 from seesay.device.row_quantization import QuantizedRows, RowFormat
 from seesay.kernels import quantize, token_kernels
+from seesay.llm.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
@@ -50,12 +51,22 @@ class TritonOps:
         qkv: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        cache: torch.Tensor,
+        cache: LayerCache,
         slots: torch.Tensor,
         norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
         faults: torch.Tensor | None = None,
     ) -> None:
-        token_kernels.rotate_and_write(qkv, cos, sin, cache, slots, norms, faults)
+        token_kernels.rotate_and_write(
+            qkv,
+            cos,
+            sin,
+            cache.data,
+            slots,
+            norms,
+            faults,
+            num_kv_heads=cache.layout.num_kv_heads,
+            format=triton_attention.describe_format(cache.layout),
+        )
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         token_kernels.scatter(hidden, rows, embeddings)
@@ -77,7 +88,7 @@ class TritonOps:
     def attend(
         self,
         query: torch.Tensor,
-        cache: torch.Tensor,
+        cache: LayerCache,
         plan: AttentionPlan,
         *,
         scale: float,

@@ -1,0 +1,126 @@
+"""Rows of queries over a paged cache for tests of attention, with what it must give, in float64."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.llm.ops import RowLayout
+from seesay.llm.ops.kv_codec import read_tokens, write_tokens
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+DTYPES = [torch.float32, torch.float16, *([] if IS_INTERPRETED else [torch.bfloat16])]
+"""The interpreter cuts bfloat16 off, and one type of 16 bits goes the way of the other."""
+TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+"""Largest relative error ‖ours - exact‖ / ‖exact‖ of one operation."""
+
+runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+
+
+def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
+
+
+def assert_close(ours: torch.Tensor, exact: torch.Tensor, factor: float = 1.0) -> None:
+    assert ours.shape == exact.shape
+    if ours.numel():
+        error = (ours.double() - exact).norm() / exact.norm().clamp(min=1e-30)
+        assert error <= factor * TOLERANCES[ours.dtype], f"relative error {error:.2e}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """rows: (new tokens, all tokens), those with one new token first."""
+
+    rows: list[tuple[int, int]]
+    heads: tuple[int, int] = (6, 2)
+    dim: int = 32
+    block_size: int = 64
+    window: int | None = None
+    soft_cap: float | None = None
+    has_sinks: bool = False
+    format: KVFormat = "plain"
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def name(self) -> str:
+        parts = [f"{n}of{length}" for n, length in self.rows[:3]], self.heads, self.dim, self.block_size
+        return f"{parts}-{self.window}-{self.soft_cap}-{'sinks-' if self.has_sinks else ''}{self.dtype}-{self.format}"
+
+    @property
+    def sinks(self) -> torch.Tensor | None:
+        return random(self.heads[0], dtype=self.dtype, seed=7) * 3 if self.has_sinks else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"scale": self.dim**-0.5, "window": self.window, "soft_cap": self.soft_cap, "sinks": self.sinks}
+
+
+def attend_exactly(query: Any, keys: Any, values: Any, case: Any, scale: Any) -> Any:
+    """One row in float64: query [n, H, D] over keys and values [L, G, D]; its tokens are the last n of L."""
+    n, length, group = len(query), len(keys), case.heads[0] // case.heads[1]
+    own = torch.arange(length - n, length, device=DEVICE)[:, None]
+    seen = torch.arange(length, device=DEVICE)[None]
+    hidden = seen > own
+    if case.window is not None:
+        hidden |= seen <= own - case.window
+    output = torch.empty(query.shape, dtype=torch.float64, device=DEVICE)
+    for head in range(case.heads[0]):
+        scores = query[:, head].double() @ keys[:, head // group].double().t() * scale
+        if case.soft_cap is not None:
+            scores = case.soft_cap * torch.tanh(scores / case.soft_cap)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if case.sinks is not None:
+            scores = torch.cat((scores, case.sinks[head].double().expand(n, 1)), dim=1)
+        output[:, head] = scores.softmax(-1)[:, :length] @ values[:, head // group].double()
+    return output
+
+
+def build(case: Case, *, is_clean: bool = False) -> Any:
+    """The query, the cache, the layout, and the exact output. What is unused in the cache is NaN, also as a scale,
+    unless it `is_clean`."""
+    num_blocks = [-(-length // case.block_size) for _, length in case.rows]
+    ids = np.random.default_rng(0).permutation(sum(num_blocks) + 2)
+    num_heads, num_kv_heads = case.heads
+    kv_layout = KVLayout(
+        format=case.format,
+        dtype=case.dtype,
+        block_size=case.block_size,
+        num_kv_heads=num_kv_heads,
+        head_dim=case.dim,
+    )
+    cache = LayerCache.zeros(kv_layout, len(ids), DEVICE)
+    if not is_clean:
+        cache.data.fill_(float("nan") if case.format == "plain" else 0xFF)
+    table = np.zeros((len(case.rows), max(num_blocks, default=0)), dtype=np.int64)
+    queries, expected, used, scale = [], [], 0, case.dim**-0.5
+    for index, ((num_new, length), count) in enumerate(zip(case.rows, num_blocks, strict=True)):
+        own = ids[used : used + count]
+        used += count
+        table[index, :count], table[index, count:] = own, own[-1]
+        pairs = random(length, 2, num_kv_heads, case.dim, dtype=case.dtype, seed=index)
+        places = own[np.arange(length) // case.block_size] * case.block_size + np.arange(length) % case.block_size
+        slots = torch.from_numpy(places).to(DEVICE)
+        write_tokens(cache, slots, pairs)
+        pairs = read_tokens(cache, slots, torch.float32)
+        queries.append(random(num_new, num_heads, case.dim, dtype=case.dtype, seed=100 + index))
+        expected.append(attend_exactly(queries[-1], pairs[:, 0], pairs[:, 1], case, scale))
+    layout = RowLayout(
+        cu_seqlens_q=np.cumsum([0] + [n for n, _ in case.rows]),
+        kv_lens=np.array([length for _, length in case.rows], dtype=np.int64),
+        block_table=table,
+        block_size=case.block_size,
+        num_decode=sum(n == 1 for n, _ in case.rows),
+    )
+    empty = torch.empty(0, num_heads, case.dim, dtype=case.dtype, device=DEVICE)
+    return torch.cat([empty, *queries]), cache, layout, torch.cat([empty.double(), *expected])
