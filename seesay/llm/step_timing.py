@@ -14,12 +14,12 @@ from seesay.llm.step_input import make_blank_input
 from seesay.llm.step_times import StepCosts, count_pairs
 
 TIMED_SIZES = (1, 16, 64, 128, 256, 384, 512, 640, 768, 896, 1024, 1152, 1280, 1536, 1792, 2048, 4096)
-"""Tokens of the steps that are timed: about 0.3 s of a 7B model on a large GPU."""
+"""Tokens of the steps that are timed, twice: about 0.7 s of a 7B model on a large GPU."""
 NUM_ROWS, NUM_CHUNK_TOKENS = 64, 512
 """Decode rows, and tokens of a prompt's chunk, with which contexts are timed."""
 MAX_CONTEXT = 4096
 SPREAD = 0.2
-"""How far what is measured here may be from the truth: each step is timed once, and the clock of a busy GPU falls."""
+"""How far what is measured here may be from the truth: few steps are timed, and the clock of a busy GPU falls."""
 LEAST_S = 1e-12
 """Of what is too short to be measured."""
 
@@ -37,8 +37,8 @@ def measure_step_costs(
 
     Reads the first `num_blocks` blocks of `cache`, whatever they contain, and writes into the one after them. Nothing
     waits for the device before all is launched; the longest step is the first, so that the host is ahead of the device.
-    Kernels that are first used here take long once: contexts are timed twice, and a step counts as no slower than a
-    larger one.
+    Everything is timed twice, and the shorter time counts: a kernel that is first used here is loaded meanwhile, which
+    takes long, above all where its library was never read since the machine started.
     """
 
     def start(num_new: list[int], kv_lens: list[int]) -> Callable[[], float]:
@@ -60,10 +60,10 @@ def measure_step_costs(
     num_rows, num_tokens = min(NUM_ROWS, sizes[-1]), min(NUM_CHUNK_TOKENS, sizes[-1])
     context = max(1, min(MAX_CONTEXT, session_len - num_tokens, num_blocks * cache.block_size - num_tokens))
     start([timed[-1]], [timed[-1]])
-    steps = [start([size], [size]) for size in reversed(timed)]
+    steps = [[start([size], [size]) for size in reversed(timed)] for _ in range(2)]
     chunks = [[start([num_tokens], [length + num_tokens]) for length in (0, context)] for _ in range(2)]
     rows = [[start([1] * num_rows, [length + 1] * num_rows) for length in (0, context)] for _ in range(2)]
-    measured = np.minimum.accumulate([seconds() for seconds in steps])[::-1]
+    measured = np.minimum.accumulate([min(seconds() for seconds in same) for same in zip(*steps, strict=True)])[::-1]
     token_s = float(measured[-1]) / timed[-1]
     pair_s = _find_slope(chunks, num_tokens * context, most=token_s)
     context_s = _find_slope(rows, num_rows * context, most=token_s)

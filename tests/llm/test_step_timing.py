@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from llm import backbones
 
 from seesay.device.streams import Stopwatch
+from seesay.llm.models.decoder import ModelInput
 from seesay.llm.runner import ModelRunner
 from seesay.llm.step_input import make_blank_input
 from seesay.llm.step_sizes import token_sizes
@@ -16,6 +19,7 @@ from seesay.llm.step_times import StepCosts, StepTimes, StepWork, count_pairs
 from seesay.llm.step_timing import LEAST_S, _find_slope, measure_step_costs
 
 SESSION_LEN = 128
+TOKEN_S = 0.002
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +56,26 @@ def test_kernels_that_are_loaded_meanwhile_do_not_count_as_contexts() -> None:
     assert _find_slope(trials, 1000, most=1.0) == pytest.approx(4e-6)
     assert _find_slope(trials, 1000, most=1e-6) == 1e-6
     assert _find_slope([[lambda: 0.2, lambda: 0.1]], 1000, most=1.0) == LEAST_S
+
+
+def test_kernels_that_are_loaded_meanwhile_do_not_count_as_tokens(
+    backbone: backbones.Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with libraries on a GPU: the first forward pass of a size takes as long as a large one."""
+    runner = backbones.load_runner(backbone)
+    forward, loaded = runner.decoder.forward, set[int]()
+
+    def load_and_forward(inputs: ModelInput, *others: Any) -> torch.Tensor:
+        num_tokens = len(inputs.input_ids)
+        time.sleep(num_tokens * TOKEN_S if num_tokens in loaded else 200 * TOKEN_S)
+        loaded.add(num_tokens)
+        return forward(inputs, *others)
+
+    monkeypatch.setattr(runner.decoder, "forward", load_and_forward)
+    times = StepTimes(measure(runner, 200))
+    assert {1, 16, 64, 128, 200} <= loaded
+    short_s, long_s = (times.predict(StepWork(0, 0, count, count_pairs(0, count))) for count in (16, 200))
+    assert short_s < 100 * TOKEN_S < long_s
 
 
 def test_the_blocks_of_sequences_are_left_alone(backbone: backbones.Backbone) -> None:
