@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from quantized_folders import FORMS
+from quantized_folders import FORMS, PACKED_FORMS
 from safetensors.torch import save_file
 
 from seesay.checkpoint import Checkpoint
@@ -20,6 +20,8 @@ FILE = Path("folder/config.json")
 INTEGERS = FORMS["compressed-tensors, int8 channels"].config
 COMPRESSED = FORMS["compressed-tensors, channels"].config
 BLOCKS = FORMS["fp8, blocks of 128"].config
+PACKED = PACKED_FORMS["pack-quantized, groups of 32"].config
+WEIGHTS = "config_groups.group_0.weights"
 
 
 def read(settings: Any) -> Quantization | None:
@@ -64,6 +66,18 @@ def test_every_published_form_is_read() -> None:
     assert read(None) is None and read({}) is None
     for part in ("text_config", "llm_config"):
         assert read_quantization(FILE, {part: {"quantization_config": COMPRESSED}}, None) is not None
+
+
+def test_every_packed_form_is_read() -> None:
+    found = {name: read(form.config) for name, form in PACKED_FORMS.items()}
+    packed = {name: q for name, q in found.items() if q and q.format == "pack-quantized"}
+    assert {name for name, q in packed.items() if q.has_order} == {"pack-quantized, in order of activations"}
+    assert {name for name, q in packed.items() if q.bits == 8} == {"pack-quantized, 8 bits"}
+    assert {name for name, q in packed.items() if q.group_size is None} == {"pack-quantized, channels"}
+    assert {name for name, q in packed.items() if not q.is_symmetric} == {
+        "pack-quantized, zero points",
+        "pack-quantized, 8 bits",
+    }
 
 
 @pytest.mark.parametrize(
@@ -143,6 +157,18 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
             changed(COMPRESSED, "config_groups.group_0.weights.strategy", "group"),
             "weights.strategy must be 'tensor' or",
         ),
+        (changed(PACKED, f"{WEIGHTS}.num_bits", 3), "weights.num_bits must be 4 or 8, got '3'"),
+        (changed(PACKED, f"{WEIGHTS}.type", "float"), "weights.type must be 'int', got 'float'"),
+        (changed(PACKED, f"{WEIGHTS}.strategy", "tensor"), "weights.strategy must be 'group' or 'channel'"),
+        (changed(PACKED, f"{WEIGHTS}.symmetric", "yes"), "weights.symmetric must be True or False, got 'yes'"),
+        (changed(PACKED, f"{WEIGHTS}.group_size", 24), "weights.group_size must be -1 or a multiple of 16, got 24"),
+        (changed(PACKED, f"{WEIGHTS}.group_size", None), "weights.group_size must be -1 or at least 8, got 'None'"),
+        (changed(PACKED, f"{WEIGHTS}.actorder", "magic"), "weights.actorder must be None or .*got 'magic'"),
+        (
+            changed(PACKED, "config_groups.group_0.input_activations", {"num_bits": 8}),
+            "input_activations must be None",
+        ),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 8}, "group_size must be -1 or a multiple of 16, got 8"),
         (changed(COMPRESSED, "ignore", "lm_head"), "ignore must be a list of names of modules"),
         (changed(COMPRESSED, "ignore", [1]), "ignore must be a list of names of modules"),
         (changed(COMPRESSED, "ignore", ["re:("]), "'re:\\(' is not a regular expression"),

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from llm import backbones
-from quantized_folders import PACKED_FORMS, Tensors, edit_tensors, set_config, write_quantized
+from quantized_folders import PACKED_FORMS, Form, Tensors, edit_tensors, pack_quantized, set_config, write_quantized
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, load_weights
@@ -154,31 +154,42 @@ def test_29568_inputs_are_231_groups() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:You passed `quantization_config`", "ignore::DeprecationWarning")
-def test_compressed_tensors_unpacks_the_same(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
-    """The package that defines the format packs, and Transformers loads the folder with it."""
-    compressors = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
-    for form in ("pack-quantized, groups of 32", "pack-quantized, zero points", "pack-quantized, 8 bits"):
-        weights = PACKED_FORMS[form].config["config_groups"]["group_0"]["weights"]
-        tensors, _ = PACKED_FORMS[form].quantize(torch.randn(24, 96, generator=torch.Generator().manual_seed(0)))
-        bits, packed = weights["num_bits"], tensors["weight_packed"].contiguous()
-        numbers = compressors.unpack_from_int32(packed, bits, torch.Size((24, 96)))
-        assert torch.equal(compressors.pack_to_int32(numbers, bits), packed)
-        if "weight_zero_point" in tensors:
-            zeros = compressors.unpack_from_int32(
-                tensors["weight_zero_point"].contiguous(), bits, torch.Size((24, 3)), packed_dim=0
-            )
-            assert torch.equal(compressors.pack_to_int32(zeros, bits, packed_dim=0), tensors["weight_zero_point"])
-        source = saved("llama")
-        quantized, _ = write_quantized(source.path, tmp_path / form, PACKED_FORMS[form])
-        config = transformers.CompressedTensorsConfig(run_compressed=False)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            quantized, quantization_config=config, dtype=torch.float32
-        ).eval()
-        reference = backbones.Backbone(model=model, path=quantized)
-        prompt = backbones.make_prompt(source, 23, seed=3)
-        _, [found] = backbones.Driver(load(quantized)).generate([prompt], [ALL_LOGITS])
-        expected = reference.logits(prompt.token_ids, prompt.positions)
-        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("pack-quantized, groups of 32", {}),
+        ("pack-quantized, zero points", {"is_symmetric": False}),
+        ("pack-quantized, 8 bits", {"bits": 8, "is_symmetric": False}),
+    ],
+)
+def test_compressed_tensors_unpacks_the_same(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, form: str, options: Any
+) -> None:
+    """The package that defines the format packs the same, and Transformers loads the folder with it. It multiplies out
+    in the type of the scales, here float32."""
+    helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    config = PACKED_FORMS[form].config
+    precise = Form(config, pack_quantized(32, dtype=torch.float32, **options))
+    bits = config["config_groups"]["group_0"]["weights"]["num_bits"]
+    tensors, _ = precise.quantize(torch.randn(24, 96, generator=torch.Generator().manual_seed(0)))
+    packed = tensors["weight_packed"].contiguous()
+    numbers = helpers.unpack_from_int32(packed, bits, torch.Size((24, 96)))
+    assert torch.equal(helpers.pack_to_int32(numbers, bits), packed)
+    if "weight_zero_point" in tensors:
+        words = tensors["weight_zero_point"].contiguous()
+        zeros = helpers.unpack_from_int32(words, bits, torch.Size((24, 3)), packed_dim=0)
+        assert torch.equal(helpers.pack_to_int32(zeros, bits, packed_dim=0), words)
+    source = saved("llama")
+    quantized, _ = write_quantized(source.path, tmp_path, precise)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        quantized,
+        quantization_config=transformers.CompressedTensorsConfig(run_compressed=False),
+        dtype=torch.float32,
+    ).eval()
+    prompt = backbones.make_prompt(source, 23, seed=3)
+    expected = backbones.Backbone(model=model, path=quantized).logits(prompt.token_ids, prompt.positions)
+    _, [found] = backbones.Driver(load(quantized)).generate([prompt], [ALL_LOGITS])
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
 
 
 def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tensors], None]:
