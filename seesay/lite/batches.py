@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seesay.device.query import measure_memory
 from seesay.errors import ConfigError
-from seesay.llm.kv_cache import KVCache
+from seesay.llm.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
@@ -95,9 +95,9 @@ def make_batches(prompts: Sequence[Prompt], config: DecoderConfig, batch_size: i
 
 
 def make_cache(batches: Sequence[Batch], config: DecoderConfig, *, device: torch.device, dtype: torch.dtype) -> KVCache:
-    """Return a KV cache for the largest batch, whose first layer all layers use in turn."""
-    num_blocks = max(batch.num_blocks for batch in batches)
-    return KVCache(config, num_blocks=num_blocks, block_size=_BLOCK_SIZE, device=device, dtype=dtype)
+    """Return a KV cache of one layer for the largest batch, which all layers use in turn."""
+    [layout, *_] = make_layouts(config, block_size=_BLOCK_SIZE, dtype=dtype)
+    return KVCache([layout], num_blocks=max(batch.num_blocks for batch in batches), device=device)
 
 
 def check_memory(batches: Sequence[Batch], config: DecoderConfig, dtype: torch.dtype) -> None:

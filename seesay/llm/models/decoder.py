@@ -324,9 +324,7 @@ class Decoder:
             self._ops.splice(residual, inputs.splice_rows, inputs.splice_embeddings)
         return residual
 
-    def forward_layer(
-        self, index: int, residual: torch.Tensor, inputs: ModelInput, cache: torch.Tensor
-    ) -> torch.Tensor:
+    def forward_layer(self, index: int, residual: torch.Tensor, inputs: ModelInput, cache: LayerCache) -> torch.Tensor:
         """Return the residual stream behind layer `index`. `residual` [T, hidden] is changed."""
         delta, residual = self._layers[index].run(None, residual, cache, self._begin_step(inputs))
         return residual.add_(delta)
