@@ -42,6 +42,7 @@ def load_weights(
 ) -> None:
     """Fill all weights of `groups` from the checkpoint, on `device`, in their own type or else in `dtype`. Only the
     slices that parts name are read, each straight to `device`; memory is taken after all names and shapes were checked.
+    Nothing is read for the meta device.
 
     `name_of` maps a checkpoint tensor's name to the model's, or to None for tensors of other parts. Tensors whose model
     name is in `ignored` may be in the checkpoint and are not read. `is_partial`: groups of which the checkpoint has no
@@ -133,16 +134,25 @@ class _Loading:
                     self._wanted.setdefault(stored_as[part.tensor], []).append((index, weight, number))
 
     def run(self, checkpoint: TensorSource) -> None:
+        if self._device.type == "meta":
+            for group in self._groups:
+                for weight in group.weights:
+                    self._allocate(weight)
+                self._finish(group, checkpoint)
+            return
         for name, tensor in checkpoint.slices(self._wanted, self._device):
             for index, weight, number in self._wanted[name]:
                 if not hasattr(weight, "data"):
-                    weight.data = torch.empty(weight.shape, dtype=weight.dtype or self._dtype, device=self._device)
+                    self._allocate(weight)
                 part, place = weight.places()[number]
                 for picks, target in part.regions():
                     place[target].copy_(tensor.read(picks))
                 self._missing[index] -= 1
                 if self._missing[index] == 0:
                     self._finish(self._groups[index], checkpoint)
+
+    def _allocate(self, weight: Weight) -> None:
+        weight.data = torch.empty(weight.shape, dtype=weight.dtype or self._dtype, device=self._device)
 
     def _finish(self, group: WeightGroup, checkpoint: TensorSource) -> None:
         if self._checks_finite:

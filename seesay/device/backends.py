@@ -12,5 +12,8 @@ if TYPE_CHECKING:
 
 @cache
 def has_kernels(device: torch.device) -> bool:
-    """Return whether kernels run on `device`: on CUDA GPUs where Triton is installed. Otherwise torch computes."""
-    return device.type == "cuda" and find_spec("triton") is not None
+    """Return whether kernels run on `device`: on CUDA GPUs where Triton is installed. Otherwise torch computes.
+
+    The meta device stands for such a GPU: see `seesay.kernels.absent_gpu`.
+    """
+    return device.type in ("cuda", "meta") and find_spec("triton") is not None

@@ -84,7 +84,7 @@ def make_channel_product(
 
 def why_no_fp8(device: torch.device, dtype: torch.dtype) -> str | None:
     """Return why FP8 matrices cannot be multiplied on this device for this dtype; None if they can."""
-    if device.type != "cuda":
+    if device.type == "cpu":
         return "FP8 products need a GPU"
     if torch.cuda.get_device_capability(device) < (8, 9):
         return "FP8 products need compute capability 8.9 (Ada, Hopper), this GPU has less; int8 weights run on it"

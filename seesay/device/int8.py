@@ -80,7 +80,7 @@ def make_int8_product(
 
 def _why_not(numbers: torch.Tensor, sizes: Sizes) -> str | None:
     """Return why int8 matrices cannot be multiplied; None if they can."""
-    if numbers.device.type != "cuda":
+    if numbers.device.type == "cpu":
         return "int8 products need a GPU"
     if torch.cuda.get_device_capability(numbers.device) < (8, 0):
         return "int8 products need compute capability 8.0 (Ampere), this GPU has less"
@@ -110,7 +110,7 @@ def multiply_exactly(
     """Return rows [N, in] times int8 weight [out, in] times scale [out], plus the bias, in `dtype`. Sums of products of
     integers are exact."""
     num_rows, padding = len(rows.numbers), 0
-    if weight.is_cuda:
+    if weight.device.type != "cpu":
         padding = max(0, _MIN_CUBLAS_ROWS - num_rows)
     sums = torch._int_mm(F.pad(rows.numbers, (0, 0, 0, padding)), weight.t())[:num_rows]
     product = sums.float() * rows.scale * scale

@@ -59,8 +59,12 @@ def pick_device(device_type: str) -> torch.device:
 
 
 def measure_memory(device: torch.device) -> Memory:
-    """Return the free and total memory of `device`. Cached but unused blocks of torch's allocator count as free."""
+    """Return the free and total memory of `device`. Cached but unused blocks of torch's allocator count as free. The
+    meta device takes whatever it is given."""
     import torch
+
+    if device.type == "meta":
+        return Memory(free_bytes=1 << 40, total_bytes=1 << 40)
 
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -70,9 +74,13 @@ def measure_memory(device: torch.device) -> Memory:
 
 
 def measure_peak(device: torch.device, run: Callable[[], object]) -> int:
-    """Return the peak memory of `run` in bytes, beyond what is allocated before it. Not for the CPU."""
+    """Return the peak memory of `run` in bytes, beyond what is allocated before it. Not for the CPU. The meta
+    device has none."""
     import torch
 
+    if device.type == "meta":
+        run()
+        return 0
     assert device.type == "cuda"
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)

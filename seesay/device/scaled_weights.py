@@ -40,7 +40,7 @@ def check_numbers(weights: Mapping[str, Weight]) -> None:
             if name != "weight":
                 if not (place.isfinite() & (place > 0)).all():
                     raise CheckpointError(f"tensor {part.tensor!r} has scales that are not positive numbers")
-            elif place.is_floating_point() and place.float().isnan().any():
+            elif place.is_floating_point() and not place.float().isnan().logical_not().all():
                 raise CheckpointError(f"tensor {part.tensor!r} has numbers that are NaN")
 
 
@@ -57,7 +57,8 @@ def scale_per_output(weight: Weight, scale: Weight) -> torch.Tensor:
     if scale.parts[0].axes:
         return per_output
     counts = [len(place) for _, place in weight.places()]
-    return per_output.repeat_interleave(torch.tensor(counts, device=per_output.device))
+    repeats = torch.tensor(counts, device=per_output.device)
+    return per_output.repeat_interleave(repeats, output_size=sum(counts))
 
 
 def multiply_out(

@@ -121,21 +121,28 @@ class StreamPoint:
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class GraphRecorder:
     """Capture work of a GPU as CUDA graphs, which the host launches with one call. The graphs of one recorder share
-    memory: they run one after the other, and the output of one must be used before another one runs."""
+    memory: they run one after the other, and the output of one must be used before another one runs. Without a stream,
+    as on the meta device, nothing is captured."""
 
-    def __init__(self, stream: torch.cuda.Stream) -> None:
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
         import torch
 
         self._stream = stream
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = None if stream is None else torch.cuda.graph_pool_handle()
 
     def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """Capture `run`, which is called twice. Returns a function that replays it on the current stream, and the
         output of `run`: tensors that each replay fills again. The inputs must stay at their addresses."""
         import torch
 
+        if self._stream is None:
+            return _do_nothing, run()
         with torch.cuda.stream(self._stream):
             run()
             self._stream.synchronize()

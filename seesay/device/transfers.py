@@ -31,8 +31,8 @@ def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[tor
     On the CPU the tensors share memory with the arrays, which must be writable."""
     import torch
 
-    if device.type == "cpu":
-        return [torch.from_numpy(array) for array in arrays]
+    if device.type != "cuda":
+        return [torch.from_numpy(array).to(device) for array in arrays]
     offsets = [
         0,
         *accumulate(-(-array.nbytes // 16) * 16 for array in arrays),
@@ -100,7 +100,7 @@ class HostCopy:
     def __init__(self, *tensors: torch.Tensor) -> None:
         import torch
 
-        self._tensors = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)
+        self._tensors = tuple(t if t.is_meta else t.to("cpu", non_blocking=True) for t in tensors)
         self._event: torch.cuda.Event | None = None
         devices = {tensor.device for tensor in tensors if tensor.is_cuda}
         if devices:

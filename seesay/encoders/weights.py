@@ -64,7 +64,7 @@ def _find_linears(module: nn.Module) -> dict[str, Linear]:
 
 
 def _fuse(module: nn.Module, device: torch.device) -> None:
-    if device.type == "cuda":
+    if device.type != "cpu":
         for child in module.modules():
             if isinstance(child, Fusible):
                 child.fuse()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seesay.device.backends import has_kernels
 from seesay.device.query import has_fp8, measure_peak, pick_device
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import LoadedEncoder
     from seesay.engine.opened_model import OpenedModel
+    from seesay.kernels.compile_log import CompileLog
     from seesay.llm.kv_layout import KVFormat
     from seesay.llm.runner import ModelRunner
     from seesay.llm.step_policy import StepPolicy
+    from seesay.llm.step_times import StepCosts
 
 logger = logging.getLogger("seesay")
 
@@ -41,6 +43,10 @@ _STREAMED_TOKENS = 368
 where steps take longer, one person's long prompt would halt the answers of all others."""
 _ENCODING_TOKENS = 1024
 """Most tokens of prompts in a step while pictures are encoded: shorter ones let tower and decoder go hand in hand."""
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +61,18 @@ class ResolvedConfig:
     kv_format: KVFormat
 
 
-def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> ResolvedConfig:
-    """Settle 'auto' and None in `config`. Raises `ConfigError` for a device that is not there."""
+def resolve(
+    config: EngineConfig, checkpoint: Checkpoint, text_config: Any, device: torch.device | None = None
+) -> ResolvedConfig:
+    """Settle 'auto' and None in `config`, for `device` or else the one that it names. Raises `ConfigError` for a device
+    that is not there."""
     import torch
 
-    device = pick_device(config.device_type)
+    device = device or pick_device(config.device_type)
+    is_gpu = device.type != "cpu"
     if config.dtype != "auto":
         dtype = config.dtype
-    elif device.type == "cpu":
+    elif not is_gpu:
         dtype = "float32"
     else:
         stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or text_config.dtype
@@ -80,8 +90,8 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, text_config: Any) -> R
         device=device,
         dtype=getattr(torch, dtype),
         session_len=config.session_len or num_positions,
-        max_batch_size=config.max_batch_size or (512 if device.type == "cuda" else 32),
-        max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if device.type == "cuda" else None,
+        max_batch_size=config.max_batch_size or (512 if is_gpu else 32),
+        max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if is_gpu else None,
         kv_format=_pick_kv_format(config, checkpoint, device),
     )
 
@@ -102,27 +112,63 @@ def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.
     return chosen or "plain"
 
 
+class _Parts(NamedTuple):
+    """The parts of a core that compute, and the durations of its steps where they are needed."""
+
+    encoder: LoadedEncoder | None
+    runner: ModelRunner
+    step_costs: StepCosts | None
+
+
 def load_core(
-    model: OpenedModel, config: EngineConfig, vision_config: VisionConfig, *, is_watched: bool = False
+    model: OpenedModel,
+    config: EngineConfig,
+    vision_config: VisionConfig,
+    *,
+    is_watched: bool = False,
+    wait_for_kernels: Callable[[], None] = _nothing,
 ) -> EngineLoop:
     """Load the weights of `model` and build the core that computes with them; it is not started. What a front must know
-    of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Raises
-    `CheckpointError` or `ConfigError`."""
+    of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the weights
+    are loaded, `wait_for_kernels` is called. Raises `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed():
         resolved = resolve(config, model.checkpoint, model.backbone.text_config)
-        with _timed("loading the vision tower"):
-            encoder = build_encoder(model, config, resolved)
-        runner, scheduler = _build_runner(model, config, resolved, encoder)
+        compile_log = _listen_to_compiler(resolved.device)
+        parts = _build_parts(model, config, resolved, wait_for_kernels)
+        scheduler = _build_scheduler(parts, config, resolved)
+    if compile_log is not None:
+        logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
     is_ahead = config.async_scheduling
     return EngineLoop(
         scheduler=scheduler,
-        runner=runner,
-        encoder=encoder,
+        runner=parts.runner,
+        encoder=parts.encoder,
         vision_config=vision_config,
-        weights=ModelWeights(model, config, runner.decoder.weights, encoder),
+        weights=ModelWeights(model, config, parts.runner.decoder.weights, parts.encoder),
         is_ahead=resolved.device.type == "cuda" if is_ahead is None else is_ahead,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
     )
+
+
+def _listen_to_compiler(device: torch.device) -> CompileLog | None:
+    if not has_kernels(device):
+        return None
+    from seesay.kernels.compile_log import CompileLog
+
+    return CompileLog()
+
+
+def rehearse(model: OpenedModel, config: EngineConfig) -> tuple[ModelRunner, LoadedEncoder | None]:
+    """Do on the meta device what `load_core` does on a GPU: nothing is read or computed, but all kernels of a start are
+    called as they will be (see `seesay.kernels.absent_gpu`). Returns runner and tower, ready for steps and
+    pictures without values."""
+    import torch
+
+    resolved = resolve(config, model.checkpoint, model.backbone.text_config, torch.device("meta"))
+    longest = -(-resolved.session_len // config.block_size)
+    config = replace(config, num_gpu_blocks=config.num_gpu_blocks or longest, num_cpu_blocks=0)
+    parts = _build_parts(model, config, resolved, _nothing)
+    return parts.runner, parts.encoder
 
 
 @contextmanager
@@ -167,60 +213,72 @@ def load_runner(model: OpenedModel, resolved: ResolvedConfig, *, max_step_tokens
     )
 
 
-def _build_runner(
-    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, encoder: LoadedEncoder | None
-) -> tuple[ModelRunner, Scheduler]:
-    """Load the decoder, and size the KV cache after the largest prefill and the largest encode were tried."""
+def _build_parts(
+    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, wait_for_kernels: Callable[[], None]
+) -> _Parts:
+    """Load tower and decoder, size the KV cache after the largest prefill and the largest encode were tried, and get
+    ready for steps."""
+    with _timed("loading the vision tower"):
+        encoder = build_encoder(model, config, resolved)
     with _timed("loading the decoder"):
         runner = load_runner(
             model, resolved, max_step_tokens=config.max_prefill_token_num, block_size=config.block_size
         )
-    is_gpu = resolved.device.type == "cuda"
+    is_gpu = resolved.device.type != "cpu"
+    if is_gpu:
+        with _timed("waiting for kernels"):
+            wait_for_kernels()
     records_graphs = is_gpu and not config.eager_mode
     with _timed("measuring the largest prefill"):
         reserved = runner.profile(records_graphs=records_graphs)
-    largest = model.family.largest_input() if encoder is not None and resolved.device.type != "cpu" else None
+    largest = model.family.largest_input() if encoder is not None and is_gpu else None
     if encoder is not None and largest is not None:
         with _timed("measuring the largest encode"):
             reserved += measure_peak(resolved.device, lambda: encoder.encode([largest]))
-    num_blocks = runner.allocate_cache(
+            for features in model.family.small_inputs():
+                encoder.encode([features])
+    runner.allocate_cache(
         num_blocks=config.num_gpu_blocks,
         share=config.cache_max_entry_count,
         reserved_bytes=reserved,
         num_host_slots=config.num_cpu_blocks,
     )
-    pool = BlockPool(
-        num_blocks,
-        config.block_size,
-        enable_prefix_caching=config.enable_prefix_caching,
-        num_host_slots=config.num_cpu_blocks,
-    )
-    where = f"{num_blocks} blocks of {config.block_size} tokens on {resolved.device}"
-    logger.info("KV cache: %s, %d more in host memory", where, config.num_cpu_blocks)
-    if runner.limits.session_len < resolved.session_len:
-        resolved = replace(resolved, session_len=runner.limits.session_len)
-        logger.warning("the KV cache holds %d tokens: session_len is lowered to that", resolved.session_len)
     if is_gpu:
         with _timed("compiling and loading kernels"):
             runner.warm_up()
     if records_graphs:
         with _timed("recording graphs"):
             runner.record_graphs()
+    step_costs = None
+    if resolved.max_step_ms is not None:
+        with _timed("measuring step times"):
+            step_costs = runner.measure_step_costs()
+    return _Parts(encoder, runner, step_costs)
+
+
+def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConfig) -> Scheduler:
+    runner = parts.runner
+    where = f"{runner.num_blocks} blocks of {config.block_size} tokens on {resolved.device}"
+    logger.info("KV cache: %s, %d more in host memory", where, config.num_cpu_blocks)
+    session_len = resolved.session_len
+    if runner.limits.session_len < session_len:
+        session_len = runner.limits.session_len
+        logger.warning("the KV cache holds %d tokens: session_len is lowered to that", session_len)
+    pool = BlockPool(
+        runner.num_blocks,
+        config.block_size,
+        enable_prefix_caching=config.enable_prefix_caching,
+        num_host_slots=config.num_cpu_blocks,
+    )
     scheduler_config = SchedulerConfig(
         max_batch_size=resolved.max_batch_size,
         max_prefill_token_num=config.max_prefill_token_num,
         max_streamed_tokens=_STREAMED_TOKENS,
-        max_encoding_tokens=_ENCODING_TOKENS if is_gpu else None,
-        session_len=resolved.session_len,
+        max_encoding_tokens=_ENCODING_TOKENS if resolved.device.type != "cpu" else None,
+        session_len=session_len,
         short_limit=runner.decoder.config.rotary.short_limit,
     )
-    return runner, Scheduler(scheduler_config, pool, policy=_build_policy(runner, resolved.max_step_ms))
-
-
-def _build_policy(runner: ModelRunner, max_step_ms: int | None) -> StepPolicy | None:
-    """Return the policy for the length of steps that is asked for; None for the scheduler's own."""
-    if max_step_ms is None:
-        return None
-    with _timed("measuring step times"):
-        times = StepTimes(runner.measure_step_costs())
-    return TimedSteps(times=times, max_step_s=max_step_ms / 1e3)
+    policy: StepPolicy | None = None  # the scheduler's own
+    if parts.step_costs is not None and resolved.max_step_ms is not None:
+        policy = TimedSteps(times=StepTimes(parts.step_costs), max_step_s=resolved.max_step_ms / 1e3)
+    return Scheduler(scheduler_config, pool, policy=policy)

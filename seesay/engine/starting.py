@@ -12,6 +12,7 @@ from seesay.device.query import has_gpu
 from seesay.engine.core import EngineCore
 from seesay.engine.loading import load_core
 from seesay.engine.opened_model import OpenedModel
+from seesay.engine.process.precompile import Precompile
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class CoreStart:
         self._config = config
         self._vision_config = vision_config
         self._process: ProcessCore | None = None
+        self._precompile: Precompile | None = None
         if not uses_process(config) and address is None:
+            self._precompile = Precompile(folder, config)
             return
         try:
             from seesay.engine.process.core import ProcessCore
@@ -58,9 +61,14 @@ class CoreStart:
         """Return the core, with the weights of `model` loaded. Raises `CheckpointError` or `ConfigError`."""
         if self._process is not None:
             return self._process.wait_until_loaded()
-        return load_core(model, self._config, self._vision_config)
+        assert self._precompile is not None
+        core = load_core(model, self._config, self._vision_config, wait_for_kernels=self._precompile.wait)
+        self._precompile.finish()
+        return core
 
     def cancel(self) -> None:
         """End what was started, if it was not finished."""
         if self._process is not None:
             self._process.close()
+        if self._precompile is not None:
+            self._precompile.close()

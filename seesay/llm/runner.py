@@ -205,7 +205,7 @@ class ModelRunner:
 
     def record_graphs(self) -> None:
         """Have decode steps computed by CUDA graphs. Only on a GPU."""
-        assert self._cache is not None and self.stream is not None
+        assert self._cache is not None
         self._has_graphs = True
         with torch.inference_mode(), on_stream(self.stream):
             self._graphs = DecodeGraphs(
@@ -227,8 +227,15 @@ class ModelRunner:
             row_sizes=row_sizes(self.limits.max_batch_size),
         )
         with torch.inference_mode(), on_stream(self.stream):
-            for inputs, wanted in build_warm_up_inputs(padding, block_size=self.block_size, device=device):
+            for inputs, wanted in build_warm_up_inputs(
+                padding,
+                block_size=self.block_size,
+                hidden_size=self.decoder.config.hidden_size,
+                device=device,
+                dtype=self.dtype,
+            ):
                 self.decoder.warm_up(inputs, self._cache.layers, wanted)
+            make_draws(self.device_rows, self.device_rows.slots[:1], [0])
         synchronize(device)
         self._padding = padding
 

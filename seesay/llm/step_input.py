@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -354,9 +354,10 @@ def build_profile_inputs(limits: RunnerLimits, *, device: torch.device) -> Itera
 
 
 def build_warm_up_inputs(
-    padding: StepPadding, *, block_size: int, device: torch.device
+    padding: StepPadding, *, block_size: int, hidden_size: int, device: torch.device, dtype: torch.dtype
 ) -> Iterator[tuple[ModelInput, torch.Tensor]]:
-    """An input of every size, as prompt and, once, beside decode rows; and every number of wanted tokens (int64)."""
+    """An input of every size, as prompt and, once, beside decode rows; every number of wanted tokens (int64); and one
+    with an embedding."""
     least = max(padding.row_sizes[-1], min(64, padding.token_sizes[-1]))
     num_new = [[size] for size in padding.token_sizes]
     num_wanted = [1] * len(num_new)
@@ -367,6 +368,9 @@ def build_warm_up_inputs(
             num_tokens, num_tokens, scratch_block=padding.scratch_block, block_size=block_size, device=device
         )
         yield inputs, torch.arange(count, device=device)
+    first = torch.zeros(1, dtype=torch.int64, device=device)
+    embedding = torch.zeros(1, hidden_size, dtype=dtype, device=device)
+    yield replace(inputs, splice_rows=first, splice_embeddings=embedding), first
 
 
 def make_blank_input(

@@ -42,6 +42,8 @@ MAX_PIXELS, MAX_TILES = 1 << 31, 1024
 """Largest values of options that give a number of pixels and of tiles."""
 MAX_DEVICE_PIXELS = 1 << 24
 """Larger pictures are resized on the host, so that they take no more device memory than was planned for."""
+_SMALL_SIZES = ((30, 30), (60, 90), (117, 131))
+"""(height, width): windows of a tower have a few of its patches, a part of them, or all."""
 
 
 BARE_DECODER = {name: name for name in ("layers.", "embed_tokens.", "norm.")}
@@ -224,7 +226,15 @@ class Family(ABC):
             return None
         # A GPU that resizes also holds the picture at its own size.
         times = max(1, math.isqrt(MAX_DEVICE_PIXELS // math.prod(size))) if self.resizes_on_device else 1
-        frames = np.zeros((1, times * size[0], times * size[1], 3), dtype=np.uint8)
+        return self._preprocess_blank((times * size[0], times * size[1]))
+
+    def small_inputs(self) -> list[Features]:
+        """Return features of small pictures with default options, all of which are resized: with the largest one they
+        take the kernels that pictures of any size take. Empty without a tower."""
+        return [] if self.largest_size() is None else [self._preprocess_blank(size) for size in _SMALL_SIZES]
+
+    def _preprocess_blank(self, size: tuple[int, int]) -> Features:
+        frames = np.zeros((1, *size, 3), dtype=np.uint8)
         media = DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32))
         return self.preprocess(media, self.measure(media.modality, media.size, {}))
 

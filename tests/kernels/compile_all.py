@@ -16,9 +16,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -27,63 +25,20 @@ import triton.language as tl
 from torch import empty, float64, int32, int64
 from triton.runtime.jit import JITFunction
 
+from seesay.kernels.absent_gpu import Gpu, Launches, absent_gpu, name_kernel
 from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 
 SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 163 << 10}  # 9.0 has 227 KiB, but 8.0 takes its tiles
 """Most shared memory of a block, by compute capability (CUDA C++ Programming Guide, "Technical Specifications")."""
 NUM_THREADS = 2
 
-Launched = list[tuple[str, Any]]
-"""The name, module:function, of each kernel that was launched, and what will be the compiled one."""
-
-
-# --- a GPU that is not there -----------------------------------------------------------------------------------------
-
-
-class _Driver:
-    """What Triton asks before it compiles."""
-
-    def __init__(self, capability: int) -> None:
-        self._capability = capability
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", self._capability, 32)
-
 
 @contextmanager
-def pretend_gpu(capability: int) -> Iterator[Launched]:
+def pretend_gpu(capability: int) -> Iterator[Launches]:
     """Inside, all tensors seem to be on a GPU of this capability, and kernels that are launched begin to compile."""
-    from triton import AsyncCompileMode
-
-    launched: Launched = []
-    launch = JITFunction.run
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        launched.append((name_kernel(self), launch(self, *args, grid=grid, warmup=True, **options)))
-
-    properties = SimpleNamespace(shared_memory_per_block_optin=SHARED_BYTES[capability])
-    triton.runtime.driver.set_active(_Driver(capability))
-    with (
-        mock.patch.object(torch.Tensor, "get_device", lambda tensor: 0),
-        mock.patch.object(torch.cuda, "get_device_capability", lambda device: divmod(capability, 10)),
-        mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
-        mock.patch.object(JITFunction, "run", compile_only),
-        ThreadPoolExecutor(NUM_THREADS) as threads,
-        AsyncCompileMode(threads),
-    ):
-        yield launched
-
-
-def name_kernel(function: Any) -> str:
-    return f"{function.fn.__module__}:{function.fn.__name__}"
+    gpu = Gpu((capability // 10, capability % 10), SHARED_BYTES[capability])
+    with ThreadPoolExecutor(NUM_THREADS) as threads, absent_gpu(gpu, threads) as launches:
+        yield launches
 
 
 @triton.jit
@@ -93,9 +48,9 @@ def _add_one_kernel(x_ptr):  # type: ignore[no-untyped-def]  # Triton compiles a
 
 def try_triton(capability: int) -> None:
     """Raises where Triton cannot compile for such a GPU, or not in this way."""
-    with pretend_gpu(capability) as launched:
+    with pretend_gpu(capability) as launches:
         _add_one_kernel[(1,)](empty(1))
-        [(_, kernel)] = launched
+        [(_, kernel)] = launches.kernels
         assert kernel.result().metadata.shared == 0
 
 
@@ -378,12 +333,12 @@ def compile_all(capability: int, dtype: str) -> dict[str, Any]:
     shared_bytes: dict[str, int] = {}
     problems: list[str] = []
     limit = SHARED_BYTES[capability]
-    with pretend_gpu(capability) as launched:
+    with pretend_gpu(capability) as launches:
         for call in CALLS[dtype]:
             if call in ON_ONE and capability != 90:
                 continue
             call(getattr(torch, dtype))
-        for name, kernel in {id(kernel): (name, kernel) for name, kernel in launched}.values():
+        for name, kernel in {id(kernel): (name, kernel) for name, kernel in launches.kernels}.values():
             try:
                 taken = kernel.result().metadata.shared
             except Exception as error:
@@ -392,7 +347,7 @@ def compile_all(capability: int, dtype: str) -> dict[str, Any]:
             shared_bytes[name] = max(taken, shared_bytes.get(name, 0))
             if taken > limit:
                 problems.append(f"{name} takes {taken} bytes of shared memory; a block has {limit}")
-    unused = find_kernels() - {name for name, _ in launched}
+    unused = find_kernels() - {name for name, _ in launches.kernels}
     return {"shared_bytes": shared_bytes, "problems": problems, "unused": sorted(unused)}
 
 

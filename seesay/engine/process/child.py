@@ -56,11 +56,24 @@ def main() -> int:
 
 def _load(start: kinds.Start) -> EngineLoop:
     from seesay.config import EngineConfig, VisionConfig
-    from seesay.engine.loading import load_core
-    from seesay.engine.opened_model import open_model
+    from seesay.engine.process.precompile import Precompile
 
     config = EngineConfig(**start.engine)
-    core = load_core(open_model(Path(start.folder), config), config, VisionConfig(**start.vision), is_watched=True)
+    precompile = Precompile(Path(start.folder), config)  # it imports while we do
+    try:
+        from seesay.engine.loading import load_core
+        from seesay.engine.opened_model import open_model
+
+        core = load_core(
+            open_model(Path(start.folder), config),
+            config,
+            VisionConfig(**start.vision),
+            is_watched=True,
+            wait_for_kernels=precompile.wait,
+        )
+        precompile.finish()
+    finally:
+        precompile.close()
     if start.status.folders and core.control is not None:
         core.control.replay(start.status)
     gc.collect()

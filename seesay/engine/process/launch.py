@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing.spawn
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import zmq
 
 from seesay.engine.process.link import MAX_FOLDER_CHARS, Link
+from seesay.engine.process.python import python_command
 from seesay.log import stderr_descriptor
 
 S = TypeVar("S")
@@ -61,15 +60,14 @@ class ChildProcess(Generic[S, R]):
             self._life = os.pidfd_open(self._process.pid)
 
     def _start(self, module: str, files: int, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-        executable = os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable)
+        command, environment = python_command(module)
         process = subprocess.Popen(
-            # -P: the folder that we run in holds nothing of ours, unless the caller's path has it.
-            [executable, "-P", "-m", module],
+            command,
             stdin=subprocess.PIPE,
             stdout=stderr_descriptor(),
             pass_fds=(files, *descriptors),
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": _python_path()},
+            env=environment,
         )
         assert process.stdin is not None
         orders = {"folder": str(self._folder), "files": files, "descriptors": descriptors, "parent": os.getpid()}
@@ -122,10 +120,3 @@ class ChildProcess(Generic[S, R]):
             os.close(self._life)
             self._life = None
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _python_path() -> str:
-    """Our own `sys.path`, in which the process finds the package that we are, and all that we have."""
-    root = str(Path(__file__).resolve().parents[3])
-    paths = [str(Path(path).absolute()) for path in sys.path]
-    return os.pathsep.join(paths if root in paths else [root, *paths])

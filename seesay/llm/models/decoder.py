@@ -283,16 +283,24 @@ class Decoder:
         """Hidden states [N, hidden] after the last norm, of the tokens `wanted` int64 [N] or of all. Writes keys and
         values of all tokens to `caches`, one per layer.
 
-        Most of the last layer is computed for wanted tokens only; of a prompt that is its last one.
+        Most of the last layer is computed for wanted tokens only; of a prompt that is its last one. On the meta device,
+        which has no values, a layer of each kind stands for all of its kind.
         """
+        if self.device.type == "meta":
+            return self._compute_kinds(inputs, caches, wanted)
         return self._compute(inputs, self._layers, caches, wanted)
 
     def warm_up(self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor) -> None:
-        """Compute logits with a layer of each kind, and one more as the last, for the sake of the kernels they take."""
+        """Compute logits with a layer of each kind, for the sake of the kernels they take."""
+        self.logits(self._compute_kinds(inputs, caches, wanted))
+
+    def _compute_kinds(
+        self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Compute a layer of each kind, and one more as the last."""
         kinds = list({layer.kind: index for index, layer in reversed(list(enumerate(self._layers)))}.values())
         kinds.append(kinds[-1])
-        hidden = self._compute(inputs, [self._layers[i] for i in kinds], [caches[i] for i in kinds], wanted)
-        self.logits(hidden)
+        return self._compute(inputs, [self._layers[i] for i in kinds], [caches[i] for i in kinds], wanted)
 
     def _compute(
         self,

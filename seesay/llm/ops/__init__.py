@@ -14,7 +14,7 @@ __all__ = ["Activation", "DecodeRows", "Ops", "RowLayout", "pick_ops"]
 def pick_ops(device: torch.device) -> Ops:
     """Return a new object of the implementation for `device`: one decoder's, since it may keep what it saw of its
     cache."""
-    assert device.type in ("cpu", "cuda")
+    assert device.type in ("cpu", "cuda", "meta")
     if has_kernels(device):
         from seesay.llm.ops.triton_ops import TritonOps
 

@@ -79,13 +79,13 @@ def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> Attention
             block_table=layout.block_table,
             num_decode=len(layout.kv_lens),
         )
-    num_rows = len(layout.kv_lens)
-    packed = np.concatenate((layout.cu_seqlens_q, layout.kv_lens, layout.block_table.reshape(-1))).astype(np.int32)
-    [there] = upload([packed], device)
+    arrays = (layout.cu_seqlens_q, layout.kv_lens, layout.block_table)
+    # Each begins at a multiple of 16 bytes: Triton compiles kernels anew for pointers that do not.
+    cu_seqlens_q, kv_lens, block_table = upload([array.astype(np.int32) for array in arrays], device)
     return AttentionPlan(
-        cu_seqlens_q=there[: num_rows + 1],
-        kv_lens=there[num_rows + 1 : 2 * num_rows + 1],
-        block_table=there[2 * num_rows + 1 :].view(layout.block_table.shape),
+        cu_seqlens_q=cu_seqlens_q,
+        kv_lens=kv_lens,
+        block_table=block_table,
         num_decode=layout.num_decode,
     )
 

@@ -1,0 +1,165 @@
+"""Compares the kernels of a start with those of steps, for a GPU that is not there:
+
+    python rehearse_and_run.py MODEL_DIR {"option": value}
+
+An engine on the CPU answers requests of many kinds; its plans are then followed on the meta device, after a start was
+rehearsed there. Prints JSON: "start", how many kernels the start calls; "late", those that only the steps call, as
+[name, key] of Triton's cache.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from PIL import Image
+
+from seesay import EngineConfig, GenerationConfig, pipeline
+from seesay.checkpoint import resolve_checkpoint
+from seesay.engine.loading import rehearse
+from seesay.engine.opened_model import open_model
+from seesay.kernels.absent_gpu import Gpu, absent_gpu
+from seesay.llm.launched_step import LaunchedStep, StepResult
+from seesay.llm.runner import ModelRunner
+from seesay.llm.step_plan import StepPlan
+from seesay.values import DecodedMedia, Modality
+from seesay.vl.family import Family, Features
+
+HOPPER = Gpu((9, 0), 227 << 10)
+SAMPLING: tuple[dict[str, Any], ...] = (
+    {},
+    {"do_sample": True, "temperature": 2.0, "top_p": 0.95},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "logprobs": 2},
+    {"do_sample": True, "temperature": 1.5, "random_seed": 3, "presence_penalty": 0.5, "min_p": 0.01},
+    {"logit_bias": {7: 4.0}, "bad_token_ids": [5, 9]},
+    {"bad_token_ids": [5, 9]},
+    {"min_new_tokens": 3},
+)
+
+
+PICTURES = [[(480, 640)], [(28, 28)], [(100, 300)], [(1024, 1024), (61, 90)], [(1500, 900), (1500, 900)]]
+"""Heights and widths of pictures that are encoded at once."""
+
+
+class Event(NamedTuple):
+    """What a runner was told to do, of which step, and with what: a plan, masks, or the tokens that it gave."""
+
+    what: str
+    number: int
+    given: Any
+
+
+@contextmanager
+def recorded() -> Iterator[list[Event]]:
+    """Note what runners are told to do."""
+    events: list[Event] = []
+    numbers: dict[int, int] = {}
+    kept: list[LaunchedStep] = []  # so that ids stay unique
+    apply, launch, sample = ModelRunner.apply, ModelRunner.launch, ModelRunner.sample
+    collect = LaunchedStep.collect
+
+    def note_apply(self: ModelRunner, plan: StepPlan) -> None:
+        events.append(Event("apply", -1, plan))
+        apply(self, plan)
+
+    def note_launch(self: ModelRunner, plan: StepPlan, embeddings: Any) -> LaunchedStep:
+        launched = launch(self, plan, embeddings)
+        numbers[id(launched)] = len(numbers)
+        kept.append(launched)
+        events.append(Event("launch", numbers[id(launched)], plan))
+        return launched
+
+    def note_sample(self: ModelRunner, launched: LaunchedStep, masks: Any = None, processors: Any = None) -> None:
+        events.append(Event("sample", numbers[id(launched)], masks))
+        sample(self, launched, masks, processors)
+
+    def note_collect(self: LaunchedStep) -> StepResult:
+        result = collect(self)
+        events.append(Event("collect", numbers[id(self)], result.token_ids))
+        return result
+
+    with (
+        mock.patch.object(ModelRunner, "apply", note_apply),
+        mock.patch.object(ModelRunner, "launch", note_launch),
+        mock.patch.object(ModelRunner, "sample", note_sample),
+        mock.patch.object(LaunchedStep, "collect", note_collect),
+    ):
+        yield events
+
+
+def ask(folder: str, config: EngineConfig, *, sees: bool, longest: int) -> None:
+    """Ask one, few and many requests at once, of up to `longest` words and of options that mix in all ways."""
+    rng = np.random.default_rng(0)
+    with pipeline(folder, config) as pipe:
+        for count in (1, 1, 2, 3, 4, 5, 8, 13, 16, 27, 40):
+            prompts: list[Any] = ["a " * int(rng.integers(1, longest)) for _ in range(count)]
+            if sees:
+                for index in range(0, count, 3):
+                    pixels = rng.integers(0, 255, (int(rng.integers(28, 200)), int(rng.integers(28, 200)), 3))
+                    prompts[index] = (prompts[index], Image.fromarray(pixels.astype(np.uint8)))
+            options = [
+                GenerationConfig(
+                    max_new_tokens=int(rng.integers(1, 24)), ignore_eos=True, **SAMPLING[i % len(SAMPLING)]
+                )
+                for i in rng.integers(0, len(SAMPLING) if count > 1 else 2, count)
+            ]
+            for answer in pipe(prompts, gen_config=options):
+                assert answer.finish_reason != "error", answer.text
+
+
+def follow(runner: ModelRunner, events: list[Event]) -> None:
+    """Do the same with a runner on the meta device."""
+    device, hidden = runner.device, runner.decoder.config.hidden_size
+    steps: dict[int, LaunchedStep] = {}
+    for what, number, given in events:
+        if what == "apply":
+            runner.apply(given)
+        elif what == "launch":
+            items = {item.hash: item for row in given.rows for item in runner.rows[row.seq_id].items}
+            embeddings = {
+                key: torch.empty(len(item.slots), hidden, dtype=runner.dtype, device=device)
+                for key, item in items.items()
+            }
+            steps[number] = runner.launch(given, embeddings)
+        elif what == "sample":
+            runner.sample(steps[number], given)
+        else:
+            step = steps.pop(number).step
+            for row, member in zip(step.rows, step.members, strict=True):
+                if row.seq_id in given:
+                    member.record(row.start + row.num_tokens, given[row.seq_id])
+
+
+def make_features(family: Family, size: tuple[int, int]) -> Features:
+    frames = np.zeros((1, *size, 3), dtype=np.uint8)
+    media = DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32))
+    return family.preprocess(media, family.measure(media.modality, media.size, {}))
+
+
+def main(folder: str, options: dict[str, Any]) -> None:
+    path = resolve_checkpoint(folder)
+    shared: dict[str, Any] = {"max_batch_size": 32, "session_len": 900, "max_prefill_token_num": 256, **options}
+    model = open_model(path, EngineConfig(device_type="cpu", **shared))
+    config = EngineConfig(device_type="cpu", engine_process=False, **shared)
+    with recorded() as events:
+        ask(folder, config, sees=bool(model.family.modalities), longest=shared["session_len"] // 10)
+    with absent_gpu(HOPPER, None) as launches:
+        model = open_model(path, EngineConfig(**shared))
+        runner, encoder = rehearse(model, EngineConfig(**shared))
+        at_start = set(launches.specializations)
+        if encoder is not None:
+            for sizes in PICTURES:
+                encoder.encode([make_features(model.family, size) for size in sizes])
+        follow(runner, events)
+    late = sorted(launches.specializations - at_start)
+    print(json.dumps({"start": len(at_start), "late": late}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

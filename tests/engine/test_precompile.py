@@ -1,0 +1,172 @@
+"""Kernels are compiled ahead by a process of its own; a start calls all kernels that steps call. No GPU is needed: what
+would run on one is followed without values, in processes that do nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import seesay
+from seesay.checkpoint import resolve_checkpoint
+from seesay.config import EngineConfig
+from seesay.engine.process.precompile import Precompile
+from seesay.engine.process.python import python_command
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+
+SCRIPT = Path(__file__).with_name("rehearse_and_run.py")
+CHILD = "seesay.engine.process.precompile_child"
+HOPPER = {"capability": [9, 0], "shared_bytes": 227 << 10}
+FEW_KERNELS = {"eager_mode": True, "max_batch_size": 1, "max_prefill_token_num": 2, "max_step_ms": None}
+
+
+def make_environment(cache: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(Path(seesay.__file__).parents[1]),
+        "TRITON_CACHE_DIR": str(cache),
+        "TRITON_INTERPRET": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def is_running(precompile: Precompile) -> bool:
+    return precompile.is_running
+
+
+@pytest.mark.parametrize("model", ["seesay-demo", "mistral"])
+def test_steps_call_only_kernels_that_a_start_has_called(
+    model: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Pictures; a sliding window. What is late would be compiled while requests wait."""
+    folder, options = (model, {}) if model == "seesay-demo" else (str(tiny_checkpoint(model)), {"session_len": 120})
+    command = [sys.executable, str(SCRIPT), folder, json.dumps(options)]
+    done = subprocess.run(
+        command, env=make_environment(tmp_path), capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["start"] > 40
+    assert report["late"] == []
+
+
+def test_the_process_fills_the_cache_and_finds_it_filled(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    orders = {"folder": str(tiny_checkpoint("llama")), "engine": FEW_KERNELS, "gpu": HOPPER}
+
+    def run() -> dict[str, Any]:
+        command, _ = python_command(CHILD)
+        with subprocess.Popen(
+            command, env=make_environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(orders).encode() + b"\n")
+            process.stdin.flush()
+            report: dict[str, Any] = json.loads(process.stdout.readline())
+        return report
+
+    first = run()
+    if "error" in first:
+        pytest.skip(f"this Triton cannot compile without a GPU: {first['error']}")
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.cubin")}
+    assert first["num_kernels"] == len(written) > 10
+    assert run()["num_kernels"] == first["num_kernels"]
+    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.cubin")}
+
+
+def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
+    orders = json.dumps({"folder": str(resolve_checkpoint("seesay-demo")), "engine": {}, "gpu": HOPPER})
+    code = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-P', '-m', {CHILD!r}], stdin=subprocess.PIPE)\n"
+        f"child.stdin.write({orders!r}.encode() + b'\\n'); child.stdin.flush()\n"
+        "print(child.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=make_environment(tmp_path), stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    deadline_s = time.monotonic() + 60
+    while Path(f"/proc/{pid}/cmdline").exists() and CHILD in Path(f"/proc/{pid}/cmdline").read_text():
+        assert time.monotonic() < deadline_s, "the process goes on without its parent"
+        time.sleep(0.05)
+
+
+def test_a_failure_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no such GPU. The start that follows notes that its kernels are cached; the next one believes it."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    (tmp_path / "cache").mkdir()
+    folder, config = resolve_checkpoint("seesay-demo"), EngineConfig(device_type="cuda:99")
+    first = Precompile(folder, config)
+    assert is_running(first)
+    with caplog.at_level(logging.WARNING, "seesay"):
+        first.wait()
+    assert "compiled one by one" in caplog.text and "cuda:99" in caplog.text
+    assert not is_running(first)
+    first.finish()
+    assert not Precompile(folder, config).is_running
+    other = Precompile(folder, replace(config, session_len=512))
+    assert is_running(other)
+    other.close()
+    assert not is_running(other)
+
+
+def test_no_process_for_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    precompile = Precompile(resolve_checkpoint("seesay-demo"), EngineConfig(device_type="cpu"))
+    assert not precompile.is_running
+    precompile.wait()
+    precompile.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kernels_compiled_after_the_start_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    import triton
+
+    from seesay.kernels.compile_log import CompileLog
+
+    before = triton.knobs.compilation.listener
+    triton.knobs.compilation.listener = None
+    try:
+        log = CompileLog()
+        listen: Any = triton.knobs.compilation.listener
+
+        def tell(module: str, *, cache_hit: bool) -> None:
+            source = SimpleNamespace(fn=SimpleNamespace(__module__=module), name=f"{module}.kernel")
+            listen(
+                src=source, metadata={}, metadata_group={}, times=SimpleNamespace(total=250_000), cache_hit=cache_hit
+            )
+
+        with caplog.at_level(logging.INFO, "seesay"):
+            tell("seesay.kernels.early", cache_hit=False)
+            tell("seesay.kernels.early", cache_hit=True)
+            assert caplog.records == []
+            assert log.end_start() == 1
+            tell("seesay.kernels.late", cache_hit=False)
+            tell("seesay.kernels.loaded", cache_hit=True)
+            tell("users.own", cache_hit=False)
+    finally:
+        triton.knobs.compilation.listener = before
+    [late, loaded] = caplog.records
+    assert late.levelno == logging.WARNING and "seesay.kernels.late.kernel was compiled" in late.getMessage()
+    assert "0.25 s" in late.getMessage()
+    assert loaded.levelno == logging.INFO and "seesay.kernels.loaded" in loaded.getMessage()
