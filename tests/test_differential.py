@@ -114,4 +114,5 @@ def test_answers_equal_those_of_the_request_alone(
     print(f"{name}: {len(asked)} requests, faults {faults.counts}, {world.core.stats()}")
     check_answers(asked, alone, faults)
     assert not (world.setup.eager_graphs and device == "cpu") or len(world.engine.graph_steps) > 10
-    assert len(asked) == num_requests and (faults.counts or num_requests < 100)
+    assert len(asked) == num_requests
+    assert faults.counts or num_requests < 100 or world.setup.max_live == 1  # steps of one row are spared mostly
