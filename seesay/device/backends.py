@@ -10,10 +10,15 @@ if TYPE_CHECKING:
     import torch
 
 
+def has_triton() -> bool:
+    """Return whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
 @cache
 def has_kernels(device: torch.device) -> bool:
     """Return whether kernels run on `device`: on CUDA GPUs where Triton is installed. Otherwise torch computes.
 
     The meta device stands for such a GPU: see `seesay.kernels.absent_gpu`.
     """
-    return device.type in ("cuda", "meta") and find_spec("triton") is not None
+    return device.type in ("cuda", "meta") and has_triton()

@@ -345,7 +345,10 @@ def test_every_request_ends_once_whatever_is_killed(
         for kind in kinds:
             storm.strike(kind)
             storm.load.check_next()
-        assert storm.count() == at_start, "nothing is leaked"
+        at_end = storm.count()
+        assert at_end.keys() == at_start.keys()
+        leaked = {name: (at_start[name], count) for name, count in at_end.items() if count > at_start[name]}
+        assert not leaked, "a new engine may have fewer threads, which begin when they are needed, but nothing more"
         num_restarts = storm.engine.stats().total_engine_restarts
     finally:
         storm.close()

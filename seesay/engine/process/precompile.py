@@ -20,12 +20,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from seesay.config import EngineConfig
 from seesay.config.plain import as_plain
+from seesay.device.backends import has_triton
 from seesay.device.query import has_gpu
 from seesay.engine.process.python import python_command
 from seesay.errors import ConfigError
@@ -129,7 +129,7 @@ def _read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def _has_kernels(config: EngineConfig) -> bool:
-    if config.device_type == "cpu" or find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1":
+    if config.device_type == "cpu" or not has_triton() or os.environ.get("TRITON_INTERPRET") == "1":
         return False
     return config.device_type != "auto" or has_gpu()
 
