@@ -144,7 +144,7 @@ class Simulation:
         self._to_encode: deque[tuple[bytes, int]] = deque()
         self._call_ends_s: deque[float] = deque()  # calls of the tower that are not over
         self._was_step_launched = True  # since the call before
-        self._is_paced = False
+        self._has_steps = False
         self.steps: list[tuple[float, int, int]] = []
         self.encode_s = 0.0
 
@@ -165,7 +165,7 @@ class Simulation:
             self._scheduler.take_released()
             if plan.rows or before is not None:
                 continue
-            self._is_paced = False
+            self._has_steps = False
             self._call_tower()
             if not self._inbox:
                 assert not self._scheduler.has_work, "the simulation is stuck"
@@ -241,7 +241,7 @@ class Simulation:
         seconds = self._machine.times.step_ms(shape) * self._machine.slowdown / 1e3
         self._gpu_free_at_s = max(self._gpu_free_at_s, self._now_s) + seconds
         step = _Step(plan, seconds, self._gpu_free_at_s)
-        self._is_paced = plan.is_streamed
+        self._has_steps = True
         self._was_step_launched = True
         num_decode_rows = sum(row.num_tokens == 1 for row in plan.rows)
         self.steps.append((seconds, plan.num_tokens - num_decode_rows, num_decode_rows))
@@ -284,12 +284,12 @@ class Simulation:
         self._call_tower()
 
     def _call_tower(self) -> None:
-        """Call the tower if it is its turn: while answers are streamed, one call between two steps; else one call is
-        computed and one queued behind it."""
+        """Call the tower if it is its turn: while steps follow each other, one call between two of them; else one call
+        is computed and one queued behind it."""
         while self._to_encode:
             while self._call_ends_s and self._call_ends_s[0] <= self._now_s:
                 self._call_ends_s.popleft()
-            if len(self._call_ends_s) > 1 or (self._is_paced and not self._was_step_launched):
+            if len(self._call_ends_s) > 1 or (self._has_steps and not self._was_step_launched):
                 return
             self._encode(self._take_batch())
 

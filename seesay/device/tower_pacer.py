@@ -1,8 +1,8 @@
-"""The language engine and the vision tower take turns on one GPU while streamed answers go on.
+"""The language engine and the vision tower take turns on one GPU.
 
-At the same time they would fill the GPU best, but then each kernel of a step waits for blocks of the tower's products
-to end, whatever the priorities: a step takes three times as long, and the tower gains nothing. So a call of the tower
-is put between two steps. It does not wait when no answer is streamed or no step runs.
+Side by side, each kernel of a step waits for blocks of the tower's products to end, whatever the priorities: a step
+takes three times as long, and the tower gains nothing. So a call of the tower is put between two steps. It does not
+wait when no step runs.
 """
 
 from __future__ import annotations
@@ -27,23 +27,21 @@ class TowerPacer:
     def __init__(self, *, max_wait_s: float = MAX_WAIT_S) -> None:
         self._max_wait_s = max_wait_s
         self._changed = threading.Condition()
-        self._is_paced = False
+        self._has_steps = False
         self._num_steps = 0
         self._num_steps_before = 0  # steps when the tower was called last
         self._step: torch.cuda.Event | None = None
         self._call: torch.cuda.Event | None = None
 
     @contextmanager
-    def step(self, stream: torch.cuda.Stream | None, *, is_paced: bool) -> Iterator[None]:
-        """Launch a step in the block. It is computed after the calls of the tower that were launched before, if
-        streamed answers go on in it (`is_paced`)."""
+    def step(self, stream: torch.cuda.Stream | None) -> Iterator[None]:
+        """Launch a step in the block. It is computed after the calls of the tower that were launched before."""
         if stream is None:
             yield
             return
         with self._changed:
-            self._is_paced = is_paced
-            if is_paced:
-                hold_stream(stream, self._call)
+            self._has_steps = True
+            hold_stream(stream, self._call)
             self._call = None
         try:
             yield
@@ -56,21 +54,21 @@ class TowerPacer:
     def rest(self) -> None:
         """No step follows for now."""
         with self._changed:
-            self._is_paced = False
+            self._has_steps = False
             self._changed.notify_all()
 
     @contextmanager
     def call(self, stream: torch.cuda.Stream | None) -> Iterator[None]:
-        """Launch a call of the tower in the block. While answers are streamed, it waits until a step was launched since
-        the call before, and is computed after that step."""
+        """Launch a call of the tower in the block. While steps follow each other, it waits until one was launched since
+        the call before, and is computed after that one."""
         if stream is None:
             yield
             return
         with self._changed:
             self._changed.wait_for(
-                lambda: not self._is_paced or self._num_steps > self._num_steps_before, timeout=self._max_wait_s
+                lambda: not self._has_steps or self._num_steps > self._num_steps_before, timeout=self._max_wait_s
             )
-            if self._is_paced:
+            if self._has_steps:
                 hold_stream(stream, self._step)
         try:
             yield

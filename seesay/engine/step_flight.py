@@ -60,7 +60,7 @@ class StepFlight:
         """Launch a plan, which then is in flight, and commit the one that was. A plan that cannot be launched is
         computed row by row."""
         try:
-            with self._pacer.step(self._runner.stream, is_paced=plan.is_streamed):
+            with self._pacer.step(self._runner.stream):
                 launched = self._launch_and_sample(plan)
         except BaseException as error:
             failure = error

@@ -392,8 +392,8 @@ class Scheduler:
         return tuple(updates)
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
-        """Tell the policy that the device computed a plan in `seconds`, if streamed answers went on in it: other steps
-        may have shared the device with a call of the vision tower."""
+        """Tell the policy that the device computed a plan in `seconds`, if streamed answers went on in it: the
+        predictions are for such steps, and others may be far longer."""
         if plan.is_streamed:
             self._policy.observe(plan.rows, seconds)
 

@@ -106,7 +106,7 @@ def test_calls_of_the_tower_and_steps_take_turns_while_answers_are_streamed() ->
     assert all(len(image.tokens_at_s) == 3 for image in images)
 
 
-def test_nobody_waits_for_turns_when_nothing_is_streamed() -> None:
+def test_steps_are_longer_when_nothing_is_streamed() -> None:
     answers = simulate(Client(requests=[TEXT] * 4 + [IMAGE] * 4), is_streamed=False)
     streamed = simulate(Client(requests=[TEXT] * 4 + [IMAGE] * 4))
     assert max(max(gaps_ms(answer)) for answer in answers) > max(max(gaps_ms(answer)) for answer in streamed)

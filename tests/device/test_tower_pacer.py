@@ -26,17 +26,17 @@ class Stream:
         self.entries.append((self.name, "waits for", event))
 
 
-def test_steps_and_calls_alternate_while_answers_are_streamed() -> None:
+def test_steps_and_calls_alternate() -> None:
     entries, pacer = list[tuple[str, ...]](), TowerPacer()
     stream: Any = Stream("step", entries)
     tower: Any = Stream("tower", entries)
-    with pacer.step(stream, is_paced=True):
+    with pacer.step(stream):
         pass
     with pacer.call(tower):
         pass
-    with pacer.step(stream, is_paced=True):
+    with pacer.step(stream):
         pass
-    with pacer.step(stream, is_paced=True):
+    with pacer.step(stream):
         pass
     assert entries == [
         ("step", "step 0"),
@@ -58,7 +58,7 @@ def test_a_second_call_waits_for_a_step_or_for_the_end_of_steps(end: str) -> Non
         with pacer.call(stream):
             called.set()
 
-    with pacer.step(stream, is_paced=True):
+    with pacer.step(stream):
         pass
     call()
     called.clear()
@@ -68,20 +68,23 @@ def test_a_second_call_waits_for_a_step_or_for_the_end_of_steps(end: str) -> Non
     if end == "rest":
         pacer.rest()
     else:
-        with pacer.step(stream, is_paced=True):
+        with pacer.step(stream):
             pass
     assert called.wait(60)
     thread.join()
 
 
-def test_nothing_waits_where_nobody_reads_and_where_there_are_no_streams() -> None:
-    entries, pacer = list[tuple[str, ...]](), TowerPacer()
-    stream: Any = Stream("step", entries)
+def test_nothing_waits_where_no_step_follows_and_where_there_are_no_streams() -> None:
+    entries, pacer = list[tuple[str, ...]](), TowerPacer(max_wait_s=60.0)
+    stream: Any = Stream("tower", entries)
+    with pacer.step(stream):
+        pass
+    pacer.rest()
     for _ in range(3):
-        with pacer.step(stream, is_paced=False), pacer.call(stream):
+        with pacer.call(stream):
             pass
-    assert not [entry for entry in entries if "waits for" in entry]
+    assert len(entries) == 4 and not [entry for entry in entries if "waits for" in entry]
     entries.clear()
-    with pacer.step(None, is_paced=True), pacer.call(None):
+    with pacer.step(None), pacer.call(None):
         pass
     assert not entries
