@@ -21,17 +21,16 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from event_stream import Client
+from processor_time import children_of, cpu_s
 from workload import make_text
 
 from seesay.engine.commands import ModelStatus
@@ -192,17 +191,6 @@ async def send_all(url: str, bodies: Sequence[bytes], num_at_a_time: int) -> Non
 
     await asyncio.gather(*map(send, bodies))
     client.close()
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time of a process, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the processes that it has started: those that render chat templates."""
-    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
 
 
 def measure(url: str, pid: int, kind: str, *, num: int, num_at_a_time: int, seed: int) -> dict[str, float]:

@@ -6,8 +6,9 @@
 
 *start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
 request with one picture, and per token after it. *text*, *image*, *shared*: all requests given at once, until the last
-answer is complete. `--scale` takes that share of the requests. `--engine-process both` measures everything with the
-engine in a thread, then in a process of its own.
+answer is complete; *stages* in their figures says where the time went, as described in stages.py. `--scale` takes
+that share of the requests. `--engine-process both` measures everything with the engine in a thread, then in a process
+of its own.
 
 With `--trace` a profile is taken instead. *gaps*: for 1 to 256 text answers at once, of a window of steps in which each
 grows by one token: the share of the window in which the GPU computed or copied, and the longest time in which it did
@@ -33,10 +34,11 @@ from typing import TYPE_CHECKING, Any
 import workload
 from forms import FORMS, add_form_option, name_forms
 from plotting import Panel, add_plot_option, make_bars, save_plot
+from stages import StageWatch
 from workload import Request
 
 if TYPE_CHECKING:
-    from seesay import Pipeline
+    from seesay import Pipeline, Response
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -67,8 +69,8 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def run(pipe: Pipeline, requests: Sequence[Request]) -> tuple[int, int]:
-    """Answer all requests; (prompt tokens, answer tokens). Raises `RuntimeError` when one of them failed."""
+def run(pipe: Pipeline, requests: Sequence[Request]) -> list[Response]:
+    """Answer all requests. Raises `RuntimeError` when one of them failed."""
     from seesay import GenerationConfig
 
     configs = [
@@ -78,7 +80,7 @@ def run(pipe: Pipeline, requests: Sequence[Request]) -> tuple[int, int]:
     for answer in answers:
         if answer.finish_reason == "error":
             raise RuntimeError(answer.text[:500])
-    return sum(answer.input_token_len for answer in answers), sum(answer.generate_token_len for answer in answers)
+    return answers
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
@@ -102,16 +104,21 @@ def measure_single(pipe: Pipeline, side_px: int) -> dict[str, Any]:
 
 
 def measure_queue(pipe: Pipeline, requests: Sequence[Request]) -> dict[str, Any]:
-    """All requests at once."""
-    started_s = time.perf_counter()
-    num_in, num_out = run(pipe, requests)
-    seconds = time.perf_counter() - started_s
+    """All requests at once, and where their time went."""
+    watch = StageWatch(pipe)
+    with watch.watching():
+        started_s = time.perf_counter()
+        answers = run(pipe, requests)
+        seconds = time.perf_counter() - started_s
+    num_in = sum(answer.input_token_len for answer in answers)
+    num_out = sum(answer.generate_token_len for answer in answers)
     return {
         "requests": len(requests),
         "seconds": round(seconds, 2),
         "req_per_s": round(len(requests) / seconds, 2),
         "in_tok_per_s": round(num_in / seconds),
         "out_tok_per_s": round(num_out / seconds),
+        "stages": watch.summarize(answers),
     }
 
 

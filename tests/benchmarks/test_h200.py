@@ -24,13 +24,24 @@ def test_all_figures_are_printed(run_benchmark: RunBenchmark) -> None:
         num_tokens = figures["requests"] * num_output_tokens
         assert abs(figures["out_tok_per_s"] * figures["seconds"] / num_tokens - 1) < 0.1
         assert figures["engine"] == "seesay" and figures["in_tok_per_s"] > 0
+        passed, spent = figures["stages"]["passed_s"], figures["stages"]["spent_s"]
+        assert ("encoded" in passed) == (figures["what"] != "text") == ("encode" in spent)
+        assert {"prepared", "launched", "first_token", "complete"} <= passed.keys()
+        assert passed["launched"]["last"] <= passed["first_token"]["last"] <= passed["complete"]["last"]
+        assert passed["complete"]["last"] <= figures["seconds"] + 0.01
+        assert spent["decode"]["median"] <= spent["decode"]["longest"] <= passed["complete"]["last"] + 0.01
+        assert figures["stages"]["engine"]["steps"] >= num_output_tokens
+        assert figures["stages"]["cpu_s"]["front"] > 0
+    assert [figures["stages"]["engine"]["encoder_items"] for figures in queues] == [0, 1, 1]
 
 
 def test_both_forms_are_measured_in_one_run(run_benchmark: RunBenchmark, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "plot.png"
     options = ("--scale", "0.005", "--side-px", "56", "--only", "text", "--engine-process", "both", "--plot", str(plot))
-    found = [(figures["what"], figures["engine_process"]) for figures in run_benchmark(h200, *options)]
+    records = run_benchmark(h200, *options)
+    assert "engine" not in records[1]["stages"]["cpu_s"] and records[3]["stages"]["cpu_s"]["engine"] > 0
+    found = [(figures["what"], figures["engine_process"]) for figures in records]
     assert found == [("start", False), ("text", False), ("start", True), ("text", True)]
     assert plot.stat().st_size > 0
 
