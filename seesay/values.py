@@ -71,12 +71,14 @@ class MediaPart:
 
     `source` is anything that `load_image` or `load_video` accepts: path, URL, data URL, bytes, PIL image, list of
     frames. `options` are the request's options for this item: `min_pixels`, `max_pixels`, `fps`, `num_frames`, ….
+    `is_placed`: the user chose its place in a text with `IMAGE_TOKEN` or `VIDEO_TOKEN`, and no chat template moves it.
     `place` is only for errors: equal media in two places compare equal.
     """
 
     modality: Modality
     source: Any
     options: Mapping[str, Any] = field(default_factory=dict)
+    is_placed: bool = False
     place: MediaPlace | None = field(default=None, compare=False)
 
 

@@ -171,17 +171,17 @@ def flatten(message: Message, *, markers: Markers, shield: Shield) -> str:
     """Join a message's parts into one string, for templates that do not accept lists.
 
     Each picture or video at the beginning is followed by a line break, as in the training of LLaVA and InternVL. All
-    others stay where the user put them. Two consecutive texts are separated by a line break.
+    others, and those that the user placed, stay where they are. Two consecutive texts are separated by a line break.
     """
     pieces: list[str] = []
     is_leading = True
     previous: TextPart | MediaPart | None = None
     for part in message.parts:
         if isinstance(part, MediaPart):
-            pieces.append(markers[part.modality] + ("\n" if is_leading else ""))
+            pieces.append(markers[part.modality] + ("\n" if is_leading and not part.is_placed else ""))
         else:
             text = part.text
-            if is_leading and pieces and text.startswith("\n"):
+            if is_leading and pieces and pieces[-1].endswith("\n") and text.startswith("\n"):
                 text = text[1:]
             if isinstance(previous, TextPart):
                 pieces.append("\n")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from seesay.config.checks import check_value
@@ -127,7 +128,10 @@ class JinjaTemplate(ChatTemplate):
         as_list = self._takes_lists and (has_media or not self._takes_strings or len(message.parts) > 1)
         content: Any
         if as_list:
-            content = [_part_as_json(part, shield) for part in message.parts]
+            is_inline = (
+                any(isinstance(part, MediaPart) and part.is_placed for part in message.parts) and self._moves_media
+            )
+            content = _parts_as_json(message.parts, shield, markers if is_inline else {})
         else:  # a turn with tool calls only gets an empty text: most chat templates do not accept null
             content = flatten(message, markers=markers, shield=shield)
         return {"role": message.role, "content": content, **shield.cover_all(message.extra)}
@@ -157,6 +161,17 @@ class JinjaTemplate(ChatTemplate):
         takes_strings = as_string is not None and probe in as_string
         return takes_lists, takes_strings or not takes_lists
 
+    @cached_property
+    def _moves_media(self) -> bool:
+        """Whether the template moves a picture that stands between two texts, or has none: LLaVA's puts all first."""
+        texts = [{"type": "text", "text": probe} for probe in ("probe 1d7f", "probe 2e80")]
+        parts = [[texts[0], *picture, texts[1]] for picture in ([], [{"type": "image", "image": "<image>"}])]
+        without, given = (self._try([{"role": "user", "content": content}]) for content in parts)
+        if without is None or given is None:
+            return True
+        between = [text.partition("probe 1d7f")[2].partition("probe 2e80")[0] for text in (without, given)]
+        return len(between[0]) >= len(between[1])
+
     def _brings_system(self) -> bool:
         """Return whether the template writes a default instruction that a system message replaces."""
         if self._has_default_system is None:
@@ -183,12 +198,25 @@ class JinjaTemplate(ChatTemplate):
             return None
 
 
-def _part_as_json(part: TextPart | MediaPart, shield: Shield) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": "text", "text": shield.cover(part.text)}
-    # Templates test the type or the key. None of them reads the value.
-    kind = "image" if part.modality is Modality.IMAGE else "video"
-    return {"type": kind, kind: f"<{kind}>"}
+def _parts_as_json(parts: Sequence[TextPart | MediaPart], shield: Shield, inline: Markers) -> list[dict[str, Any]]:
+    """Return the parts of a message. Media that the user placed are written into the text around them where `inline`
+    has their marker."""
+    found: list[dict[str, Any]] = []
+    joins = False
+    for part in parts:
+        is_inline = isinstance(part, MediaPart) and part.is_placed and part.modality in inline
+        if isinstance(part, MediaPart) and not is_inline:
+            # Templates test the type or the key. None of them reads the value.
+            kind = "image" if part.modality is Modality.IMAGE else "video"
+            found.append({"type": kind, kind: f"<{kind}>"})
+        else:
+            text = inline[part.modality] if isinstance(part, MediaPart) else shield.cover(part.text)
+            if found and found[-1]["type"] == "text" and (joins or is_inline):
+                found[-1]["text"] += text
+            else:
+                found.append({"type": "text", "text": text})
+        joins = is_inline
+    return found
 
 
 def _append_to_final(chat: list[dict[str, Any]], tail: str) -> None:

@@ -193,7 +193,8 @@ def _place(parts: Sequence[Part]) -> tuple[Part, ...]:
         for match in _TOKENS.finditer(part.text):
             modality = _MODALITIES[match[0]]
             if modality in placed:
-                result += [TextPart(text=part.text[done : match.start()]), queues[modality].pop(0)]
+                media = replace(queues[modality].pop(0), is_placed=True)
+                result += [TextPart(text=part.text[done : match.start()]), media]
                 done = match.end()
         result.append(TextPart(text=part.text[done:]))
     return tuple(part for part in result if isinstance(part, MediaPart) or part.text)

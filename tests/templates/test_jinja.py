@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,34 @@ def test_template_that_moves_pictures_first() -> None:
     assert rendered.text == "USER: <image>\n<image>\n<video>compare ASSISTANT:"
     assert [m.source for m in rendered.media] == ["1", "2", "v"]
     assert spelled(rendered, rendered.markers) == ["<image>", "<image>", "<video>"]
+
+
+@pytest.mark.parametrize("source", [LLAVA, CHATML, QWEN_VL], ids=["llava", "chatml", "qwen"])
+def test_placed_pictures_stay_where_the_user_put_them(source: Any) -> None:
+    """Also with a template that writes all pictures first, or that takes texts only."""
+    marker = QWEN_MARKERS[Modality.IMAGE] if source is QWEN_VL else "<image>"
+    placed = [replace(image(name), is_placed=True) for name in "12"]
+    for parts, expected in (
+        (
+            (TextPart(text="a "), placed[0], TextPart(text=" b\n"), placed[1], TextPart(text="\nc")),
+            "a {} b\n{}\nc",
+        ),
+        ((placed[0], placed[1], TextPart(text="\nboth")), "{}{}\nboth"),
+        ((TextPart(text="describe"), placed[0]), "describe{}"),
+        ((placed[0], TextPart(text="<image>"), placed[1]), "{}<image>{}"),
+    ):
+        rendered = make(source).render([Message(role="user", parts=parts)], markers={Modality.IMAGE: marker})
+        assert expected.format(marker, marker) in rendered.text
+        assert spelled(rendered, rendered.markers) == [marker] * expected.count("{}")
+        assert [m.source for m in rendered.media] == ["1", "2"][: expected.count("{}")]
+
+
+def test_a_placed_picture_beside_others_of_the_template() -> None:
+    video = MediaPart(modality=Modality.VIDEO, source="v")
+    parts = (video, TextPart(text="see "), replace(image("1"), is_placed=True))
+    rendered = make(QWEN_VL).render([Message(role="user", parts=parts)], markers=QWEN_MARKERS)
+    assert "<|vision_start|><|video_pad|><|vision_end|>see <|vision_start|><|image_pad|><|vision_end|>" in rendered.text
+    assert [m.source for m in rendered.media] == ["v", "1"]
 
 
 def test_string_content_template_gets_the_marker_in_its_text() -> None:

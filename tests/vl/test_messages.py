@@ -146,6 +146,8 @@ def test_image_token_in_messages() -> None:
     request = only(in_messages(text, *images))
     assert shape(request) == [("user", "Image-1: ", "1", "\nImage-2: ", "2", "\nCompare.")]
     assert request.prompt[0].parts[1].options == {"max_dynamic_patch": 12}
+    assert request.prompt[0].parts[1].is_placed
+    assert not only(in_messages({"type": "text", "text": "see"}, images[0])).prompt[0].parts[1].is_placed
     # A later message without images may mention the token.
     later = [*in_messages(text, *images), {"role": "user", "content": IMAGE_TOKEN}]
     assert shape(only(later))[1] == ("user", IMAGE_TOKEN)
