@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
 
 from seesay import templates
 from seesay.config import ChatTemplateConfig
@@ -66,23 +66,43 @@ class BaseChatTemplate:
 class ChatTemplateRegistry:
     """Register template classes by name."""
 
-    def register_module(self, name: str) -> Callable[[Registered], Registered]:
-        """Decorate a subclass of `BaseChatTemplate` that can be constructed without arguments.
+    def register_module(
+        self,
+        name: str | Sequence[str] | None = None,
+        force: bool = False,
+        module: type[BaseChatTemplate] | None = None,
+    ) -> Any:
+        """Register a subclass of `BaseChatTemplate` that can be constructed without arguments: `module`, or the class
+        that the result decorates.
 
-        Raises ConfigError if the name is taken, or if the class overrides the methods that join the pieces.
+        name: one name or several; None: the name of the class.
+        force: replace a template of this name.
+        A class may define LMDeploy's `match(model_path)`, which returns the template's name for the models that it
+        belongs to. It is asked for models that have no template of their own.
+        Raises ConfigError if a name is taken, or if the class overrides the methods that join the pieces.
         """
+        if module is not None:
+            return _register(module, name, force)
+        return lambda cls: _register(cls, name, force)
 
-        def register(cls: Registered) -> Registered:
-            for method in ("get_prompt", "messages2prompt"):
-                if hasattr(cls, method):
-                    raise ConfigError(
-                        f"{cls.__name__}.{method} is not supported: a template only defines pieces; for other formats, "
-                        "use a jinja file: ChatTemplateConfig(name, model_path='template.jinja')"
-                    )
-            templates.register(name, cls().pieces)
-            return cls
 
-        return register
+def _register(cls: Registered, name: str | Sequence[str] | None, force: bool) -> Registered:
+    if not (isinstance(cls, type) and issubclass(cls, BaseChatTemplate)):
+        raise ConfigError(f"a chat template must be a subclass of seesay.model.BaseChatTemplate, got {cls!r}")
+    for method in ("get_prompt", "messages2prompt"):
+        if hasattr(cls, method):
+            raise ConfigError(
+                f"{cls.__name__}.{method} is not supported: a template only defines pieces; for other formats, "
+                "use a jinja file: ChatTemplateConfig(name, model_path='template.jinja')"
+            )
+    try:
+        pieces = cls().pieces
+    except TypeError as error:
+        raise ConfigError(f"{cls.__name__}() must work without arguments and call super().__init__: {error}") from None
+    match = getattr(cls, "match", None)
+    for each in [name or cls.__name__] if name is None or isinstance(name, str) else name:
+        templates.register(each, pieces, match=match, replace=force)
+    return cls
 
 
 MODELS = ChatTemplateRegistry()

@@ -74,6 +74,40 @@ def test_templates_that_are_more_than_pieces_are_refused(monkeypatch: pytest.Mon
     assert builtin.find("own") is None
 
 
+def test_other_ways_to_register_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtin, "_registered", {})
+    monkeypatch.setattr(builtin, "_matches", {})
+    from seesay.model import MODELS, BaseChatTemplate
+    from seesay.templates.guesses import guess
+
+    class Own(BaseChatTemplate):
+        def __init__(self, user: str = "U:") -> None:
+            super().__init__(user=user)
+
+        @classmethod
+        def match(cls, model_path: str) -> str | None:
+            return "first" if "my-model" in model_path else None
+
+    assert MODELS.register_module(name=["first", "second"])(Own) is Own
+    MODELS.register_module(module=Own)
+    MODELS.register_module(name="vicuna", force=True, module=Own)
+    for name in ("first", "second", "Own", "vicuna"):
+        found = builtin.find(name)
+        assert found is not None and found.user == "U:"
+    assert guess("company/my-model-7b") == "first"
+    with pytest.raises(ConfigError, match="'second': there is already"):
+        MODELS.register_module("second")(Own)
+
+    class NeedsMore(BaseChatTemplate):
+        def __init__(self, user: str) -> None:
+            super().__init__(user=user)
+
+    with pytest.raises(ConfigError, match=r"NeedsMore\(\) must work without arguments"):
+        MODELS.register_module("more")(NeedsMore)
+    with pytest.raises(ConfigError, match=r"subclass of seesay\.model\.BaseChatTemplate"):
+        MODELS.register_module("other")(dict)
+
+
 def test_messages_and_pictures_as_base64(tmp_path: Path) -> None:
     from seesay import pipeline
     from seesay.messages import GenerationConfig, PytorchEngineConfig

@@ -208,7 +208,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--chat-template",
         metavar="NAME_OR_FILE",
-        help="name of a built-in template (`seesay list`), a JSON file with template pieces, or a .jinja file",
+        help="name of a built-in template (`seesay list`), a JSON file with pieces, a Jinja file, or a model folder",
     )
 
 
@@ -227,10 +227,11 @@ def make_vision_config(arguments: argparse.Namespace) -> VisionConfig:
 
 
 def make_chat_template_config(arguments: argparse.Namespace) -> ChatTemplateConfig | None:
-    """Return the configuration of the chosen chat template, or None for the checkpoint's own."""
-    from seesay.templates import as_config
+    """Return the configuration of the chosen chat template, or None for the checkpoint's own. Raises ConfigError for a
+    name that does not exist, and for a file that is missing or not valid."""
+    from seesay.templates import check_choice
 
-    return None if arguments.chat_template is None else as_config(arguments.chat_template)
+    return None if arguments.chat_template is None else check_choice(arguments.chat_template)
 
 
 def _read(table: Sequence[_Option], arguments: argparse.Namespace) -> dict[str, Any]:

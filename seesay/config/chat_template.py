@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from typing import Literal
 
 from seesay.config.checks import check_types
 from seesay.errors import ConfigError
+
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -44,21 +47,24 @@ class ChatTemplateConfig:
     @classmethod
     def from_json(cls, file_or_string: str | os.PathLike[str]) -> ChatTemplateConfig:
         """Read JSON from a file, or from the string itself. Unknown keys raise `ConfigError`."""
-        text = str(file_or_string)
+        text = os.fspath(file_or_string)
+        where = "chat template"
+        if not text.lstrip().startswith("{"):
+            where = f"chat template file {text[:200]!r}"
+            text = _read(where, Path(text))
         try:
-            if not text.lstrip().startswith("{"):
-                text = Path(text).read_text(encoding="utf-8")
             data = json.loads(text)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"chat template {str(file_or_string)[:200]!r} is neither a JSON file nor JSON text: {error}"
-            ) from None
-        known = {f.name for f in fields(cls)}
-        if not isinstance(data, dict) or not set(data) <= known or "model_name" not in data:
-            extra = sorted(set(data) - known) if isinstance(data, dict) else data
-            raise ConfigError(
-                f"a chat template must be a JSON object with model_name and any of {sorted(known)}, got {extra!r}"
-            )
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{where}: not valid JSON: {error}") from None
+        if not isinstance(data, dict):
+            raise ConfigError(f"{where}: must be a JSON object, got {type(data).__name__}")
+        known = [f.name for f in fields(cls)]
+        for key in data:
+            if key not in known:
+                nearest = "".join(f"; did you mean {n!r}?" for n in difflib.get_close_matches(key, known, n=1))
+                raise ConfigError(f"{where}: unknown field {key[:100]!r}{nearest} (known: {', '.join(known)})")
+        if "model_name" not in data:
+            raise ConfigError(f"{where}: model_name is missing: the name of a built-in template, or a new one")
         return cls(**data)
 
     def to_json(self) -> str:
@@ -66,3 +72,16 @@ class ChatTemplateConfig:
         return json.dumps(
             {f.name: getattr(self, f.name) for f in fields(self)}, ensure_ascii=False, indent=2, default=os.fspath
         )
+
+
+def _read(where: str, path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{where}: there is no such file")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ConfigError(f"{where}: has more than {_MAX_BYTES} bytes, the limit for a file of this kind")
+        return data.decode()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from None

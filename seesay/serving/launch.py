@@ -78,6 +78,7 @@ def serve(
     the latest.
     """
     from seesay.serving import ServerSettings
+    from seesay.templates import as_portable
 
     check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
     check_instance("vision_config", vision_config, VisionConfig)
@@ -110,7 +111,7 @@ def serve(
             "settings": as_plain("settings", checked),
             "backend_config": as_plain("backend_config", backend_config or EngineConfig()),
             "vision_config": as_plain("vision_config", vision_config or VisionConfig()),
-            "chat_template_config": as_plain("chat_template_config", chat_template_config),
+            "chat_template_config": as_plain("chat_template_config", as_portable(chat_template_config)),
         }
         return ServerProcess(orders, checked, sockets, ready_timeout_s=ready_timeout_s)
 

@@ -78,6 +78,7 @@ def _serve_with_fronts(
     except ImportError as error:
         raise ConfigError(f"--frontends above 1 needs the packages msgspec and pyzmq ({error})") from error
     from seesay.checkpoint import resolve_checkpoint
+    from seesay.templates import as_portable
 
     folder = resolve_checkpoint(model_path, revision=backend_config.revision, download_dir=backend_config.download_dir)
     start = Start(
@@ -88,7 +89,7 @@ def _serve_with_fronts(
         settings=as_plain("settings", divided),
         backend_config=as_plain("backend_config", backend_config),
         vision_config=as_plain("vision_config", vision_config),
-        chat_template_config=as_plain("chat_template_config", chat_template_config),
+        chat_template_config=as_plain("chat_template_config", as_portable(chat_template_config)),
         created=int(time.time()),
     )
     supervisor = Supervisor(

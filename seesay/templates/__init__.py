@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seesay.templates.builtin import names, register
 from seesay.templates.chat import ChatTemplate
-from seesay.templates.choose import as_config, as_template, choose_template
+from seesay.templates.choose import as_config, as_portable, as_template, check_choice, choose_template
 from seesay.templates.jinja import JinjaTemplate
 from seesay.templates.pieces import Pieces, PiecesTemplate
 
@@ -14,7 +14,9 @@ __all__ = [
     "Pieces",
     "PiecesTemplate",
     "as_config",
+    "as_portable",
     "as_template",
+    "check_choice",
     "choose_template",
     "names",
     "register",

@@ -1,8 +1,9 @@
-"""The built-in templates by name, and the models they belong to."""
+"""The built-in and registered templates by name. `guesses.py` says which models they belong to."""
 
 from __future__ import annotations
 
-import re
+import difflib
+from collections.abc import Callable
 
 from seesay.errors import ConfigError
 from seesay.templates.pieces import Pieces
@@ -42,62 +43,156 @@ _LLAMA3 = Pieces(
     stop_words=("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"),
 )
 
+_LLAMA3_1 = _LLAMA3.with_changes(
+    {
+        "system": "<|start_header_id|>system<|end_header_id|>\n\n"
+        "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
+        "meta_instruction": "",
+    }
+)
+
+_MISTRAL = Pieces(
+    system="[INST] ",
+    eosys="\n\n",
+    user="[INST] ",
+    eoh=" [/INST]",
+    eoa="</s>",
+    stop_words=("</s>",),
+    is_system_in_user=True,
+)
+
+_LLAMA2 = Pieces(
+    system="[INST] <<SYS>>\n",
+    eosys="\n<</SYS>>\n\n",
+    user="[INST] ",
+    eoh=" [/INST]",
+    assistant=" ",
+    generation_prompt="",
+    eoa=" </s>",
+    separator="<s>",
+    stop_words=("</s>",),
+    is_system_in_user=True,
+)
+
+_PHI3 = Pieces(
+    system="<|system|>\n",
+    eosys="<|end|>\n",
+    user="<|user|>\n",
+    eoh="<|end|>\n",
+    assistant="<|assistant|>\n",
+    eoa="<|end|>\n",
+    stop_words=("<|end|>", "<|endoftext|>", "<|assistant|>"),
+)
+
+_GEMMA = Pieces(
+    system="<start_of_turn>user\n",
+    eosys="\n\n",
+    user="<start_of_turn>user\n",
+    eoh="<end_of_turn>\n",
+    assistant="<start_of_turn>model\n",
+    eoa="<end_of_turn>\n",
+    stop_words=("<end_of_turn>",),
+    is_system_in_user=True,
+)
+
+_QWEN = _CHATML.with_changes({"meta_instruction": "You are a helpful assistant."})
+
+_LLAVA_INSTRUCTION = (
+    "A chat between a curious human and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the human's questions."
+)
+_LLAVA_NEXT_INSTRUCTION = (
+    "You are a helpful language and vision assistant. You are able to understand the visual content that the user "
+    "provides, and assist the user with a variety of tasks using natural language."
+)
+_INTERNVL2_INSTRUCTION = (
+    "你是由上海人工智能实验室联合商汤科技开发的书生多模态大模型，英文名叫InternVL, 是一个有用无害的人工智能助手。"  # noqa: RUF001
+)
+
+_WITHOUT_BREAKS = {"eosys": "<|im_end|>", "eoh": "<|im_end|>", "separator": ""}
+
 _BUILTIN: dict[str, Pieces] = {
     "base": Pieces(is_completion=True),
     "chatml": _CHATML,
-    "qwen": _CHATML.with_changes({"meta_instruction": "You are a helpful assistant."}),
+    "qwen": _QWEN,
     "qwen2d5": _CHATML.with_changes(
         {"meta_instruction": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."}
     ),
-    "vicuna": _VICUNA,
-    "llava-v1": _VICUNA.with_changes(
-        {
-            "meta_instruction": "A chat between a curious human and an artificial intelligence assistant. "
-            "The assistant gives helpful, detailed, and polite answers to the human's questions.",
-            "generation_prompt": "ASSISTANT:",
-        }
-    ),
-    "llama2": Pieces(
-        system="[INST] <<SYS>>\n",
-        meta_instruction="You are a helpful, respectful and honest assistant. Always answer as helpfully as possible, "
-        "while being safe. Your answers should not include any harmful, unethical, racist, sexist, toxic, dangerous, "
-        "or illegal content. Please ensure that your responses are socially unbiased and positive in nature.\n\n"
-        "If a question does not make any sense, or is not factually coherent, explain why instead of answering "
-        "something not correct. If you don't know the answer to a question, please don't share false information.",
-        eosys="\n<</SYS>>\n\n",
-        user="[INST] ",
-        eoh=" [/INST]",
-        assistant=" ",
-        generation_prompt="",
-        eoa=" </s>",
-        separator="<s>",
-        stop_words=("</s>",),
-        is_system_in_user=True,
-    ),
-    "llama3": _LLAMA3,
-    "llama3_1": _LLAMA3.with_changes(
-        {
-            "meta_instruction": "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
-            "You are a helpful assistant."
-        }
-    ),
-    "mistral": Pieces(
-        system="[INST] ",
+    "qwen2-vl": _QWEN.with_changes({"after_media": ""}),
+    "qwen3": _CHATML,
+    "yi": _CHATML,
+    "yi-vl": Pieces(
+        meta_instruction="This is a chat between an inquisitive human and an AI assistant. Assume the role of the AI "
+        "assistant. Read all the images carefully, and respond to the human's questions with informative, helpful, "
+        "detailed and polite answers. "
+        "这是一个好奇的人类和一个人工智能助手之间的对话。假设你扮演这个AI助手的角色。"
+        "仔细阅读所有的图像，并对人类的问题做出信息丰富、有帮助、详细的和礼貌的回答。",  # noqa: RUF001
         eosys="\n\n",
-        user="[INST] ",
-        eoh=" [/INST]",
-        eoa="</s>",
-        stop_words=("</s>",),
-        is_system_in_user=True,
+        user="### Human: ",
+        eoh="\n",
+        assistant="### Assistant: ",
+        generation_prompt="### Assistant:",
+        eoa="\n",
+        stop_words=("###",),
     ),
-    "phi-3": Pieces(
-        system="<|system|>\n",
-        eosys="<|end|>\n",
-        user="<|user|>\n",
-        eoh="<|end|>\n",
-        assistant="<|assistant|>\n",
-        eoa="<|end|>\n",
-        stop_words=("<|end|>", "<|endoftext|>", "<|assistant|>"),
+    "minicpmv-2d6": _QWEN,
+    "vicuna": _VICUNA,
+    "vicuna-v0": Pieces(
+        meta_instruction=_LLAVA_INSTRUCTION,
+        eosys="###",
+        user="Human: ",
+        eoh="###",
+        assistant="Assistant: ",
+        generation_prompt="Assistant:",
+        eoa="###",
+        stop_words=("###",),
+    ),
+    "llava-v1": _VICUNA.with_changes({"meta_instruction": _LLAVA_INSTRUCTION}),
+    "llava-hf": _VICUNA.with_changes({"meta_instruction": None, "eoa": " "}),
+    "llava-mistral": _LLAMA2.with_changes({"separator": ""}),
+    "llava-next-mistral": _LLAMA2.with_changes(
+        {"system": "<<SYS>>\n", "eoa": "</s>", "separator": " ", "is_system_in_user": False}
+    ),
+    "llava-chatml": _CHATML.with_changes({**_WITHOUT_BREAKS, "meta_instruction": "Answer the questions."}),
+    "llava-llama-2": _LLAMA2.with_changes({"meta_instruction": _LLAVA_NEXT_INSTRUCTION}),
+    "llava-llama-3": _LLAMA3.with_changes({"meta_instruction": _LLAVA_NEXT_INSTRUCTION}),
+    "llava-qwen": _QWEN,
+    "llama2": _LLAMA2,
+    "llama3": _LLAMA3,
+    "llama3_1": _LLAMA3_1,
+    "llama3_2": _LLAMA3_1,
+    "mistral": _MISTRAL,
+    "mixtral": _MISTRAL,
+    "mistral-v3": _MISTRAL.with_changes({"eoh": "[/INST]", "assistant": " ", "generation_prompt": ""}),
+    "mistral-v7": _MISTRAL.with_changes(
+        {
+            "system": "[SYSTEM_PROMPT]",
+            "eosys": "[/SYSTEM_PROMPT]",
+            "user": "[INST]",
+            "eoh": "[/INST]",
+            "is_system_in_user": False,
+            "after_media": "",
+        }
+    ),
+    "pixtral": _MISTRAL.with_changes({"system": "[INST]", "user": "[INST]", "eoh": "[/INST]", "after_media": ""}),
+    "phi-3": _PHI3,
+    "phi-4-mini": _PHI3.with_changes(
+        {
+            "system": "<|system|>",
+            "eosys": "<|end|>",
+            "user": "<|user|>",
+            "eoh": "<|end|>",
+            "assistant": "<|assistant|>",
+            "eoa": "<|end|>",
+        }
+    ),
+    "phi-4": _CHATML.with_changes(
+        {
+            **_WITHOUT_BREAKS,
+            "system": "<|im_start|>system<|im_sep|>",
+            "user": "<|im_start|>user<|im_sep|>",
+            "assistant": "<|im_start|>assistant<|im_sep|>",
+        }
     ),
     "internlm2": _CHATML.with_changes(
         {
@@ -109,21 +204,30 @@ _BUILTIN: dict[str, Pieces] = {
             "stop_words": ("<|im_end|>", "<|action_end|>"),
         }
     ),
+    "internvl2-internlm2": _CHATML.with_changes({**_WITHOUT_BREAKS, "meta_instruction": _INTERNVL2_INSTRUCTION}),
+    "internvl2-phi3": _PHI3.with_changes(
+        {"eosys": "<|end|>", "eoh": "<|end|>", "eoa": "<|end|>", "meta_instruction": _INTERNVL2_INSTRUCTION}
+    ),
     "internvl2_5": _CHATML.with_changes(
         {
             "meta_instruction": "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、"  # noqa: RUF001
             "清华大学及多家合作单位联合开发的多模态大语言模型。",
         }
     ),
-    "gemma": Pieces(
-        system="<start_of_turn>user\n",
-        eosys="\n\n",
-        user="<start_of_turn>user\n",
-        eoh="<end_of_turn>\n",
-        assistant="<start_of_turn>model\n",
-        eoa="<end_of_turn>\n",
-        stop_words=("<end_of_turn>",),
-        is_system_in_user=True,
+    "gemma": _GEMMA,
+    "gemma3": _GEMMA.with_changes({"after_media": ""}),
+    "smolvlm": Pieces(
+        start="<|im_start|>",
+        system="System: ",
+        eosys="<end_of_utterance>\n",
+        user="User: ",
+        user_before_media="User:",
+        eoh="<end_of_utterance>\n",
+        assistant="Assistant: ",
+        generation_prompt="Assistant:",
+        eoa="<end_of_utterance>\n",
+        after_media="",
+        stop_words=("<end_of_utterance>",),
     ),
     "deepseek": Pieces(
         eosys="\n\n",
@@ -136,24 +240,11 @@ _BUILTIN: dict[str, Pieces] = {
     ),
 }
 
-# The first pattern found in the last part of a model's path or hub id wins.
-_GUESSES: tuple[tuple[str, str], ...] = (
-    (r"internvl-?(2[._]5|3)", "internvl2_5"),
-    (r"internlm-?[23]", "internlm2"),
-    (r"llava.*v1\.[56]|llava-1\.5", "llava-v1"),
-    (r"vicuna", "vicuna"),
-    (r"qwen-?2\.5.*(instruct|vl)", "qwen2d5"),
-    (r"qwen.*(chat|instruct|vl)", "qwen"),
-    (r"llama-?3\.[123].*instruct", "llama3_1"),
-    (r"llama-?3.*instruct", "llama3"),
-    (r"llama-?2.*chat", "llama2"),
-    (r"mi[sx]tral.*instruct", "mistral"),
-    (r"phi-?3.*instruct", "phi-3"),
-    (r"gemma.*-it", "gemma"),
-    (r"deepseek.*chat", "deepseek"),
-)
+Match = Callable[[str], str | None]
+"""From a model's path or hub id to the name of its template, or None."""
 
 _registered: dict[str, Pieces] = {}
+_matches: dict[str, Match] = {}
 
 
 def names() -> list[str]:
@@ -161,13 +252,20 @@ def names() -> list[str]:
     return sorted({*_BUILTIN, *_registered})
 
 
-def register(name: str, template: Pieces) -> None:
-    """Add a template under a new name. Raises ConfigError if the name is taken or `template` is not a `Pieces`."""
-    if name in _BUILTIN or name in _registered:
+def register(name: str, template: Pieces, *, match: Match | None = None, replace: bool = False) -> None:
+    """Add a template under a new name.
+
+    match: says which models without a template of their own get a template, and which one.
+    replace: the name may be taken.
+    Raises ConfigError if the name is taken or `template` is not a `Pieces`.
+    """
+    if not replace and (name in _BUILTIN or name in _registered):
         raise ConfigError(f"model_name={name!r}: there is already a chat template with this name")
     if not name or not isinstance(template, Pieces):
         raise ConfigError(f"model_name={name!r}: register() takes seesay.templates.Pieces(…), got {template!r}")
     _registered[name] = template
+    if match is not None:
+        _matches[name] = match
 
 
 def find(name: str) -> Pieces | None:
@@ -175,13 +273,22 @@ def find(name: str) -> Pieces | None:
     return _registered.get(name) or _BUILTIN.get(name)
 
 
-def guess(model_path: str) -> str | None:
-    """Guess, from a model's path or hub id, the name of the template that it was trained with."""
-    parts = [part for part in re.split(r"[\\/]+", model_path.lower()) if part]
-    # In the hub's cache the folder is models--org--name/snapshots/<commit>, so the name is not the last part.
-    candidates = [part for part in reversed(parts) if part.startswith("models--")] or parts[-1:]
-    for candidate in candidates[:1]:
-        for pattern, name in _GUESSES:
-            if re.search(pattern, candidate):
-                return name
+def find_registered(name: str) -> Pieces | None:
+    """Return the template with this name if `register` added it, or None."""
+    return _registered.get(name)
+
+
+def match_registered(model_path: str) -> str | None:
+    """Return the template that the `match` of a registered one names for this model, or None."""
+    for match in _matches.values():
+        name = match(model_path)
+        if isinstance(name, str) and find(name) is not None:
+            return name
     return None
+
+
+def suggest(name: str) -> str:
+    """Return the part of an error message that names the templates nearest to an unknown `name`."""
+    nearest = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
+    return f"{hint}Known names: {', '.join(names())}"

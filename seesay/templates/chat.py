@@ -26,7 +26,7 @@ class PromptTokenizer(Protocol):
     @property
     def special_tokens(self) -> Sequence[str]: ...
     @property
-    def chat_template(self) -> str | None: ...
+    def chat_template(self) -> str | Mapping[str, str] | None: ...
     @property
     def template_variables(self) -> Mapping[str, str]: ...
 
@@ -167,22 +167,23 @@ def locate(shielded: str, media: Sequence[MediaPart], *, markers: Markers, shiel
     return RenderedPrompt(text=text, media=tuple(placed), markers=spans, literals=literals)
 
 
-def flatten(message: Message, *, markers: Markers, shield: Shield) -> str:
+def flatten(message: Message, *, markers: Markers, shield: Shield, after_media: str = "\n") -> str:
     """Join a message's parts into one string, for templates that do not accept lists.
 
-    Each picture or video at the beginning is followed by a line break, as in the training of LLaVA and InternVL. All
-    others, and those that the user placed, stay where they are. Two consecutive texts are separated by a line break.
+    Each picture or video at the beginning is followed by `after_media`, which is a line break in the training of LLaVA
+    and InternVL. All others, and those that the user placed, stay where they are. A line break separates two texts in a
+    row.
     """
     pieces: list[str] = []
     is_leading = True
     previous: TextPart | MediaPart | None = None
     for part in message.parts:
         if isinstance(part, MediaPart):
-            pieces.append(markers[part.modality] + ("\n" if is_leading and not part.is_placed else ""))
+            pieces.append(markers[part.modality] + (after_media if is_leading and not part.is_placed else ""))
         else:
             text = part.text
-            if is_leading and pieces and pieces[-1].endswith("\n") and text.startswith("\n"):
-                text = text[1:]
+            if is_leading and pieces and after_media and pieces[-1].endswith(after_media):
+                text = text.removeprefix(after_media)
             if isinstance(previous, TextPart):
                 pieces.append("\n")
             pieces.append(shield.cover(text))

@@ -1,21 +1,24 @@
-"""Choose the chat template of a model: the one the user set, else the checkpoint's own, else a guess by its name."""
+"""Choose the chat template of a model: the one the user set, else the checkpoint's own, else a guess (`guesses.py`)."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from seesay.checkpoint import read_text
+from seesay.checkpoint.files import read_object
 from seesay.config import ChatTemplateConfig
-from seesay.errors import CheckpointError, ConfigError
+from seesay.errors import ConfigError
 from seesay.templates import builtin
 from seesay.templates.chat import ChatTemplate, PromptTokenizer
+from seesay.templates.guesses import guess
 from seesay.templates.jinja import JinjaTemplate
 from seesay.templates.pieces import Pieces, PiecesTemplate
+from seesay.templates.sandbox import BoundedTemplate, RenderError
+from seesay.templates.stored import named_templates, read_templates
 
 logger = logging.getLogger("seesay")
 
@@ -33,38 +36,76 @@ def choose_template(
 
     model_name: path or hub id of the model.
     config: the user's choice, in a form that `as_config` accepts; None takes the model's own.
-    folder: folder of the checkpoint, which may hold the processor's template in a separate file.
+    folder: folder of the checkpoint, whose processor may have a template of its own. It takes precedence over the
+        tokenizer's, which often knows nothing of pictures.
     """
     if config is not None:
         return _from_config(as_config(config), tokenizer)
-    source = tokenizer.chat_template or (None if folder is None else _read_jinja(folder))
-    if source:
-        return _from_jinja(model_name, source, tokenizer)
-    name = builtin.guess(model_name)
+    sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
+    if sources:
+        return _from_jinja(model_name, sources, tokenizer)
+    name = guess(model_name, None if folder is None else read_object(folder / "config.json"))
     if name is None:
         logger.warning(
-            "%s has no chat template, and none is known for its name: prompts are passed to the model unchanged "
-            "('base'). If it is a chat model, set chat_template_config=ChatTemplateConfig(model_name=…) to one of: %s",
+            "%s has no chat template, and none is known for its architecture and name: prompts are passed to the model "
+            "unchanged ('base'). If it is a chat model, set chat_template_config=ChatTemplateConfig(model_name=…) to "
+            "one of: %s",
             model_name,
             ", ".join(builtin.names()),
         )
         name = "base"
+    else:
+        logger.info("%s has no chat template: %r is taken, as its architecture or name suggests", model_name, name)
     pieces = builtin.find(name)
     assert pieces is not None
     return _from_pieces(name, pieces, tokenizer)
 
 
 def as_config(chosen: ChatTemplateConfig | str | os.PathLike[str]) -> ChatTemplateConfig:
-    """Return the configuration for `chosen`: a configuration, a template's name, a .jinja file, a model's folder, or a
-    .json file or JSON text for `ChatTemplateConfig.from_json`. A built-in name takes precedence over a folder."""
+    """Return the configuration for `chosen`: a configuration, a template's name, a Jinja file, a model's folder, or a
+    .json file or JSON text for `ChatTemplateConfig.from_json`. A known name takes precedence over a file or folder."""
     if isinstance(chosen, ChatTemplateConfig):
         return chosen
     given = os.fspath(chosen)
     if given.endswith(".json") or given.lstrip().startswith("{"):
         return ChatTemplateConfig.from_json(given)
-    if given.endswith((".jinja", ".j2")) or (builtin.find(given) is None and Path(given).is_dir()):
+    if given.endswith((".jinja", ".j2")) or (builtin.find(given) is None and Path(given).exists()):
         return ChatTemplateConfig(model_name=Path(given).stem, model_path=given)
     return ChatTemplateConfig(model_name=given)
+
+
+def check_choice(chosen: ChatTemplateConfig | str | os.PathLike[str]) -> ChatTemplateConfig:
+    """Return the configuration for `chosen` after everything was checked that needs no tokenizer. Raises ConfigError
+    for an unknown name, and for a file that is missing or not valid."""
+    config = as_config(chosen)
+    if config.model_path is None:
+        _pieces_of(config)
+    else:
+        for source in _sources_of(config, _changes_of(config)).values():
+            _check_jinja(config, source)
+    return config
+
+
+def as_portable(chosen: ChatTemplateConfig | str | os.PathLike[str] | None) -> ChatTemplateConfig | None:
+    """Return a configuration that means the same in another process, which does not know what this one registered."""
+    if chosen is None:
+        return None
+    config = as_config(chosen)
+    registered = builtin.find_registered(config.model_name)
+    if config.model_path is not None or registered is None:
+        return config
+    pieces = _pieces_of(config)
+    other = [f.name for f in fields(Pieces) if f.name not in {*_PIECES, "is_completion"}]
+    if lost := [name for name in other if getattr(pieces, name) != getattr(Pieces(), name)]:
+        raise ConfigError(
+            f"model_name={config.model_name!r}: a registered template with {', '.join(lost)} cannot be passed to the "
+            "processes of a server: use a Jinja file, ChatTemplateConfig(name, model_path='template.jinja')"
+        )
+    return replace(
+        config,
+        **{name: getattr(pieces, name) for name in _PIECES},
+        capability="completion" if pieces.is_completion else "chat",
+    )
 
 
 def as_template(value: Any, tokenizer: PromptTokenizer) -> ChatTemplate:
@@ -79,60 +120,71 @@ def as_template(value: Any, tokenizer: PromptTokenizer) -> ChatTemplate:
 
 
 def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer) -> ChatTemplate:
-    changes = {name: value for name in _PIECES if (value := getattr(config, name)) is not None}
-    if config.capability in ("infilling", "python"):
-        raise ConfigError(f"capability={config.capability!r} is not supported, only 'chat' and 'completion'")
-    if config.model_path is not None:
-        return _from_file(config, changes, tokenizer)
-    pieces = builtin.find(config.model_name)
-    if pieces is None:
-        if not changes and config.capability != "completion":
-            raise ConfigError(
-                f"model_name={config.model_name!r}: there is no chat template with this name (known: "
-                f"{', '.join(builtin.names())}); for a new template, add its pieces (system=…, user=…, assistant=…)"
-            )
-        pieces = Pieces()
-    if config.capability is not None:
-        changes["is_completion"] = config.capability == "completion"
-    return _from_pieces(config.model_name, pieces.with_changes(changes), tokenizer)
-
-
-def _from_file(config: ChatTemplateConfig, changes: dict[str, Any], tokenizer: PromptTokenizer) -> ChatTemplate:
-    """Return the jinja template of another model's folder, or of a .jinja file."""
-    other = sorted(set(changes) - {"meta_instruction", "stop_words"})
-    if other or config.capability == "completion":
-        what = ", ".join(other) or "capability"
-        raise ConfigError(f"{what} cannot be set for the jinja template of model_path={config.model_path!r}")
-    source = _read_jinja(Path(str(config.model_path)))
-    if source is None:
-        raise ConfigError(f"model_path must be a jinja file or a folder with one, got {config.model_path!r}")
-    template = _from_jinja(config.model_name, source, tokenizer)
+    if config.model_path is None:
+        return _from_pieces(config.model_name, _pieces_of(config), tokenizer)
+    changes = _changes_of(config)
+    sources = _sources_of(config, changes)
+    for source in sources.values():
+        _check_jinja(config, source)
+    template = _from_jinja(config.model_name, sources, tokenizer)
     if "meta_instruction" in changes:
         template.meta_instruction = changes["meta_instruction"]
     template.stop_words = list(changes.get("stop_words", ()))
     return template
 
 
-def _read_jinja(path: Path) -> str | None:
-    """Return the template in a file or in a checkpoint's folder, or None."""
+def _changes_of(config: ChatTemplateConfig) -> dict[str, Any]:
+    if config.capability in ("infilling", "python"):
+        raise ConfigError(f"capability={config.capability!r} is not supported, only 'chat' and 'completion'")
+    return {name: value for name in _PIECES if (value := getattr(config, name)) is not None}
+
+
+def _pieces_of(config: ChatTemplateConfig) -> Pieces:
+    """Return the named template with the configuration's changes. A new name with pieces is a new template."""
+    changes = _changes_of(config)
+    pieces = builtin.find(config.model_name)
+    if pieces is None:
+        if not changes and config.capability != "completion":
+            raise ConfigError(
+                f"model_name={config.model_name!r}: there is no chat template with this name; "
+                f"{builtin.suggest(config.model_name)}. For a new template, give its pieces (system=…, user=…, "
+                "assistant=…), a JSON file or a Jinja file"
+            )
+        pieces = Pieces()
+    if config.capability is not None:
+        changes["is_completion"] = config.capability == "completion"
+    return pieces.with_changes(changes)
+
+
+def _sources_of(config: ChatTemplateConfig, changes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Jinja templates of another model's folder, or of a Jinja file, by name."""
+    other = sorted(set(changes) - {"meta_instruction", "stop_words"})
+    if other or config.capability == "completion":
+        what = ", ".join(other) or "capability"
+        raise ConfigError(f"{what} cannot be set for the jinja template of model_path={config.model_path!r}")
+    path = Path(str(config.model_path))
+    if not path.exists():
+        raise ConfigError(f"chat template {str(path)!r}: there is no such file or folder")
+    sources = read_templates(path, with_tokenizer=True)
+    if not sources:
+        raise ConfigError(f"model_path must be a jinja file or a folder with one, got {config.model_path!r}")
+    return sources
+
+
+def _check_jinja(config: ChatTemplateConfig, source: str) -> None:
     try:
-        if path.is_file():
-            return read_text(path)
-        if (path / "chat_template.jinja").is_file():
-            return read_text(path / "chat_template.jinja")
-        for name in ("chat_template.json", "tokenizer_config.json"):
-            if (path / name).is_file():
-                template = json.loads(read_text(path / name)).get("chat_template")
-                if isinstance(template, str):
-                    return template
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"cannot read the chat template of {str(path)!r}: {error}") from None
-    return None
+        BoundedTemplate(source)
+    except RenderError as error:
+        raise ConfigError(f"chat template {str(config.model_path)!r}: not valid Jinja: {error}") from None
 
 
-def _from_jinja(name: str, source: str, tokenizer: PromptTokenizer) -> JinjaTemplate:
+def _from_jinja(name: str, sources: Mapping[str, str], tokenizer: PromptTokenizer) -> JinjaTemplate:
     return JinjaTemplate(
-        name, source, special_tokens=tuple(tokenizer.special_tokens), variables=tokenizer.template_variables
+        name,
+        sources["default"],
+        named={other: source for other, source in sources.items() if other != "default"},
+        special_tokens=tuple(tokenizer.special_tokens),
+        variables=tokenizer.template_variables,
     )
 
 

@@ -42,11 +42,13 @@ class JinjaTemplate(ChatTemplate):
         name: str,
         source: str,
         *,
+        named: Mapping[str, str] | None = None,
         special_tokens: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         stop_words: Sequence[str] = (),
     ) -> None:
-        """variables: bos_token and the like. Raises CheckpointError if `source` is not a valid jinja template."""
+        """named: other templates, of which requests with tools take "tool_use", and those with documents "rag".
+        variables: bos_token and the like. Raises CheckpointError if a source is not a valid jinja template."""
         try:
             template = BoundedTemplate(source)
         except RenderError as error:
@@ -61,6 +63,10 @@ class JinjaTemplate(ChatTemplate):
         self._meta: str | _TemplateDefault | None = _TemplateDefault()
         self._takes_lists, self._takes_strings = self._probe_content()
         self._has_default_system: bool | None = None
+        self._named = {
+            other: JinjaTemplate(name, text, special_tokens=special_tokens, variables=variables)
+            for other, text in (named or {}).items()
+        }
 
     def __setattr__(self, attribute: str, value: object) -> None:
         known = {"name", "stop_words", "meta_instruction"}
@@ -87,6 +93,8 @@ class JinjaTemplate(ChatTemplate):
     @meta_instruction.setter
     def meta_instruction(self, value: str | None) -> None:
         self._meta = value
+        for other in self._named.values():
+            other.meta_instruction = value
 
     def _render_text(
         self,
@@ -99,6 +107,17 @@ class JinjaTemplate(ChatTemplate):
         tools: Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
     ) -> str:
+        special = "tool_use" if tools else "rag" if options.get("documents") else ""
+        if (other := self._named.get(special)) is not None:
+            return other._render_text(
+                messages,
+                shield=shield,
+                markers=markers,
+                add_generation_prompt=add_generation_prompt,
+                continue_final=continue_final,
+                tools=tools,
+                options=options,
+            )
         for name in options:
             if name in _RESERVED or name in self._variables:
                 fail(f"the chat template option {name!r} cannot be set", name)

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from seesay.config.checks import check_value
 from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
 from seesay.templates.shield import Shield
-from seesay.values import Message
+from seesay.values import MediaPart, Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
     """The texts around the messages.
 
+    start: the text before the first message.
+    user_before_media: replaces `user` in messages that begin with a picture or video; None: `user`.
+    after_media: the text after each picture or video at the beginning of a message.
     is_completion: add no pieces; the prompt is the contents only.
     generation_prompt: the text before the answer; None: `assistant`.
     is_system_in_user: the system message starts the first user turn and replaces its `user` piece.
@@ -34,6 +37,9 @@ class Pieces:
     tool: str = ""
     eotool: str = ""
     separator: str = ""
+    start: str = ""
+    user_before_media: str | None = None
+    after_media: str = "\n"
     stop_words: tuple[str, ...] = ()
     is_completion: bool = False
     generation_prompt: str | None = None
@@ -49,6 +55,14 @@ class Pieces:
         return replace(self, **changes)
 
 
+class _Turn(NamedTuple):
+    """One message, its texts shielded."""
+
+    role: str
+    content: str
+    begins_with_media: bool = False
+
+
 class PiecesTemplate(ChatTemplate):
     """A template made of pieces. Each piece is an attribute that can be set."""
 
@@ -61,6 +75,9 @@ class PiecesTemplate(ChatTemplate):
     tool: str
     eotool: str
     separator: str
+    start: str
+    user_before_media: str | None
+    after_media: str
     is_completion: bool
     generation_prompt: str | None
     is_system_in_user: bool
@@ -93,25 +110,30 @@ class PiecesTemplate(ChatTemplate):
         options: Mapping[str, Any],
     ) -> str:
         self._refuse(messages, tools, options, continue_final)
-        turns = [(_role(m), flatten(m, markers=markers, shield=shield)) for m in messages]
+        turns = [self._turn(message, markers, shield) for message in messages]
         if self.is_completion:
-            return "".join(content for _, content in turns)
-        if self.meta_instruction is not None and not any(role == "system" for role, _ in turns):
-            turns.insert(0, ("system", shield.cover(self.meta_instruction)))
-        text = "".join(self._glue(turns, leave_open=continue_final))
+            return "".join(turn.content for turn in turns)
+        if self.meta_instruction is not None and not any(turn.role == "system" for turn in turns):
+            turns.insert(0, _Turn("system", shield.cover(self.meta_instruction)))
+        text = self.start + "".join(self._glue(turns, leave_open=continue_final))
         if add_generation_prompt:
             text += self.assistant if self.generation_prompt is None else self.generation_prompt
         return text
 
-    def _glue(self, turns: Sequence[tuple[str, str]], *, leave_open: bool) -> Iterator[str]:
+    def _turn(self, message: Message, markers: Markers, shield: Shield) -> _Turn:
+        content = flatten(message, markers=markers, shield=shield, after_media=self.after_media)
+        return _Turn(_role(message), content, bool(message.parts) and isinstance(message.parts[0], MediaPart))
+
+    def _glue(self, turns: Sequence[_Turn], *, leave_open: bool) -> Iterator[str]:
         is_user_open = False
-        for index, (role, content) in enumerate(turns):
+        for index, (role, content, begins_with_media) in enumerate(turns):
             is_last = index == len(turns) - 1
             if role == "system":
                 yield self.system + content + self.eosys
                 is_user_open = self.is_system_in_user
             elif role == "user":
-                yield ("" if is_user_open else self.user) + content + self.eoh
+                user = self.user if self.user_before_media is None or not begins_with_media else self.user_before_media
+                yield ("" if is_user_open else user) + content + self.eoh
                 is_user_open = False
             elif role == "tool":
                 yield self.tool + content + self.eotool

@@ -217,8 +217,40 @@ def test_chat_templates(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"model_name": "mine", "user": "U:"}')
     config = engine_options.make_chat_template_config(parse("chat", "--chat-template", str(tmp_path / "t.json")))
     assert config is not None and config.user == "U:"
-    config = engine_options.make_chat_template_config(parse("chat", "--chat-template", "a/b.jinja"))
-    assert config is not None and config.model_path == "a/b.jinja"
+    (tmp_path / "t.jinja").write_text("{{ messages[0].content }}")
+    config = engine_options.make_chat_template_config(parse("chat", "--chat-template", str(tmp_path / "t.jinja")))
+    assert config is not None and config.model_path == str(tmp_path / "t.jinja")
+
+
+@pytest.mark.parametrize("command", [("chat",), ("serve", "api_server"), ("serve", "gradio")])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("vicunna", None, "'vicunna': there is no chat template with this name; did you mean 'vicuna'"),
+        ("gone.json", None, "chat template file '.*gone.json': there is no such file"),
+        ("gone.jinja", None, "chat template '.*gone.jinja': there is no such file or folder"),
+        ("bad.json", '{"model_name": "mine",\n "user": }', r"bad.json': not valid JSON: .*line 2 column 10"),
+        ("list.json", "[]", "list.json': must be a JSON object, got list"),
+        ("deep.json", "[" * 50_000, "deep.json': not valid JSON"),
+        ("field.json", '{"model_name": "mine", "asistant": ""}', "unknown field 'asistant'; did you mean 'assistant'"),
+        ("noname.json", '{"user": ""}', "noname.json': model_name is missing"),
+        ("nobody.json", '{"model_name": "lama2"}', "'lama2': there is no chat template .* did you mean 'llama2'"),
+        ("type.json", '{"model_name": "mine", "user": 5}', "user"),
+        ("kind.json", '{"model_name": "chatml", "capability": "infilling"}', "infilling"),
+        ("bad.jinja", "{% for m in messages %}{{ m.content }", "bad.jinja': not valid Jinja: .*"),
+    ],
+)
+def test_chat_templates_that_cannot_be_used(
+    command: tuple[str, ...], name: str, content: str | None, message: str, tmp_path: Path
+) -> None:
+    """One error, before anything is loaded."""
+    given = name
+    if "." in name:
+        given = str(tmp_path / name)
+        if content is not None:
+            (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        engine_options.make_chat_template_config(parse(*command, "--chat-template", given))
 
 
 def test_sampling_options() -> None:

@@ -214,21 +214,6 @@ def test_a_template_is_chosen_by_name_file_or_folder(tmp_path: Path, monkeypatch
             choose_template("m", FakeTokenizer(), wrong)
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("liuhaotian/llava-v1.5-7b", "llava-v1"),
-        ("OpenGVLab/InternVL2_5-8B", "internvl2_5"),
-        ("/models/Llama-3.1-8B-Instruct/", "llama3_1"),
-        ("meta-llama/Llama-2-7b-chat-hf", "llama2"),
-        ("/cache/models--Qwen--Qwen2.5-7B-Instruct/snapshots/abcdef", "qwen2d5"),
-        ("meta-llama/Llama-2-7b-hf", None),
-    ],
-)
-def test_guess(path: str, name: str | None) -> None:
-    assert builtin.guess(path) == name
-
-
 def test_unknown_name_and_capability() -> None:
     with pytest.raises(ConfigError, match="chatml"):
         build("no-such")
@@ -249,5 +234,5 @@ def test_jinja_from_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         build("mine", model_path=str(tmp_path / "nowhere"))
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="cannot read"):
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: not valid JSON"):
         build("mine", model_path=str(tmp_path))

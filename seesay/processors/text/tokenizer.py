@@ -58,7 +58,7 @@ class Tokenizer:
         self.added_tokens: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_tokens: tuple[str, ...] = tuple(self.added_tokens[i] for i in sorted(self.special_ids))
-        self.chat_template: str | None = _default_chat_template(hf.chat_template)
+        self.chat_template: str | dict[str, str] | None = hf.chat_template
         self.template_variables: dict[str, str] = {
             name: str(value) for name in _TEMPLATE_VARIABLES if (value := getattr(hf, name, None)) is not None
         }
@@ -243,13 +243,6 @@ def _bad_marker(text: str, span: tuple[int, int]) -> RequestError:
         "separate them, for example with a newline",
         "messages",
     )
-
-
-def _default_chat_template(template: Any) -> str | None:
-    """Return the template text. Of several named templates, it is the one named 'default'."""
-    if isinstance(template, dict):
-        template = template.get("default")
-    return template if isinstance(template, str) else None
 
 
 def _is_byte_level(decoder: dict[str, Any]) -> bool:

@@ -1,0 +1,148 @@
+"""The one table that says which built-in template belongs to a checkpoint that has none of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from seesay.templates import builtin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """One row: all conditions that are given must hold.
+
+    template: a built-in name.
+    architecture: the first of config.json's `architectures`.
+    where: values in config.json by dotted key. A range holds for every number in it.
+    name: a pattern that is found in the last part of the model's path or hub id, in lower case.
+    """
+
+    template: str
+    architecture: str = ""
+    where: Mapping[str, str | range] = field(default_factory=dict)
+    name: str = ""
+
+    def holds(self, name: str, config: Mapping[str, Any]) -> bool:
+        """Return whether the row is about the model of this name and configuration."""
+        if self.architecture and _architecture(config) != self.architecture:
+            return False
+        if self.name and not re.search(self.name, name):
+            return False
+        return all(_agrees(_value_at(config, key), wanted) for key, wanted in self.where.items())
+
+
+_YI = range(64000, 65000)  # sizes of vocabularies, some with a few tokens for media or padding
+_LLAMA3 = range(128256, 129000)
+
+GUESSES: tuple[Guess, ...] = (
+    Guess(template="qwen2-vl", architecture="Qwen2VLForConditionalGeneration"),
+    Guess(template="qwen2-vl", architecture="Qwen2_5_VLForConditionalGeneration"),
+    Guess(
+        template="pixtral",
+        architecture="LlavaForConditionalGeneration",
+        where={"vision_config.model_type": "pixtral"},
+    ),
+    Guess(template="llava-hf", architecture="LlavaForConditionalGeneration", where={"text_config.model_type": "llama"}),
+    Guess(
+        template="llava-chatml",
+        architecture="LlavaNextForConditionalGeneration",
+        where={"text_config.vocab_size": _YI},
+    ),
+    Guess(
+        template="llava-next-mistral",
+        architecture="LlavaNextForConditionalGeneration",
+        where={"text_config.model_type": "mistral"},
+    ),
+    Guess(
+        template="llava-hf",
+        architecture="LlavaNextForConditionalGeneration",
+        where={"text_config.model_type": "llama", "text_config.vocab_size": range(32000, 33000)},
+    ),
+    Guess(
+        template="yi-vl",
+        architecture="LlavaLlamaForCausalLM",
+        where={"vocab_size": _YI, "mm_projector_type": "mlp2x_gelu_Norm"},
+    ),
+    Guess(template="llava-chatml", architecture="LlavaLlamaForCausalLM", where={"vocab_size": _YI}),
+    Guess(template="llava-llama-3", architecture="LlavaLlamaForCausalLM", where={"vocab_size": _LLAMA3}),
+    Guess(template="llava-llama-2", architecture="LlavaLlamaForCausalLM", name=r"llama-?2"),
+    Guess(template="vicuna-v0", architecture="LlavaLlamaForCausalLM", name=r"-v0"),
+    Guess(template="llava-v1", architecture="LlavaLlamaForCausalLM"),
+    Guess(template="llava-mistral", architecture="LlavaMistralForCausalLM"),
+    Guess(template="llava-qwen", architecture="LlavaQwenForCausalLM"),
+    Guess(template="internvl2-internlm2", architecture="InternVLChatModel", where={"template": "internlm2-chat"}),
+    Guess(template="internvl2-internlm2", architecture="InternVLChatModel", where={"template": "Hermes-2"}),
+    Guess(template="internvl2-phi3", architecture="InternVLChatModel", where={"template": "phi3-chat"}),
+    Guess(template="internvl2_5", architecture="InternVLChatModel", where={"template": "internvl2_5"}),
+    Guess(template="chatml", architecture="InternVLForConditionalGeneration"),
+    Guess(template="minicpmv-2d6", architecture="MiniCPMV", where={"version": "2.6"}),
+    Guess(template="phi-3", architecture="Phi3VForCausalLM"),
+    Guess(template="gemma3", architecture="Gemma3ForConditionalGeneration"),
+    Guess(template="mistral-v7", architecture="Mistral3ForConditionalGeneration"),
+    Guess(template="smolvlm", architecture="SmolVLMForConditionalGeneration"),
+    Guess(template="smolvlm", architecture="Idefics3ForConditionalGeneration"),
+    # The architecture of a text model does not say whether it was trained to chat. Its name does.
+    Guess(template="internvl2_5", name=r"internvl-?(2[._]5|3)"),
+    Guess(template="internlm2", name=r"internlm-?(2|3)(?!.*base)"),
+    Guess(template="yi-vl", name=r"yi-vl"),
+    Guess(template="llava-mistral", name=r"llava.*mistral"),
+    Guess(template="llava-chatml", name=r"llava.*34b"),
+    Guess(template="llava-v1", name=r"llava.*v1\.[56]|llava-1\.5"),
+    Guess(template="vicuna", name=r"vicuna"),
+    Guess(template="qwen2-vl", name=r"qwen-?2(\.5)?-vl"),
+    Guess(template="qwen2d5", name=r"qwen-?2\.5.*instruct"),
+    Guess(template="qwen3", name=r"qwen-?3(?!.*(base|vl|omni))"),
+    Guess(template="qwen", name=r"qwen.*(chat|instruct)"),
+    Guess(template="yi", name=r"\byi-.*chat"),
+    Guess(template="llama3_2", name=r"llama-?3\.2.*instruct"),
+    Guess(template="llama3_1", name=r"llama-?3\.[13].*instruct"),
+    Guess(template="llama3", name=r"llama-?3.*instruct"),
+    Guess(template="llama2", name=r"llama-?2.*chat"),
+    Guess(template="mistral-v3", name=r"mistral.*instruct", where={"vocab_size": range(32768, 32769)}),
+    Guess(template="mistral", name=r"mi[sx]tral.*instruct"),
+    Guess(template="phi-4-mini", name=r"phi-?4-mini"),
+    Guess(template="phi-4", name=r"phi-?4"),
+    Guess(template="phi-3", name=r"phi-?3.*instruct"),
+    Guess(template="gemma3", name=r"gemma-?3-.*-it"),
+    Guess(template="gemma", name=r"gemma.*-it"),
+    Guess(template="deepseek", name=r"deepseek(?!-?vl).*chat"),
+    Guess(template="chatml", name=r"openhermes|chatml"),
+)
+"""The first row that holds is taken: what the checkpoint's configuration says first, then what its name says."""
+
+
+def guess(model_path: str, config: Mapping[str, Any] | None = None) -> str | None:
+    """Return the name of the template that a model was trained with, or None if neither its config.json nor its path
+    or hub id tells. Classes that users registered with a `match` of their own are asked first."""
+    if (name := builtin.match_registered(model_path)) is not None:
+        return name
+    last = _name_of(model_path)
+    return next((row.template for row in GUESSES if row.holds(last, config or {})), None)
+
+
+def _name_of(model_path: str) -> str:
+    parts = [part for part in re.split(r"[\\/]+", model_path.lower()) if part]
+    # In the hub's cache the folder is models--org--name/snapshots/<commit>, so the name is not the last part.
+    cached = [part for part in reversed(parts) if part.startswith("models--")]
+    return (cached or parts[-1:] or [""])[0]
+
+
+def _architecture(config: Mapping[str, Any]) -> str | None:
+    names = config.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
+def _value_at(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _agrees(value: Any, wanted: str | range) -> bool:
+    if isinstance(wanted, range):
+        return isinstance(value, int) and value in wanted
+    return value is not None and str(value) == wanted

@@ -1,0 +1,88 @@
+"""Built-in templates write what the published ones write, and each model gets its own.
+
+`published.json` holds what the published template of a model (its Jinja file, or the code of its authors) writes for
+the conversations below, without a BOS at the start, which the tokenizer adds.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seesay.templates import Pieces, builtin, choose_template
+from seesay.templates.guesses import GUESSES, guess
+from seesay.values import MediaPart, Message, Modality, TextPart
+
+ROWS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+
+
+class FakeTokenizer:
+    special_tokens = ("<s>", "</s>")
+    chat_template = None
+    template_variables = {"bos_token": "<s>", "eos_token": "</s>"}  # noqa: RUF012
+
+
+def conversation(case: str) -> list[Message]:
+    """case: "1 turn" or "2 turns", after "system" if it has a system message and "picture" if it has a picture."""
+    parts = [MediaPart(modality=Modality.IMAGE, source="x")] if "picture" in case else []
+    turns = [Message(role="system", parts=(TextPart(text="Be brief."),))] if "system" in case else []
+    turns.append(Message(role="user", parts=(*parts, TextPart(text="Who are you?"))))
+    if "2 turns" in case:
+        turns.append(Message(role="assistant", parts=(TextPart(text="A model."),)))
+        turns.append(Message(role="user", parts=(TextPart(text="Since when?"),)))
+    return turns
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row['template']}-{number}" for number, row in enumerate(ROWS)])
+def test_guesses_write_what_the_published_template_writes(row: dict[str, Any], tmp_path: Path) -> None:
+    folder = None
+    if row["config"] is not None:
+        (tmp_path / "config.json").write_text(json.dumps(row["config"]))
+        folder = tmp_path
+    template = choose_template(row["path"], FakeTokenizer(), folder=folder)
+    assert template.name == row["template"], row["source"]
+    markers = {} if row["marker"] is None else {Modality.IMAGE: row["marker"]}
+    rendered = {case: template.render(conversation(case), markers=markers).text for case in row["renderings"]}
+    assert rendered == row["renderings"], row["source"]
+
+
+def test_every_row_of_the_table_is_compared() -> None:
+    used = set()
+    for row in ROWS:
+        name = row["path"].lower().rpartition("/")[2]
+        used.add(next(number for number, each in enumerate(GUESSES) if each.holds(name, row["config"] or {})))
+    assert [GUESSES[number] for number in range(len(GUESSES)) if number not in used] == []
+    assert {each.template for each in GUESSES} <= set(builtin.names())
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "name"),
+    [
+        ("/models/Llama-3.1-8B-Instruct/", {}, "llama3_1"),
+        ("/cache/models--Qwen--Qwen2.5-7B-Instruct/snapshots/abcdef", {}, "qwen2d5"),
+        ("meta-llama/Llama-2-7b-hf", {"architectures": ["LlamaForCausalLM"]}, None),
+        ("Qwen/Qwen3-8B-Base", {"architectures": ["Qwen3ForCausalLM"]}, None),
+        ("google/gemma-2-2b", {}, None),
+        ("internlm/internlm2-base-7b", {}, None),
+        ("deepseek-ai/deepseek-vl-7b-chat", {}, None),
+        ("", {}, None),
+        # What the checkpoint says counts more than how its folder is called.
+        ("models/vicuna", {"architectures": ["Qwen2VLForConditionalGeneration"]}, "qwen2-vl"),
+        # Nonsense is no architecture.
+        ("x", {"architectures": "LlavaLlamaForCausalLM"}, None),
+        ("x", {"architectures": [5], "text_config": 3}, None),
+    ],
+)
+def test_guess(path: str, config: dict[str, Any], name: str | None) -> None:
+    assert guess(path, config) == name
+
+
+def test_a_registered_template_may_say_which_models_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtin, "_registered", {})
+    monkeypatch.setattr(builtin, "_matches", {})
+    builtin.register("mine", Pieces(user="U:"), match=lambda path: "mine" if "my-model" in path else None)
+    assert guess("company/my-model", {"architectures": ["LlavaMistralForCausalLM"]}) == "mine"
+    assert guess("company/other", {"architectures": ["LlavaMistralForCausalLM"]}) == "llava-mistral"
