@@ -25,7 +25,7 @@ from seesay.engine.response import AnswerBuilder, Response
 from seesay.values import GenerationRequest, Message, OutputDelta
 from seesay.vl.messages import parse_prompts
 
-BACKBONES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "phi3_longrope")
+BACKBONES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "phi3_longrope", "gemma", "gemma2", "gemma3", "smollm3")
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "llava", "internvl")
 Conversation = list[dict[str, Any]]
 

@@ -147,6 +147,8 @@ class _Loading:
                 part, place = weight.places()[number]
                 for picks, target in part.regions():
                     place[target].copy_(tensor.read(picks))
+                if weight.offset:
+                    place.add_(weight.offset)
                 self._missing[index] -= 1
                 if self._missing[index] == 0:
                     self._finish(self._groups[index], checkpoint)

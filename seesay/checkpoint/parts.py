@@ -135,11 +135,12 @@ class Weight:
     """One tensor of a model: parts of equal layout, joined along the axis of the matrix's outputs, or stacked along a
     new first axis where they have none. `data` is set by `load_weights`.
 
-    dtype: None for the model's own.
+    dtype: None for the model's own. offset: added to the stored numbers.
     """
 
     parts: tuple[Part, ...]
     dtype: torch.dtype | None = None
+    offset: float = 0.0
     data: torch.Tensor = field(init=False, repr=False)
 
     @property
@@ -166,7 +167,12 @@ class Weight:
 
     def shard(self, rank: int, size: int, dim: int) -> Weight:
         """Return one rank's weight: see `Part.shard`. Each part is divided, so that a rank has its share of all."""
-        return Weight(parts=tuple(part.shard(rank, size, dim) for part in self.parts), dtype=self.dtype)
+        parts = tuple(part.shard(rank, size, dim) for part in self.parts)
+        return Weight(parts=parts, dtype=self.dtype, offset=self.offset)
+
+    def without_data(self) -> Weight:
+        """Return the same weight, not loaded."""
+        return Weight(parts=self.parts, dtype=self.dtype, offset=self.offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +218,7 @@ class TensorLayout:
         return Part(tensor=f"{source.module}.{self.name}", axes=axes, dtypes=self.dtypes)
 
 
-def plain_weight(tensor: str, *shape: int) -> Weight:
+def plain_weight(tensor: str, *shape: int, dtype: torch.dtype | None = None, offset: float = 0.0) -> Weight:
     """Return the weight that is one whole tensor."""
-    return Weight(parts=(Part(tensor=tensor, axes=tuple(Axis(dim=dim, size=n) for dim, n in enumerate(shape))),))
+    part = Part(tensor=tensor, axes=tuple(Axis(dim=dim, size=n) for dim, n in enumerate(shape)))
+    return Weight(parts=(part,), dtype=dtype, offset=offset)

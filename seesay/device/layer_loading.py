@@ -135,20 +135,15 @@ def pick_method(checkpoint: Checkpoint, dtype: torch.dtype) -> LinearMethod:
     return _MethodChoice(checkpoint, lambda _: None, dtype, may_quantize=True)._method
 
 
-def _copy_of(weight: Weight) -> Weight:
-    """Return the same weight without data."""
-    return Weight(parts=weight.parts, dtype=weight.dtype)
-
-
 def _make_trial(weight: Weight) -> WeightGroup:
     """Return a group that loads a weight, and drops it."""
-    new = _copy_of(weight)
+    new = weight.without_data()
     return WeightGroup(weights=(new,), finish=partial(delattr, new, "data"))
 
 
 def _make_replacing(weight: Weight) -> WeightGroup:
     """Return a group that loads a weight beside the data that it has, and copies it there."""
-    new = _copy_of(weight)
+    new = weight.without_data()
 
     def finish() -> None:
         if hasattr(weight, "data"):

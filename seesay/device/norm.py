@@ -9,11 +9,13 @@ import torch.nn.functional as F
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Return x / sqrt(mean(x²) + eps) · weight over the last axis, computed in float32. No gradients.
+    """Return x / sqrt(mean(x²) + eps) · weight over the last axis, computed in float32, in the type of x. No gradients.
 
     On the CPU `F.rms_norm` makes six passes over the data; `torch.linalg.vector_norm` makes one.
     """
-    if x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
+    if x.dtype != weight.dtype:
+        return rms_norm(x.float(), weight.float(), eps).to(x.dtype)
+    if x.device.type != "cpu" or x.dtype != torch.float32:
         return F.rms_norm(x, weight.shape, weight, eps)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     scale = torch.addcmul(_scalar(eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seesay.lite.plain_layer import DOWN, GATE_UP, INPUT_NORM, MLP_NORM, OUT, QKV, PlainLayer
+from seesay.lite.plain_layer import DOWN, GATE_UP, INPUT_NORM, OUT, QKV, PlainLayer
 from seesay.llm.models.spec import DecoderConfig
 
 
@@ -46,7 +46,7 @@ def norm_pairs(config: DecoderConfig) -> tuple[Pair, ...]:
     hidden = config.hidden_size
     return (
         Pair(target=QKV, norm=INPUT_NORM, size=hidden),
-        Pair(target=GATE_UP, norm=MLP_NORM, size=hidden),
+        Pair(target=GATE_UP, norm=config.mlp_norm, size=hidden),
     )
 
 
@@ -76,7 +76,7 @@ def fold(layer: PlainLayer, pair: Pair, scales: Tensor) -> Tensor:
     """
     if pair.norm:
         norm = layer.norms[pair.norm]
-        divided = (norm / scales).to(layer.norm_type(pair.norm)).float()
+        divided = layer.round_norm(pair.norm, norm / scales)
         keeps = divided != 0
         layer.norms[pair.norm] = torch.where(keeps, divided, norm)
         scales = torch.where(keeps, norm / divided, torch.ones_like(norm))

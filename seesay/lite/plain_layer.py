@@ -19,7 +19,7 @@ from seesay.llm.models.decoder import Decoder
 from seesay.llm.models.spec import DecoderConfig
 
 QKV, OUT, GATE_UP, DOWN = "self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"
-INPUT_NORM, MLP_NORM = "input_layernorm", "post_attention_layernorm"
+INPUT_NORM = "input_layernorm"
 Names = Callable[[str], str | None]
 
 
@@ -117,7 +117,7 @@ class PlainLayer:
             self.use_matrix(name, self.matrices[name])
         for tensor, weight in self._norms.items():
             norm = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")]
-            weight.data = norm.to(self.source.dtype)
+            weight.data = norm.to(weight.dtype or self.source.dtype)
 
     def use_matrix(self, name: str, matrix: Tensor, method: LinearMethod = UNQUANTIZED) -> None:
         """Compute linear layer `name` with this matrix, and no other change."""
@@ -145,9 +145,9 @@ class PlainLayer:
                 found |= {
                     self.source.stored_as[part.tensor]: self._as_stored(part.tensor, x) for part, x in bias.places()
                 }
-        for tensor in self._norms:
+        for tensor, weight in self._norms.items():
             norm = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")]
-            found[self.source.stored_as[tensor]] = self._as_stored(tensor, norm)
+            found[self.source.stored_as[tensor]] = self._as_stored(tensor, norm - weight.offset)
         return {name: tensor.contiguous().cpu() for name, tensor in found.items()}
 
     def stored_modules(self, name: str) -> list[str]:
@@ -159,9 +159,11 @@ class PlainLayer:
         """Return the type in which the checkpoint has the weight of a linear layer."""
         return self._stored_type(self._weights[name][0]["weight"].parts[0].tensor)
 
-    def norm_type(self, name: str) -> torch.dtype:
-        """Return the type in which the checkpoint has a norm."""
-        return self._stored_type(f"{self._front}{name}.weight")
+    def round_norm(self, name: str, norm: Tensor) -> Tensor:
+        """Return what is left of norm `name`, of these values, once it is stored."""
+        tensor = f"{self._front}{name}.weight"
+        offset = self._norms[tensor].offset
+        return self._as_stored(tensor, norm - offset).float() + offset
 
     def _stored_type(self, tensor: str) -> torch.dtype:
         return torch_type(self.source.checkpoint, self.source.stored_as[tensor])

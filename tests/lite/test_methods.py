@@ -24,7 +24,7 @@ from seesay.lite.statistics import InputObserver, InputStatistics
 
 Quantize = Callable[..., Any]
 SMALL = {"calib_samples": 4, "calib_seqlen": 64, "batch_size": 2, "device": "cpu"}
-FAMILIES = ("llama", "qwen3", "phi3", "mistral", "qwen2_5_vl", "llava", "internvl")
+FAMILIES = ("llama", "qwen3", "phi3", "mistral", "gemma3", "qwen2_5_vl", "llava", "internvl")
 METHODS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "awq": (lite.auto_awq, {"w_group_size": 32}),
     "awq, symmetric, one group": (lite.auto_awq, {"w_group_size": -1, "w_sym": True, "search_scale": False}),

@@ -56,6 +56,13 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 1]}
+GEMMA3_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+GEMMA3_ROPE = {  # as published
+    "rope_theta": 100000.0,
+    "rope_local_base_freq": 1000.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    "query_pre_attn_scalar": 20,
+}
 
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"attention_bias": True, "mlp_bias": True}),
@@ -69,6 +76,10 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-window": ("Mistral", {"sliding_window": 11, "head_dim": 10, "hidden_act": "gelu_pytorch_tanh"}),
     "phi3": ("Phi3", {}),
     "phi3-longrope": ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
+    "gemma": ("Gemma", {"head_dim": 12, "tie_word_embeddings": True, "hidden_act": "gelu"}),
+    "gemma2": ("Gemma2", {"head_dim": 16, "tie_word_embeddings": True, "sliding_window": 9}),
+    "gemma3": ("Gemma3", {"head_dim": 16, "sliding_window": 9, "layer_types": GEMMA3_LAYERS, **GEMMA3_ROPE}),
+    "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2, "tie_word_embeddings": True}),
     "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
     "qwen2-vl": ("Qwen2VL", {"rope_parameters": MROPE, "tie_word_embeddings": True}),
 }
@@ -122,7 +133,7 @@ def make_backbone(name: str, folder: Path, **sizes: Any) -> Backbone:
         )
         model_class = getattr(transformers, f"{kind}ForConditionalGeneration")
     else:
-        config = getattr(transformers, f"{kind}Config")(**sizes)
+        config = getattr(transformers, "Gemma3TextConfig" if kind == "Gemma3" else f"{kind}Config")(**sizes)
         model_class = getattr(transformers, f"{kind}ForCausalLM")
     torch.manual_seed(sum(map(ord, name)))
     model = model_class(config).eval()

@@ -49,7 +49,10 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
     assert tokens == backbone.greedy(plain.token_ids, 32)
 
 
-@pytest.mark.parametrize("name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "mistral-window", "qwen2.5-vl"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "mistral-window", "qwen2.5-vl", "gemma2", "gemma3", "smollm3"],
+)
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_chunked_and_batched_equal_whole_and_alone(saved: Any, name: str, block_size: int) -> None:
     backbone = saved(name)
@@ -96,7 +99,12 @@ def test_dynamic_rope_is_stretched_for_long_sessions(saved: Any) -> None:
 @pytest.mark.parametrize(
     "changes, word",
     [
-        ({"model_type": "gemma3_text"}, "gemma3_text"),
+        ({"model_type": "mamba"}, "mamba"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"no_rope_layers": [1, 1, 1, 0]}, "no_rope_layers"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1.0, "factor": 0}}, "factor=0"),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 1.0}}}, "'full_attention'"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0, "rope_type": "yarn"}}}, "full_attention.rope_type"),
         ({"hidden_act": "relu2"}, "hidden_act='relu2'"),
         ({"num_key_value_heads": 4}, "num_key_value_heads=4"),
         ({"rope_parameters": {"rope_type": "su", "rope_theta": 1.0}}, "'su'"),

@@ -41,7 +41,7 @@ def logits_of(backbone: backbones.Backbone, prompt: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "qwen2.5-vl"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "qwen2.5-vl"])
 def test_logits_are_those_of_the_weights_multiplied_out(
     saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, form: str
 ) -> None:

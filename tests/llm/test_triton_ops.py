@@ -50,10 +50,13 @@ def norm_exactly(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weight_dtype", [None, torch.float32])
 @pytest.mark.parametrize(("num_tokens", "size"), [(0, 64), (1, 3584), (3, 100), (17, 1)])
-def test_norm_alone_and_with_the_sum(ops: Ops, dtype: torch.dtype, num_tokens: int, size: int) -> None:
+def test_norm_alone_and_with_the_sum(
+    ops: Ops, dtype: torch.dtype, weight_dtype: torch.dtype | None, num_tokens: int, size: int
+) -> None:
     x, residual = random(num_tokens, size, dtype=dtype), random(num_tokens, size, dtype=dtype, seed=1)
-    weight = random(size, dtype=dtype, seed=2)
+    weight = random(size, dtype=weight_dtype or dtype, seed=2)
     assert_close(ops.rms_norm(x, weight, 1e-6), norm_exactly(x, weight))
     total = residual.double() + x.double()
     normed = ops.add_rms_norm(x, residual, weight, 1e-6)

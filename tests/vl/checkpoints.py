@@ -14,6 +14,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import (
     CLIPImageProcessor,
     CLIPVisionConfig,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
     GotOcr2ImageProcessor,
     InternVLConfig,
     InternVLForConditionalGeneration,
@@ -41,6 +47,8 @@ from transformers import (
     Qwen2VLVideoProcessor,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 CHATML = (
@@ -268,6 +276,12 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen3": _text(Qwen3Config, Qwen3ForCausalLM, head_dim=24),
     "mistral": _text(MistralConfig, MistralForCausalLM, has_bos=True, sliding_window=32),
     "phi3": _text(Phi3Config, Phi3ForCausalLM),
+    "gemma": _text(GemmaConfig, GemmaForCausalLM, has_bos=True, head_dim=24),
+    "gemma2": _text(Gemma2Config, Gemma2ForCausalLM, has_bos=True, head_dim=16, sliding_window=32),
+    "gemma3": _text(
+        Gemma3TextConfig, Gemma3ForCausalLM, has_bos=True, head_dim=16, sliding_window=32, sliding_window_pattern=2
+    ),
+    "smollm3": _text(SmolLM3Config, SmolLM3ForCausalLM, no_rope_layer_interval=2),
     "phi3_longrope": _text(
         Phi3Config, Phi3ForCausalLM, rope_parameters=LONGROPE, original_max_position_embeddings=SHORT_LIMIT
     ),

@@ -48,26 +48,31 @@ class ModelInput:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Values that all layers share in a step."""
+    """Values that all layers share in a step. turns: (cos, sin) of each rotary embedding."""
 
-    cos: torch.Tensor
-    sin: torch.Tensor
+    turns: Sequence[tuple[torch.Tensor, torch.Tensor]]
     slots: torch.Tensor
     attention: Any
     faults: torch.Tensor
 
 
 class _Layer:
-    """Attention and MLP with their norms before them. Works on the residual stream in place."""
+    """Attention and MLP with their norms. Works on the residual stream in place."""
 
     def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
         self._ops = ops
         self._eps, self._activation = config.norm_eps, config.activation
         self._num_heads, self._num_kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self._scale, self._soft_cap, self._window = config.scale, config.attention_soft_cap, config.windows[index]
+        self._scale, self._soft_cap = config.attention_scale, config.attention_soft_cap
+        self._window, self._rotary = config.layers[index].window, config.layers[index].rotary
         hidden, name = config.hidden_size, f"layers.{index}"
-        self._input_norm = plain_weight(f"{name}.input_layernorm.weight", hidden)
-        self._mlp_norm = plain_weight(f"{name}.post_attention_layernorm.weight", hidden)
+        self._input_norm = norm_weight(config, f"{name}.input_layernorm", hidden)
+        self._attended_norm: Weight | None = None
+        self._output_norm: Weight | None = None
+        self._mlp_norm = norm_weight(config, f"{name}.{config.mlp_norm}", hidden)
+        if config.norm_placement == "around":
+            self._attended_norm = norm_weight(config, f"{name}.post_attention_layernorm", hidden)
+            self._output_norm = norm_weight(config, f"{name}.post_feedforward_layernorm", hidden)
         self._qkv = Linear(hidden, bias=config.qkv_bias, sources=_qkv_sources(config))
         self._out = Linear(config.num_heads * config.head_dim, hidden, bias=config.output_bias)
         self._gate_up = Linear(hidden, bias=config.mlp_bias, sources=_gate_up_sources(config))
@@ -75,10 +80,11 @@ class _Layer:
         self._qk_norms: tuple[Weight, ...] = ()
         if config.qk_norm:
             self._qk_norms = (
-                plain_weight(f"{name}.self_attn.q_norm.weight", config.head_dim),
-                plain_weight(f"{name}.self_attn.k_norm.weight", config.head_dim),
+                norm_weight(config, f"{name}.self_attn.q_norm", config.head_dim),
+                norm_weight(config, f"{name}.self_attn.k_norm", config.head_dim),
             )
-        self.norms = (self._input_norm, self._mlp_norm, *self._qk_norms)
+        norms = (self._input_norm, self._attended_norm, self._mlp_norm, self._output_norm, *self._qk_norms)
+        self.norms = tuple(norm for norm in norms if norm is not None)
         self.linears = {
             f"{name}.self_attn.qkv_proj": self._qkv,
             f"{name}.self_attn.o_proj": self._out,
@@ -107,15 +113,19 @@ class _Layer:
         x = self._attend_to(qkv.view(len(qkv), -1, self._head_dim), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
-        x = self._multiply_normed(self._gate_up, self._out(x), residual, self._mlp_norm)
-        return self._multiply_activated(self._down, x), residual
+        x = self._multiply_normed(
+            self._gate_up, self._norm(self._out(x), self._attended_norm), residual, self._mlp_norm
+        )
+        return self._norm(self._multiply_activated(self._down, x), self._output_norm), residual
 
     def run_few(self, x: torch.Tensor, cache: LayerCache, step: _Step) -> None:
         """As `run` for a few tokens, whose residual stream x [T, hidden] is changed in place: norms, the activation and
         the sums are fused into the products of layers that have kernels for so many rows."""
         mixed = self._project(self._qkv, x, self._input_norm)
-        self._add_to(x, self._out, self._attend_to(mixed.view(len(x), -1, self._head_dim), cache, step))
-        self._add_to(x, self._down, self._project(self._gate_up, x, self._mlp_norm, self._activation))
+        attended = self._attend_to(mixed.view(len(x), -1, self._head_dim), cache, step)
+        self._add_to(x, self._out, attended, self._attended_norm)
+        gated = self._project(self._gate_up, x, self._mlp_norm, self._activation)
+        self._add_to(x, self._down, gated, self._output_norm)
 
     def _project(
         self, linear: Linear, x: torch.Tensor, norm: Weight, activation: Activation | None = None
@@ -147,18 +157,26 @@ class _Layer:
             return multiply(self._ops.quantize_activation(x, self._activation, form))
         return linear(self._ops.act_and_mul(x, self._activation))
 
-    def _add_to(self, residual: torch.Tensor, linear: Linear, x: torch.Tensor) -> None:
-        if linear.fused is not None and len(x) <= linear.max_fused_rows:
+    def _add_to(self, residual: torch.Tensor, linear: Linear, x: torch.Tensor, norm: Weight | None) -> None:
+        """Add the layer's output, or the norm of it, to the residual."""
+        if linear.fused is None or len(x) > linear.max_fused_rows:
+            residual.add_(self._norm(linear(x), norm))
+        elif norm is None:
             linear.fused(x, add_to=residual)
         else:
-            residual.add_(linear(x))
+            residual.add_(self._norm(linear.fused(x), norm))
+
+    def _norm(self, x: torch.Tensor, norm: Weight | None) -> torch.Tensor:
+        """Return the norm of x; x itself without one."""
+        return x if norm is None else self._ops.rms_norm(x, norm.data, self._eps)
 
     def _attend_to(self, qkv: torch.Tensor, cache: LayerCache, step: _Step) -> torch.Tensor:
         """Attention output [T, H · D] of queries, keys and values [T, H + 2 G, D]."""
         norms = None
         if self._qk_norms:
             norms = self._qk_norms[0].data, self._qk_norms[1].data, self._eps
-        self._ops.rotate_and_write(qkv, step.cos, step.sin, cache, step.slots, norms, step.faults)
+        cos, sin = step.turns[self._rotary]
+        self._ops.rotate_and_write(qkv, cos, sin, cache, step.slots, norms, step.faults)
         output = self._ops.attend(
             qkv[:, : self._num_heads],
             cache,
@@ -168,6 +186,13 @@ class _Layer:
             soft_cap=self._soft_cap,
         )
         return output.reshape(len(qkv), -1)
+
+
+def norm_weight(config: DecoderConfig, name: str, size: int) -> Weight:
+    """Return the weight of an RMS norm. One that is stored less an offset is kept in float32: near the offset, few bits
+    would lose most of what was stored."""
+    dtype = torch.float32 if config.norm_offset else None
+    return plain_weight(f"{name}.weight", size, offset=config.norm_offset, dtype=dtype)
 
 
 def _qkv_sources(config: DecoderConfig) -> list[Source]:
@@ -207,10 +232,11 @@ class Decoder:
         with torch.device("meta"):
             self._layers = [_Layer(config, index, self._ops) for index in range(config.num_layers)]
             self._head = Linear(config.hidden_size, config.vocab_size, bias=False)
-        self._norm = plain_weight("norm.weight", config.hidden_size)
+        self._norm = norm_weight(config, "norm", config.hidden_size)
         self._max_few_rows = 0
-        self._rotary = Rotary(config.rotary, device=device, dtype=dtype)
-        self._windows = frozenset(config.windows)
+        self._rotaries = [Rotary(spec, device=device, dtype=dtype) for spec in config.rotaries]
+        self._windows = frozenset(layer.window for layer in config.layers)
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
 
     @classmethod
     def load(
@@ -328,6 +354,8 @@ class Decoder:
     def embed(self, inputs: ModelInput) -> torch.Tensor:
         """Return what the first layer takes: the residual stream [T, hidden]."""
         residual = F.embedding(inputs.input_ids, self._embed.data)
+        if self._embedding_scale != 1.0:
+            residual.mul_(self._embedding_scale)
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
             self._ops.splice(residual, inputs.splice_rows, inputs.splice_embeddings)
         return residual
@@ -342,9 +370,9 @@ class Decoder:
         return self._ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
 
     def _begin_step(self, inputs: ModelInput) -> _Step:
-        cos, sin = self._rotary.tables(inputs.positions, inputs.is_long)
+        turns = [rotary.tables(inputs.positions, inputs.is_long) for rotary in self._rotaries]
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
-        return _Step(cos, sin, inputs.slot_mapping, plan, inputs.faults)
+        return _Step(turns, inputs.slot_mapping, plan, inputs.faults)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""

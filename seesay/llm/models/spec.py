@@ -6,7 +6,7 @@ Every supported backbone is the same decoder with other options; what no option 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,11 +43,31 @@ class RotarySpec:
         return np.concatenate([rows, rows]).astype(np.int64)
 
 
+NormPlacement = Literal["before", "around"]
+"""Norms of a layer: before attention and before the MLP, or also behind each, before its output is added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """The options in which the layers of one decoder may differ.
+
+    window: the sliding window of its attention, in tokens; None for full attention. rotary: index of its
+    `DecoderConfig.rotaries`.
+    """
+
+    window: int | None = None
+    rotary: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """Options of the decoder. `windows[i]` is the sliding window of layer i in tokens, None for full attention.
+    """Options of the decoder.
 
-    `fused_checkpoint` says that the checkpoint stores q, k, v as one tensor and gate, up as one.
+    rotaries: those that layers choose from. All turn the same components by the same rows of positions, and only the
+    first one may have long frequencies. layers: one entry per layer.
+    fused_checkpoint: the checkpoint stores q, k, v as one tensor and gate, up as one.
+    norm_offset: the checkpoint stores norm weights less this. embedding_scale: factor of embeddings looked up by token
+    ids. attention_scale: factor of attention scores.
     """
 
     vocab_size: int
@@ -58,8 +78,9 @@ class DecoderConfig:
     head_dim: int
     norm_eps: float
     max_position_embeddings: int
-    rotary: RotarySpec
-    windows: tuple[int | None, ...]
+    attention_scale: float
+    rotaries: tuple[RotarySpec, ...]
+    layers: tuple[LayerSpec, ...]
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -69,21 +90,29 @@ class DecoderConfig:
     activation: Activation = "silu"
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
+    norm_placement: NormPlacement = "before"
+    norm_offset: float = 0.0
+    embedding_scale: float = 1.0
 
     @property
     def num_layers(self) -> int:
-        return len(self.windows)
+        return len(self.layers)
+
+    @property
+    def mlp_norm(self) -> str:
+        """The checkpoint's name of a layer's norm before the MLP."""
+        return "post_attention_layernorm" if self.norm_placement == "before" else "pre_feedforward_layernorm"
+
+    @property
+    def rotary(self) -> RotarySpec:
+        """The first of `rotaries`: what holds for the positions of all."""
+        return self.rotaries[0]
 
     @property
     def flops_per_token(self) -> int:
         """Floating-point operations of the matrix products of one token, without attention and the output head."""
         attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
         return 2 * self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
-
-    @property
-    def scale(self) -> float:
-        """The factor of attention scores."""
-        return float(self.head_dim**-0.5)
 
     @classmethod
     def from_hf(
@@ -103,6 +132,7 @@ class DecoderConfig:
         tied = getattr(config, "tie_word_embeddings", False) if tied_embeddings is None else tied_embeddings
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         num_kv_heads = config.num_key_value_heads or config.num_attention_heads
+        rotaries, layers = _make_layers(config, head_dim=head_dim, session_len=session_len)
         if config.num_attention_heads % num_kv_heads:
             raise CheckpointError(
                 f"num_attention_heads={config.num_attention_heads} is no multiple of num_key_value_heads={num_kv_heads}"
@@ -116,8 +146,9 @@ class DecoderConfig:
             head_dim=head_dim,
             norm_eps=config.rms_norm_eps,
             max_position_embeddings=config.max_position_embeddings,
-            rotary=make_rotary(config, head_dim=head_dim, session_len=session_len),
-            windows=_windows(config),
+            attention_scale=float(getattr(config, "query_pre_attn_scalar", head_dim) ** -0.5),
+            rotaries=rotaries,
+            layers=layers,
             qkv_bias=kind.qkv_bias or attention_bias,
             output_bias=attention_bias,
             mlp_bias=bool(getattr(config, "mlp_bias", False)),
@@ -127,6 +158,9 @@ class DecoderConfig:
             activation=_activation(config),
             attention_soft_cap=getattr(config, "attn_logit_softcapping", None),
             logit_soft_cap=getattr(config, "final_logit_softcapping", None),
+            norm_placement=kind.norm_placement,
+            norm_offset=kind.norm_offset,
+            embedding_scale=float(config.hidden_size**0.5) if kind.scales_embeddings else 1.0,
         )
 
 
@@ -137,10 +171,16 @@ class _Kind:
     qkv_bias: bool = False
     qk_norm: bool = False
     fused_checkpoint: bool = False
+    norm_placement: NormPlacement = "before"
+    norm_offset: float = 0.0
+    scales_embeddings: bool = False
 
 
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 _KINDS = {
+    "gemma": _Kind(norm_offset=1.0, scales_embeddings=True),
+    "gemma2": _Kind(norm_placement="around", norm_offset=1.0, scales_embeddings=True),
+    "gemma3_text": _Kind(norm_placement="around", norm_offset=1.0, scales_embeddings=True, qk_norm=True),
     "llama": _Kind(),
     "mistral": _Kind(),
     "phi3": _Kind(fused_checkpoint=True),
@@ -148,6 +188,7 @@ _KINDS = {
     "qwen2_vl_text": _Kind(qkv_bias=True),
     "qwen2_5_vl_text": _Kind(qkv_bias=True),
     "qwen3": _Kind(qk_norm=True),
+    "smollm3": _Kind(),
 }
 
 
@@ -157,17 +198,59 @@ def list_backbones() -> tuple[str, ...]:
 
 
 def _refuse_unsupported(config: PretrainedConfig) -> None:
-    if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointError("is_encoder_decoder=True is not supported")
+    for option in ("is_encoder_decoder", "use_bidirectional_attention"):
+        if getattr(config, option, False):
+            raise CheckpointError(f"{option}=True is not supported")
 
 
 def _activation(config: PretrainedConfig) -> Activation:
-    activation = _ACTIVATIONS.get(config.hidden_act)
-    if activation is None:
-        raise CheckpointError(
-            f"hidden_act={config.hidden_act!r} is not supported (supported: {', '.join(_ACTIVATIONS)})"
-        )
-    return activation
+    option = "hidden_activation" if getattr(config, "hidden_activation", None) else "hidden_act"
+    name = getattr(config, option)
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(f"{option}={name!r} is not supported (supported: {', '.join(_ACTIVATIONS)})")
+    return _ACTIVATIONS[name]
+
+
+def _make_layers(
+    config: PretrainedConfig, *, head_dim: int, session_len: int | None
+) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
+    """Return the rotary embeddings of a decoder, and its layers."""
+    windows = _windows(config)
+    parameters: dict[str, Any] = dict(config.rope_parameters or {})
+    if parameters.keys() & set(_LAYER_TYPES):  # by type of layer
+        kinds = [_LAYER_TYPES[window is not None] for window in windows]
+        found = sorted(set(kinds))
+        rotaries = [
+            make_rotary(config, _of_layer_type(parameters, kind), head_dim=head_dim, session_len=None) for kind in found
+        ]
+        choices = [found.index(kind) for kind in kinds]
+    else:
+        rotaries = [make_rotary(config, parameters, head_dim=head_dim, session_len=session_len)]
+        choices = [0] * len(windows)
+        if unturned := [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]:
+            if unturned[-1] >= len(windows):
+                raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
+            rotaries.append(_make_still(rotaries[0]))
+            choices = [int(i in unturned) for i in range(len(windows))]
+    layers = (LayerSpec(window=window, rotary=choice) for window, choice in zip(windows, choices, strict=True))
+    return tuple(rotaries), tuple(layers)
+
+
+def _of_layer_type(parameters: dict[str, Any], kind: str) -> dict[str, Any]:
+    found = parameters.get(kind)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"rope_parameters={parameters!r} has nothing for the layers of type {kind!r}")
+    if found.get("rope_type", "default") not in ("default", "linear"):
+        raise CheckpointError(f"rope_parameters.{kind}.rope_type={found['rope_type']!r} is not supported")
+    return found
+
+
+def _make_still(rotary: RotarySpec) -> RotarySpec:
+    """Return a rotary embedding of the same form whose angles are all 0: it turns nothing."""
+    return RotarySpec(dim=rotary.dim, sections=rotary.sections, inv_freq=(0.0,) * len(rotary.inv_freq))
+
+
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def _windows(config: PretrainedConfig) -> tuple[int | None, ...]:
@@ -176,33 +259,35 @@ def _windows(config: PretrainedConfig) -> tuple[int | None, ...]:
     if kinds is None:
         return (window,) * int(config.num_hidden_layers)
     for kind in kinds:
-        if kind not in ("full_attention", "sliding_attention"):
+        if kind not in _LAYER_TYPES:
             raise CheckpointError(f"layer_types: {kind!r} is not supported")
     if "sliding_attention" in kinds and window is None:
         raise CheckpointError("layer_types has 'sliding_attention' but sliding_window is not set")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def make_rotary(config: PretrainedConfig, *, head_dim: int, session_len: int | None) -> RotarySpec:
-    """The rotary embedding that `config.rope_parameters` describes, frequencies by Transformers' own functions."""
-    parameters: dict[str, Any] = dict(config.rope_parameters or {})
+def make_rotary(
+    config: PretrainedConfig, parameters: dict[str, Any], *, head_dim: int, session_len: int | None
+) -> RotarySpec:
+    """The rotary embedding that `parameters` describe, of `config.rope_parameters`; frequencies by Transformers' own
+    functions."""
     kind = parameters.get("rope_type", "default")
     if "rope_theta" not in parameters:
-        raise CheckpointError(f"rope_parameters={parameters!r} has no rope_theta (one per layer type is not supported)")
+        raise CheckpointError(f"rope_parameters={parameters!r} has no rope_theta")
     if parameters.get("mrope_interleaved"):
         raise CheckpointError("rope_parameters.mrope_interleaved=True is not supported")
     dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
     sections = tuple(parameters.get("mrope_section") or ())
     if sections and sum(sections) * 2 != dim:
         raise CheckpointError(f"rope_parameters.mrope_section={sections}: adds up to {sum(sections)}, not {dim // 2}")
-    inv_freq, scale = _frequencies(config, kind, parameters["rope_theta"], dim, seq_len=None)
+    inv_freq, scale = _frequencies(config, parameters, dim, seq_len=None)
     long_inv_freq = short_limit = None
     if kind == "longrope":
         short_limit = int(parameters["original_max_position_embeddings"])
-        long_inv_freq, _ = _frequencies(config, kind, parameters["rope_theta"], dim, seq_len=short_limit + 1)
+        long_inv_freq, _ = _frequencies(config, parameters, dim, seq_len=short_limit + 1)
     elif kind == "dynamic" and (session_len or 0) > config.max_position_embeddings:
         short_limit = int(config.max_position_embeddings)
-        long_inv_freq, _ = _frequencies(config, kind, parameters["rope_theta"], dim, seq_len=session_len)
+        long_inv_freq, _ = _frequencies(config, parameters, dim, seq_len=session_len)
     return RotarySpec(
         dim=dim,
         sections=sections,
@@ -214,15 +299,19 @@ def make_rotary(config: PretrainedConfig, *, head_dim: int, session_len: int | N
 
 
 def _frequencies(
-    config: PretrainedConfig, kind: str, theta: float, dim: int, *, seq_len: int | None
+    config: PretrainedConfig, parameters: dict[str, Any], dim: int, *, seq_len: int | None
 ) -> tuple[tuple[float, ...], float]:
     import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    if kind == "default":
+    kind = parameters.get("rope_type", "default")
+    if kind in ("default", "linear"):
+        factor = parameters.get("factor", 1.0) if kind == "linear" else 1.0
+        if not isinstance(factor, (int, float)) or not factor > 0:
+            raise CheckpointError(f"rope_parameters.factor={factor!r} must be a positive number")
         exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
-        return tuple((1.0 / (theta**exponents)).tolist()), 1.0
-    if kind not in ("linear", "dynamic", "yarn", "longrope", "llama3"):
+        return tuple((1.0 / (parameters["rope_theta"] ** exponents) / factor).tolist()), 1.0
+    if kind not in ("dynamic", "yarn", "longrope", "llama3"):
         raise CheckpointError(f"rope_parameters.rope_type={kind!r} is not supported")
     try:
         inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=seq_len)

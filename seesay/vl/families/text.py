@@ -12,11 +12,15 @@ class TextFamily(Family):
     """Decoders without a tower."""
 
     architectures = (
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM",
+        "GemmaForCausalLM",
         "LlamaForCausalLM",
         "MistralForCausalLM",
         "Phi3ForCausalLM",
         "Qwen2ForCausalLM",
         "Qwen3ForCausalLM",
+        "SmolLM3ForCausalLM",
     )
     weights = WeightMap(decoder={**BARE_DECODER, "model.": "", "lm_head.": "lm_head."})
 
