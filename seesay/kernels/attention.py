@@ -1,7 +1,7 @@
 """Triton kernels of attention over the paged cache: KV is its format, "plain" blocks [num_blocks, BLOCK_SIZE, 2,
 NUM_KV_HEADS, DIM], or quantized ones of BLOCK_BYTES with parameters from byte PARAMS_AT on (`quantized_kv`).
 
-Softmax is computed in base 2 and in float32, one tile of keys at a time (Milakov & Gimelshein 2018; Dao et al. 2022).
+Softmax is computed one tile of keys at a time (`online_softmax`; Dao et al. 2022).
 Positions after a row's last token are masked, so stale data in a block has no effect.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from seesay.kernels.online_softmax import cap_scores, hide_scores, weigh_scores
 from seesay.kernels.quantized_kv import attend_quantized
 
 
@@ -66,22 +67,13 @@ def _add_tile(
         key = tl.load(pointers)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee")
     if HAS_CAP:
-        # tanh(x) = 2 sigmoid(2x) - 1
-        scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scale / soft_cap * scores) - 1.0)
+        scores = cap_scores(scores, scale, soft_cap)
         factor = 1.4426950408889634
     else:
         factor = scale * 1.4426950408889634
     if MASKED:
-        is_seen = (keys[None, :] <= positions[:, None]) & (keys < kv_len)[None, :]
-        if HAS_WINDOW:
-            is_seen = is_seen & (keys[None, :] > positions[:, None] - window)
-        scores = tl.where(is_seen, scores, float("-inf"))
-    # Apply the factor log2(e) · scale after the maximum: it is then fused with the subtraction.
-    new_top = tl.maximum(top, tl.max(scores, axis=1) * factor)
-    base = tl.where(new_top == float("-inf"), 0.0, new_top) if MASKED else new_top
-    weights = tl.exp2(scores * factor - base[:, None])
-    fade = tl.exp2(top - base)
-    total = total * fade + tl.sum(weights, axis=1)
+        scores = hide_scores(scores, keys, kv_len, positions, window, HAS_WINDOW)
+    weights, fade, top, total = weigh_scores(scores, factor, top, total, MASKED)
     pointers = pointers + NUM_KV_HEADS * DIM
     if MASKED:
         value = tl.load(pointers, mask=is_there, other=0.0)
@@ -91,7 +83,7 @@ def _add_tile(
         value = tl.load(pointers)
     output = output * fade[:, None]
     output = tl.dot(weights.to(value.dtype), value, output, input_precision="ieee")
-    return new_top, total, output
+    return top, total, output
 
 
 @triton.jit

@@ -7,6 +7,8 @@ own: rows as they are, their RMS norm, or the activation of a gated layer.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -87,26 +89,17 @@ def quantize_rows_kernel(
 
 @triton.jit
 def _store_quantized(
-    x,
-    is_element,
-    row,
-    out_ptr,
-    scale_ptr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    GROUP: tl.constexpr,
-    MAX: tl.constexpr,
+    x, is_element, out_ptr, scale_ptr, num_groups, BLOCK: tl.constexpr, GROUP: tl.constexpr, MAX: tl.constexpr
 ):
-    """Write a whole row x [BLOCK], zero behind its SIZE elements, in groups of GROUP that divides BLOCK."""
+    """Write x [BLOCK], zero where there is no element, in groups of GROUP that divides BLOCK. Of their scales the first
+    `num_groups` are written."""
     groups = tl.reshape(x, [BLOCK // GROUP, GROUP])
     has_nan = tl.max(_is_nan(groups).to(tl.int32), axis=1) > 0
     scale = _to_scale(tl.max(tl.abs(groups), axis=1), has_nan, MAX)
-    num_groups: tl.constexpr = (SIZE + GROUP - 1) // GROUP
     numbers = tl.arange(0, BLOCK // GROUP)
-    tl.store(scale_ptr + row * num_groups + numbers, scale, mask=numbers < num_groups)
+    tl.store(scale_ptr + numbers, scale, mask=numbers < num_groups)
     quantized = _to_numbers(groups, scale[:, None], MAX, out_ptr.dtype.element_ty)
-    columns = tl.arange(0, BLOCK)
-    tl.store(out_ptr + row * SIZE + columns, tl.reshape(quantized, [BLOCK]), mask=is_element)
+    tl.store(out_ptr + tl.arange(0, BLOCK), tl.reshape(quantized, [BLOCK]), mask=is_element)
 
 
 @triton.jit
@@ -144,7 +137,10 @@ def quantize_norm_kernel(
     scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / SIZE + eps)
     normed = x * scale * tl.load(weight_ptr + columns, mask=is_element, other=0.0).to(tl.float32)
     normed = normed.to(stored.dtype).to(tl.float32)
-    _store_quantized(normed, is_element, row, out_ptr, scale_ptr, SIZE, BLOCK, GROUP, MAX)
+    num_groups: tl.constexpr = (SIZE + GROUP - 1) // GROUP
+    _store_quantized(
+        normed, is_element, out_ptr + row * SIZE, scale_ptr + row * num_groups, num_groups, BLOCK, GROUP, MAX
+    )
 
 
 @triton.jit
@@ -201,14 +197,10 @@ def quantize_groups_kernel(
         x = tl.load(x_ptr + row * x_stride + first + columns, mask=is_element, other=0.0).to(tl.float32)
     else:
         x = _activated(x_ptr + row * x_stride + first, columns, is_element, SIZE, ACTIVATION).to(tl.float32)
-    groups = tl.reshape(x, [SPAN // GROUP, GROUP])
-    has_nan = tl.max(_is_nan(groups).to(tl.int32), axis=1) > 0
-    scale = _to_scale(tl.max(tl.abs(groups), axis=1), has_nan, MAX)
     num_groups: tl.constexpr = (SIZE + GROUP - 1) // GROUP
-    places = first // GROUP + tl.arange(0, SPAN // GROUP)
-    tl.store(scale_ptr + row * num_groups + places, scale, mask=places < num_groups)
-    quantized = _to_numbers(groups, scale[:, None], MAX, out_ptr.dtype.element_ty)
-    tl.store(out_ptr + row * SIZE + first + columns, tl.reshape(quantized, [SPAN]), mask=is_element)
+    group = first // GROUP
+    own_scales = scale_ptr + row * num_groups + group
+    _store_quantized(x, is_element, out_ptr + row * SIZE + first, own_scales, num_groups - group, SPAN, GROUP, MAX)
 
 
 @triton.jit
@@ -227,20 +219,18 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype, largest: float, group_siz
         return _quantize_groups(x, x.shape[1], None, dtype, largest, group_size)
     out, scale = _make_outputs(x, x.shape[1], dtype, None)
     span = min(_LARGEST_SPAN, power_of_2_from(x.shape[1]))
-    if len(x):
-        is_dependent = has_dependent_launch(x.get_device())
-        quantize_rows_kernel[(len(x),)](
-            x,
-            out,
-            scale,
-            x.stride(0),
-            SIZE=x.shape[1],
-            SPAN=span,
-            MAX=largest,
-            IS_DEPENDENT=is_dependent,
-            num_warps=4 if span <= 2048 else 8,
-            launch_pdl=is_dependent,
-        )
+    _launch(
+        quantize_rows_kernel,
+        (len(x),),
+        x,
+        out,
+        scale,
+        x.stride(0),
+        SIZE=x.shape[1],
+        SPAN=span,
+        MAX=largest,
+        num_warps=4 if span <= 2048 else 8,
+    )
     return out, scale
 
 
@@ -264,26 +254,24 @@ def quantize_norm(
     block = power_of_2_from(size)
     if group_size is not None:
         block = max(block, group_size)
-    if num_rows:
-        is_dependent = has_dependent_launch(x.get_device())
-        quantize_norm_kernel[(num_rows,)](
-            x,
-            x if residual is None else residual,
-            weight,
-            out,
-            scale,
-            x.stride(0),
-            0 if residual is None else residual.stride(0),
-            eps,
-            SIZE=size,
-            BLOCK=block,
-            GROUP=group_size or block,
-            MAX=largest,
-            ADD=residual is not None,
-            IS_DEPENDENT=is_dependent,
-            num_warps=4 if block <= 2048 else 8 if block <= 8192 else 16,
-            launch_pdl=is_dependent,
-        )
+    _launch(
+        quantize_norm_kernel,
+        (num_rows,),
+        x,
+        x if residual is None else residual,
+        weight,
+        out,
+        scale,
+        x.stride(0),
+        0 if residual is None else residual.stride(0),
+        eps,
+        SIZE=size,
+        BLOCK=block,
+        GROUP=group_size or block,
+        MAX=largest,
+        ADD=residual is not None,
+        num_warps=4 if block <= 2048 else 8 if block <= 8192 else 16,
+    )
     return out, scale
 
 
@@ -299,22 +287,20 @@ def quantize_activation(
         return quantize_rows(act_and_mul(x, activation), dtype, largest)
     out, scale = _make_outputs(x, size, dtype, None)
     block = power_of_2_from(size)
-    if len(x):
-        is_dependent = has_dependent_launch(x.get_device())
-        quantize_activation_kernel[(len(x),)](
-            x,
-            out,
-            scale,
-            x.stride(0),
-            SIZE=size,
-            BLOCK=block,
-            ACTIVATION=activation,
-            MAX=largest,
-            IS_DEPENDENT=is_dependent,
-            num_warps=min(16, max(4, block // 1024)),
-            maxnreg=64,  # so that a multiprocessor has two programs: one loads while the other computes
-            launch_pdl=is_dependent,
-        )
+    _launch(
+        quantize_activation_kernel,
+        (len(x),),
+        x,
+        out,
+        scale,
+        x.stride(0),
+        SIZE=size,
+        BLOCK=block,
+        ACTIVATION=activation,
+        MAX=largest,
+        num_warps=min(16, max(4, block // 1024)),
+        maxnreg=64,  # so that a multiprocessor has two programs: one loads while the other computes
+    )
     return out, scale
 
 
@@ -323,21 +309,19 @@ def _quantize_groups(
 ) -> Quantized:
     out, scale = _make_outputs(x, size, dtype, group_size)
     span = max(group_size, min(1024, power_of_2_from(size)))
-    if len(x):
-        is_dependent = has_dependent_launch(x.get_device())
-        quantize_groups_kernel[(len(x), -(-size // span))](
-            x,
-            out,
-            scale,
-            x.stride(0),
-            SIZE=size,
-            SPAN=span,
-            GROUP=group_size,
-            ACTIVATION=activation,
-            MAX=largest,
-            IS_DEPENDENT=is_dependent,
-            launch_pdl=is_dependent,
-        )
+    _launch(
+        quantize_groups_kernel,
+        (len(x), -(-size // span)),
+        x,
+        out,
+        scale,
+        x.stride(0),
+        SIZE=size,
+        SPAN=span,
+        GROUP=group_size,
+        ACTIVATION=activation,
+        MAX=largest,
+    )
     return out, scale
 
 
@@ -345,3 +329,10 @@ def _make_outputs(x: torch.Tensor, size: int, dtype: torch.dtype, group_size: in
     num_groups = 1 if group_size is None else -(-size // group_size)
     out = torch.empty(len(x), size, dtype=dtype, device=x.device)
     return out, torch.empty(len(x), num_groups, dtype=torch.float32, device=x.device)
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], x: torch.Tensor, *arguments: Any, **constants: Any) -> None:
+    """Run a kernel over the rows of x, if there are any. It may begin while the kernel before it still runs."""
+    if len(x):
+        is_dependent = has_dependent_launch(x.get_device())
+        kernel[grid](x, *arguments, **constants, IS_DEPENDENT=is_dependent, launch_pdl=is_dependent)

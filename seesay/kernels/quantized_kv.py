@@ -16,6 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from seesay.kernels.online_softmax import cap_scores, hide_scores, weigh_scores
+
 UNIT = tl.constexpr(1024.0)
 """The factor of weights times scales of values, which are small: float16 has few digits for numbers below 2^-14."""
 
@@ -157,21 +159,12 @@ def _add_tile(
     if KV != "fp8":
         scores -= query_sum[:, None] * key_zero[None, :]
     if HAS_CAP:
-        # tanh(x) = 2 sigmoid(2x) - 1
-        scores *= key_scale[None, :]
-        scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scale / soft_cap * scores) - 1.0) * 1.4426950408889634
+        scores = cap_scores(scores * key_scale[None, :], scale, soft_cap) * 1.4426950408889634
     else:
         scores *= (key_scale * (scale * 1.4426950408889634))[None, :]
     if MASKED:
-        is_seen = (keys[None, :] <= positions[:, None]) & is_key[None, :]
-        if HAS_WINDOW:
-            is_seen = is_seen & (keys[None, :] > positions[:, None] - window)
-        scores = tl.where(is_seen, scores, float("-inf"))
-    new_top = tl.maximum(top, tl.max(scores, axis=1))
-    base = tl.where(new_top == float("-inf"), 0.0, new_top) if MASKED else new_top
-    weights = tl.exp2(scores - base[:, None])
-    fade = tl.exp2(top - base)
-    total = total * fade + tl.sum(weights, axis=1)
+        scores = hide_scores(scores, keys, kv_len, positions, window, HAS_WINDOW)
+    weights, fade, top, total = weigh_scores(scores, 1.0, top, total, MASKED)
     value_scale, value_zero = _load_params(params_ptr + NUM_KV_HEADS * BLOCK_SIZE, KV)
     if MASKED:
         value_scale = tl.where(is_key, value_scale, 0.0)
@@ -190,7 +183,7 @@ def _add_tile(
         if MASKED and KV == "fp8":  # integers are finite
             value = tl.where(is_key[:, None], value, 0.0)
         output = tl.dot(weights, value, output * fade[:, None], input_precision="ieee")
-    return new_top, total, shift, output, output_high
+    return top, total, shift, output, output_high
 
 
 @triton.jit

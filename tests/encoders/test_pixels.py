@@ -3,8 +3,6 @@ they are, elsewhere in Triton's interpreter: `kernels/test_interpreter.py` runs 
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from family_contract import VIDEO, draw_image, draw_media, load_family, preprocess
+from triton_cases import DEVICE, MARKS, runs_here
 
 from seesay.encoders import pixels
 from seesay.encoders.layers import PixelNormalizer, cut_patches
@@ -19,14 +18,9 @@ from seesay.encoders.pixels import PatchLoader
 from seesay.values import DecodedMedia
 from seesay.vl.family import Family
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 STATISTICS: dict[str, Any] = {"mean": (0.481, 0.458, 0.408), "std": (0.269, 0.261, 0.276), "rescale_factor": 1 / 255}
 
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+pytestmark = MARKS
 
 
 def preprocess_all(family: Family, media: list[DecodedMedia], *, on_device: bool) -> list[Any]:

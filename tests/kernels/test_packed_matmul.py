@@ -3,32 +3,24 @@ elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 import torch.nn.functional as F
+from kernels.products import assert_close, check_in_a_graph, check_product, rides_along
+from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, random, runs_here
 
 from seesay.device.packed_weight import PackedWeight, Packer
 
 if TYPE_CHECKING:
     from seesay.kernels.packed_numbers import PackedTensors
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 DTYPES = [torch.float16] if IS_INTERPRETED else [torch.float16, torch.bfloat16]
 """The interpreter multiplies matrices of bfloat16 wrongly."""
-TOLERANCES = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
-"""Largest error ‖ours - exact‖, as a share of ‖exact‖ or of 1."""
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": F.silu, "gelu": F.gelu}
 
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+pytestmark = MARKS
 
 CASES = [
     (9, 48, 16, 4, False),
@@ -43,10 +35,6 @@ CASES = [
     (5, 1408, 512, 8, False),
 ]
 """(outputs, inputs, group size, bits, has order): groups of one plane, of several, and of a part; uneven sizes."""
-
-
-def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
 
 
 def make_matrix(
@@ -78,12 +66,6 @@ def to_kernel(weight: PackedWeight) -> PackedTensors:
     return PackedTensors(**{name: getattr(weight, name) for name in PackedTensors._fields})
 
 
-def assert_close(ours: torch.Tensor, exact: torch.Tensor) -> None:
-    assert ours.shape == exact.shape
-    error = (ours.double() - exact).norm() / exact.norm().clamp(min=1.0)
-    assert error <= TOLERANCES[ours.dtype], f"error {error:.2e}"
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_torch_multiplies_out_what_was_packed(case: tuple[int, int, int | None, int, bool]) -> None:
     weight, exact = make_matrix(*case)
@@ -107,16 +89,7 @@ def test_the_kernel_multiplies_out_the_same(case: tuple[int, int, int | None, in
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("num_rows", [1, 3, 32])
-@pytest.mark.parametrize(
-    ("has_bias", "has_norm", "activation", "adds"),
-    [
-        (False, False, None, False),
-        (True, True, None, False),
-        (False, True, "silu", False),
-        (True, False, "gelu", False),
-        (True, False, None, True),
-    ],
-)
+@rides_along
 def test_few_rows_with_what_rides_along(
     num_rows: int,
     case: tuple[int, int, int | None, int, bool],
@@ -128,29 +101,10 @@ def test_few_rows_with_what_rides_along(
 ) -> None:
     from seesay.kernels.packed_matmul import multiply_few
 
-    num_outputs, size = case[:2]
-    num_sums = num_outputs * (2 if activation else 1)
-    weight, exact_weight = make_matrix(num_sums, *case[1:])
-    x = random(num_rows, size, dtype=dtype) + 0.5
-    bias = random(num_sums, dtype=dtype, seed=2) if has_bias else None
-    norm = (random(size, dtype=dtype, seed=3), 1e-6) if has_norm else None
-    exact = x.double()
-    if norm is not None:
-        exact = exact / (exact.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * norm[0].double()
-    exact = F.linear(exact, exact_weight, None if bias is None else bias.double())
-    if activation is not None:
-        gate, up = exact.chunk(2, -1)
-        exact = ACTIVATIONS[activation](gate) * up
-    wide = random(num_rows, num_outputs + 3, dtype=dtype, seed=4)
-    before, target = wide.clone(), wide[:, :num_outputs]
-    found = multiply_few(x, to_kernel(weight), bias, norm=norm, activation=activation, add_to=target if adds else None)
-    if adds:
-        assert found is target
-        exact += before[:, :num_outputs].double()
-        assert torch.equal(wide[:, num_outputs:], before[:, num_outputs:])
-    else:
-        assert torch.equal(wide, before)
-    assert_close(found, exact)
+    weight, exact_weight = make_matrix(case[0] * (2 if activation else 1), *case[1:])
+    multiply = partial(multiply_few, packed=to_kernel(weight))
+    x = random(num_rows, case[1], dtype=dtype) + 0.5
+    check_product(multiply, exact_weight, x, has_bias=has_bias, has_norm=has_norm, activation=activation, adds=adds)
 
 
 @runs_here
@@ -168,7 +122,7 @@ def test_tiles_of_rows(num_rows: int, case: tuple[int, int, int | None, int, boo
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+@on_gpu
 @pytest.mark.parametrize("num_rows", [1, 32, 256, 300])
 def test_products_of_all_numbers_of_rows(num_rows: int) -> None:
     """Each way of the GPU, and that of torch."""
@@ -186,38 +140,16 @@ def test_products_of_all_numbers_of_rows(num_rows: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+@on_gpu
 @pytest.mark.parametrize("num_prefetched", [0, 16])
 @pytest.mark.parametrize("num_rows", [1, 3])
 def test_products_that_depend_on_each_other_in_a_graph(num_rows: int, num_prefetched: int) -> None:
-    """What a kernel reads before the one in front of it has ended must be nothing that that one writes."""
     from seesay.kernels.packed_matmul import multiply_few
     from seesay.kernels.packed_tilings import FewRowTiling
 
-    tiling = FewRowTiling(16, 4, 2, num_prefetched)
-    size, wide, dtype = 3584, 5120, torch.bfloat16
-    up = [to_kernel(make_matrix(2 * wide, size, 128, 4, False, seed=i)[0]) for i in range(4)]
-    down = [to_kernel(make_matrix(size, wide, 128, 4, False, seed=10 + i)[0]) for i in range(4)]
-    norm = (random(size, dtype=dtype, seed=20).abs() + 0.5, 1e-6)
-    start = random(num_rows, size, dtype=dtype, seed=21)
-    stream = torch.empty_like(start)
-
-    def run(waits: bool) -> torch.Tensor:
-        stream.copy_(start)
-        for first, second in zip(up * 4, down * 4, strict=True):
-            inner = multiply_few(stream, first, None, norm=norm, activation="silu", tiling=tiling)
-            if waits:
-                torch.cuda.synchronize()
-            multiply_few(inner, second, None, add_to=stream, tiling=tiling)
-            if waits:
-                torch.cuda.synchronize()
-        return stream.clone()
-
-    expected = run(waits=True)
-    assert expected.isfinite().all() and not torch.equal(expected, start)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = run(waits=False)
-    for _ in range(20):
-        graph.replay()
-        assert torch.equal(found, expected)
+    multiply, size, wide = partial(multiply_few, tiling=FewRowTiling(16, 4, 2, num_prefetched)), 3584, 5120
+    up = [partial(multiply, packed=to_kernel(make_matrix(2 * wide, size, 128, 4, False, seed=i)[0])) for i in range(4)]
+    down = [
+        partial(multiply, packed=to_kernel(make_matrix(size, wide, 128, 4, False, seed=10 + i)[0])) for i in range(4)
+    ]
+    check_in_a_graph(up * 4, down * 4, num_rows, size)

@@ -3,24 +3,17 @@ runs this file."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, runs_here
 
-from seesay.device import fp8
 from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat
 from seesay.device.row_quantization import quantize_rows as quantize_rows_plainly
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+pytestmark = MARKS
 
 
 @runs_here
@@ -130,7 +123,7 @@ def test_integers_tell_by_their_scale_of_what_is_not_finite(bad: float, form: Ro
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+@on_gpu
 @pytest.mark.parametrize("size", [40, 3584, 18944])
 def test_equals_the_plain_version(size: int) -> None:
     from seesay.kernels.quantize import quantize_rows
@@ -138,7 +131,7 @@ def test_equals_the_plain_version(size: int) -> None:
     x = torch.randn(33, size, device=DEVICE).bfloat16() * torch.logspace(-6, 4, 33, device=DEVICE)[:, None]
     x = x.bfloat16()
     found, scale = quantize_rows(x, torch.float8_e4m3fn, 448.0)
-    expected, expected_scale = fp8.quantize_rows(x)
+    expected, expected_scale = quantize_rows_plainly(x, FP8_ROWS)
     torch.testing.assert_close(scale, expected_scale, rtol=1e-6, atol=0)
     assert (found.float() != expected.float()).float().mean() < 1e-3, "more than ties are rounded otherwise"
     one_code = expected.float().abs() / 8 + 2.0**-9
@@ -146,7 +139,7 @@ def test_equals_the_plain_version(size: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+@on_gpu
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_does_not_get_lost(bad: float) -> None:
     from seesay.kernels.quantize import quantize_rows

@@ -3,24 +3,16 @@ elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from triton_cases import DEVICE, HAS_TRITON, MARKS, ON_GPU, runs_here
 
 from seesay.kernels.resize import Filter
 from seesay.processors.media.images import qwen_patchify, resize
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+pytestmark = MARKS
 
 # (height, width) before and after; those after are multiples of 4 · 2.
 SMALL = [

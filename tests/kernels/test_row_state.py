@@ -3,27 +3,21 @@ run as they are, elsewhere in Triton's interpreter: `test_interpreter.py` runs t
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from triton_cases import DEVICE, MARKS, runs_here
 
 from seesay.llm import device_rows
 from seesay.llm.device_rows import IS_LONG, LENGTH, OFFSET, OPTIONS, SEED, TOKEN, DeviceRows
 from seesay.llm.sampler import draw_options, make_draws, make_uniform
 from seesay.llm.sampling_params import SamplingParams
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 NUM_SLOTS, MAX_BLOCKS, BLOCK_SIZE, SCRATCH = 7, 600, 4, 9999
 
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+pytestmark = MARKS
 
 
 def make_rows() -> DeviceRows:

@@ -3,25 +3,19 @@ elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import os
 from typing import Any
 
 import pytest
 import torch
+from triton_cases import DEVICE, MARKS, ON_GPU, runs_here
 
 from seesay.llm import logit_changes, sampler
 from seesay.llm.sampling_params import SamplingParams
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 SIZES = [1, 63, 50_000, 152_064] if ON_GPU else [300]
 
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+pytestmark = MARKS
 
 
 OPTIONS: list[dict[str, Any]] = [

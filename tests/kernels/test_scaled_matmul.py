@@ -3,27 +3,17 @@ in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 import torch
+from triton_cases import DEVICE, MARKS, ON_GPU, random, runs_here
 
 from seesay.device import block_fp8, int8
 from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat, quantize_rows
+from seesay.device.scaled_weights import multiply_out
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+pytestmark = MARKS
 SHAPES = [(1, 48, 64), (5, 40, 144), (70, 130, 400), (300, 272, 96)]
 """(rows, outputs, inputs)."""
-
-
-def random(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def make_rows(num_rows: int, size: int, form: RowFormat) -> QuantizedRows:
@@ -72,8 +62,8 @@ def test_products_of_fp8_blocks(num_rows: int, num_outputs: int, size: int, has_
     weight = random(num_outputs, size, seed=1).mul(20).to(torch.float8_e4m3fn)
     scale = (random(-(-size // group_size), num_outputs, seed=3).abs() + 0.1).t()
     bias = random(num_outputs, seed=2) if has_bias else None
-    left = block_fp8.multiply_out(rows.numbers, rows.scale, group_size, torch.float64)
-    exact = left @ block_fp8.multiply_out(weight, scale, group_size, torch.float64).t()
+    left = multiply_out(rows.numbers, rows.scale, group_size, torch.float64)
+    exact = left @ multiply_out(weight, scale, group_size, torch.float64).t()
     if bias is not None:
         exact += bias.double()
     found = multiply_scaled(rows, bias, weight=weight, scale=scale, dtype=torch.float32, group_size=group_size)

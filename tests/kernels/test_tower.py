@@ -3,34 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import os
 
 import pytest
 import torch
+from triton_cases import DEVICE, DTYPES, MARKS, assert_close, random, runs_here
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-DTYPES = [torch.float32, torch.float16, *([] if IS_INTERPRETED else [torch.bfloat16])]
-"""The interpreter multiplies matrices of bfloat16 wrongly, and one type of 16 bits goes the way of the other."""
-TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
-"""Largest relative error ‖ours - exact‖ / ‖exact‖."""
-
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
-
-
-def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
-
-
-def assert_close(ours: torch.Tensor, exact: torch.Tensor, factor: float = 1.0) -> None:
-    assert ours.shape == exact.shape
-    error = (ours.double() - exact).norm() / exact.norm()
-    assert error <= factor * TOLERANCES[ours.dtype], f"relative error {error:.2e}"
+pytestmark = MARKS
 
 
 def rotate_exactly(qkv: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
+from triton_cases import DEVICE, random
 
 from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops import RowLayout
 from seesay.llm.ops.kv_codec import read_tokens, write_tokens
-
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-DTYPES = [torch.float32, torch.float16, *([] if IS_INTERPRETED else [torch.bfloat16])]
-"""The interpreter cuts bfloat16 off, and one type of 16 bits goes the way of the other."""
-TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
-"""Largest relative error ‖ours - exact‖ / ‖exact‖ of one operation."""
-
-runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
-
-
-def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
-
-
-def assert_close(ours: torch.Tensor, exact: torch.Tensor, factor: float = 1.0) -> None:
-    assert ours.shape == exact.shape
-    if ours.numel():
-        error = (ours.double() - exact).norm() / exact.norm().clamp(min=1e-30)
-        assert error <= factor * TOLERANCES[ours.dtype], f"relative error {error:.2e}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

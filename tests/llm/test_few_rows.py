@@ -3,8 +3,6 @@ tests run in Triton's interpreter: `kernels/test_interpreter.py` runs this file.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from llm import backbones
+from triton_cases import IS_INTERPRETED
 
 from seesay.checkpoint import Checkpoint
 from seesay.device import linear as linear_module
@@ -23,8 +22,6 @@ from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 CPU = torch.device("cpu")
 QKV, OUT, GATE_UP, DOWN, HEAD = (100, 60), (60, 60), (176, 60), (60, 88), (160, 60)
 """Shapes of the weights of a test backbone's layers."""

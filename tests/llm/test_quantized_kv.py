@@ -12,18 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llm.attention_cases import (
-    DEVICE,
-    DTYPES,
-    HAS_TRITON,
-    IS_INTERPRETED,
-    ON_GPU,
-    Case,
-    assert_close,
-    build,
-    random,
-    runs_here,
-)
+from llm.attention_cases import Case, build
+from triton_cases import DEVICE, DTYPES, HAS_TRITON, IS_INTERPRETED, MARKS, ON_GPU, assert_close, random, runs_here
 
 from seesay.device.query import has_fp8
 from seesay.errors import ConfigError
@@ -32,7 +22,7 @@ from seesay.llm.ops import DecodeRows, Ops
 from seesay.llm.ops.kv_codec import dequantize, quantize, read_blocks, read_tokens, write_tokens
 from seesay.llm.ops.torch_ops import TorchOps
 
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
+pytestmark = MARKS
 FORMATS: tuple[KVFormat, ...] = ("int8", "int4", "fp8")
 if ON_GPU and not has_fp8(DEVICE):
     FORMATS = ("int8", "int4")

@@ -12,18 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from llm.attention_cases import (
-    DEVICE,
-    DTYPES,
-    HAS_TRITON,
-    IS_INTERPRETED,
-    ON_GPU,
-    Case,
-    assert_close,
-    build,
-    random,
-    runs_here,
-)
+from llm.attention_cases import Case, build
+from triton_cases import DEVICE, DTYPES, HAS_TRITON, IS_INTERPRETED, MARKS, ON_GPU, assert_close, random, runs_here
 
 from seesay.llm.kv_layout import LayerCache
 from seesay.llm.models.spec import RotarySpec
@@ -31,7 +21,7 @@ from seesay.llm.ops import DecodeRows, Ops, pick_ops
 from seesay.llm.ops.interface import Activation
 from seesay.llm.ops.torch_ops import TorchOps
 
-pytestmark = [pytest.mark.gpu] if ON_GPU else []
+pytestmark = MARKS
 
 
 @pytest.fixture(params=["torch", "triton"])

@@ -1,0 +1,43 @@
+"""Where tests of Triton kernels run: on a GPU as they are, elsewhere in Triton's interpreter, which must be chosen
+before Triton is imported. `kernels/test_interpreter.py` runs every test file there that imports from this module."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+DTYPES = [torch.float32, torch.float16, *([] if IS_INTERPRETED else [torch.bfloat16])]
+"""The interpreter multiplies matrices of bfloat16 wrongly, and one type of 16 bits goes the way of the other."""
+TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+"""Largest relative error ‖ours - exact‖ / ‖exact‖ of one operation."""
+
+MARKS = [pytest.mark.gpu] if ON_GPU else []
+runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
+on_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
+
+
+def assert_close(
+    ours: torch.Tensor,
+    exact: torch.Tensor,
+    factor: float = 1.0,
+    *,
+    tolerances: Mapping[torch.dtype, float] = TOLERANCES,
+    least_norm: float = 1e-30,
+) -> None:
+    """Compare with float64. least_norm: ‖exact‖ counts as at least this."""
+    assert ours.shape == exact.shape
+    if ours.numel():
+        error = (ours.double() - exact).norm() / exact.norm().clamp(min=least_norm)
+        assert error <= factor * tolerances[ours.dtype], f"relative error {error:.2e}"
