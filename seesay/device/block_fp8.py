@@ -17,7 +17,13 @@ from seesay.device.linear_method import Product, Sizes, pad_matrix
 from seesay.device.matmul import make_product
 from seesay.device.quantized_product import make_quantized_product
 from seesay.device.row_quantization import QuantizedRows, RowFormat
-from seesay.device.scaled_weights import check_numbers, list_layouts, warn_multiplied_out, why_not_aligned
+from seesay.device.scaled_weights import (
+    check_numbers,
+    list_layouts,
+    multiply_out,
+    warn_multiplied_out,
+    why_not_aligned,
+)
 
 _ALIGNMENT = 16
 _GROUP_SIZES = (32, 64, 128, 256)
@@ -51,16 +57,10 @@ class BlockFp8:
         """Return scales [out, groups of inputs]."""
         num_outputs = self._quantization.block_size[0]
         pieces = [
-            scales.repeat_interleave(num_outputs, 0)[: len(numbers)]
+            scales.index_select(0, torch.arange(len(numbers), device=scales.device) // num_outputs)
             for (_, numbers), (_, scales) in zip(weight.places(), scale.places(), strict=True)
         ]
         return torch.cat(pieces).t().contiguous().t()  # outputs side by side, as kernels read them
-
-
-def multiply_out(numbers: torch.Tensor, scale: torch.Tensor, group_size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return numbers [out, in] times scale [out, groups of inputs]."""
-    fine = scale.repeat_interleave(group_size, 1)[:, : numbers.shape[1]]
-    return (numbers.float() * fine).to(dtype)
 
 
 def _why_not(numbers: torch.Tensor, sizes: Sizes, dtype: torch.dtype, group_size: int) -> str | None:

@@ -1,73 +1,22 @@
-"""FP8 weights (e4m3) with a scale per output or tensor. On a GPU that multiplies FP8, every token is scaled by its own
-maximum; for a few tokens, weights are multiplied with plain activations. Elsewhere weights are multiplied out when they
-are loaded, which is also the reference for tests.
+"""Products with FP8 weights (e4m3) that have a scale per output. On a GPU that multiplies FP8, every token is scaled by
+its own maximum; for a few tokens, weights are multiplied with plain activations. Elsewhere weights are multiplied out
+when they are loaded, which is also the reference for tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
-from seesay.checkpoint.parts import INPUTS, OUTPUTS, TensorLayout, Weight
-from seesay.checkpoint.quantization import Quantization
 from seesay.device.linear_method import Product, Sizes
+from seesay.device.one_byte import NumberKind
 from seesay.device.quantized_product import make_quantized_product
 from seesay.device.row_quantization import FP8_ROWS, QuantizedRows
-from seesay.device.row_quantization import quantize_rows as quantize_rows_as
-from seesay.device.scaled_weights import (
-    check_finite,
-    check_numbers,
-    list_layouts,
-    multiply_out,
-    scale_per_output,
-    warn_multiplied_out,
-    why_not_aligned,
-)
+from seesay.device.scaled_weights import make_plain_product, warn_multiplied_out, why_not_aligned
 
 FP8 = torch.float8_e4m3fn
 MAX_FP8 = FP8_ROWS.largest
 _ALIGNMENT = 16
 """cuBLASLt multiplies FP8 matrices whose sizes are multiples of this."""
-
-
-class Fp8:
-    """FP8 weights that a checkpoint has, with a scale per output or tensor."""
-
-    def __init__(self, quantization: Quantization, dtype: torch.dtype) -> None:
-        assert quantization.is_stored and quantization.strategy in ("tensor", "channel")
-        self.name = f"fp8 {quantization.strategy}"
-        self._quantization, self._dtype = quantization, dtype
-
-    def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:  # noqa: ARG002
-        return list_layouts(self._quantization, "F8_E4M3", FP8)
-
-    def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
-        check_numbers(weights)
-        weight = weights["weight"]
-        scale = scale_per_output(weight, weights["scale"])
-        return make_channel_product(weight.data, scale, bias, sizes, self._dtype)
-
-
-class Fp8InFlight:
-    """Plain weights, quantized with one scale per output when they are loaded."""
-
-    name = "fp8 in flight"
-
-    def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:  # noqa: ARG002
-        return {"weight": TensorLayout(name="weight", axes=((OUTPUTS, 1), (INPUTS, 1)))}
-
-    def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
-        check_finite(weights["weight"])
-        weight = weights["weight"].data
-        numbers, scale = quantize_rows(weight)
-        return make_channel_product(numbers, scale.flatten(), bias, sizes, weight.dtype)
-
-
-def quantize_rows(x: torch.Tensor) -> QuantizedRows:
-    """Return x [N, K] in FP8, and the scales float32 [N, 1] that give it back: the largest number of a row becomes
-    the largest of FP8."""
-    return quantize_rows_as(x, FP8_ROWS)
 
 
 def make_channel_product(
@@ -79,7 +28,7 @@ def make_channel_product(
         return _make_scaled_product(numbers, scale, bias)
     if numbers.device.type == "cuda":
         warn_multiplied_out(reason)
-    return multiply_out(numbers, scale, bias, sizes, dtype)
+    return make_plain_product(numbers, scale, bias, sizes, dtype)
 
 
 def why_no_fp8(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -113,3 +62,6 @@ def _make_scaled_product(numbers: torch.Tensor, scale: torch.Tensor, bias: torch
         return product
 
     return make_quantized_product(numbers, scale, bias, multiply=multiply, rows=FP8_ROWS, dtype=torch.bfloat16)
+
+
+FP8_NUMBERS = NumberKind(name="fp8", stored_dtype="F8_E4M3", rows=FP8_ROWS, make_product=make_channel_product)

@@ -1,69 +1,26 @@
-"""Int8 weights with a scale per output or tensor, and int8 activations with a scale per token (W8A8). For a few tokens,
-weights are multiplied with plain activations. On the CPU weights are multiplied out when they are loaded, which is also
-the reference for tests.
+"""Products with int8 weights that have a scale per output, and int8 activations with a scale per token (W8A8). For a
+few tokens, weights are multiplied with plain activations. On the CPU weights are multiplied out when they are loaded,
+which is also the reference for tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from seesay.checkpoint.parts import INPUTS, OUTPUTS, TensorLayout, Weight
-from seesay.checkpoint.quantization import Quantization
 from seesay.device.backends import has_kernels
 from seesay.device.linear_method import Product, Sizes
+from seesay.device.one_byte import NumberKind
 from seesay.device.quantized_product import make_quantized_product
-from seesay.device.row_quantization import INT8_ROWS, QuantizedRows, quantize_rows
-from seesay.device.scaled_weights import (
-    check_finite,
-    check_numbers,
-    list_layouts,
-    multiply_out,
-    scale_per_output,
-    warn_multiplied_out,
-    why_not_aligned,
-)
+from seesay.device.row_quantization import INT8_ROWS, QuantizedRows
+from seesay.device.scaled_weights import make_plain_product, warn_multiplied_out, why_not_aligned
 
 _ALIGNMENT = 16
 """cuBLASLt multiplies int8 matrices whose sizes are multiples of 8, kernels read 16 numbers at once."""
 _MIN_CUBLAS_ROWS = 17
 """cuBLASLt's int8 product takes more than 16 rows."""
-
-
-class Int8:
-    """Int8 weights that a checkpoint has."""
-
-    def __init__(self, quantization: Quantization, dtype: torch.dtype) -> None:
-        assert quantization.is_stored and quantization.strategy in ("tensor", "channel")
-        self.name = f"int8 {quantization.strategy}"
-        self._quantization, self._dtype = quantization, dtype
-
-    def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:  # noqa: ARG002
-        return list_layouts(self._quantization, "I8", torch.int8)
-
-    def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
-        check_numbers(weights)
-        weight = weights["weight"]
-        scale = scale_per_output(weight, weights["scale"])
-        return make_int8_product(weight.data, scale, bias, sizes, self._dtype)
-
-
-class Int8InFlight:
-    """Plain weights, quantized with one scale per output when they are loaded."""
-
-    name = "int8 in flight"
-
-    def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:  # noqa: ARG002
-        return {"weight": TensorLayout(name="weight", axes=((OUTPUTS, 1), (INPUTS, 1)))}
-
-    def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
-        check_finite(weights["weight"])
-        weight = weights["weight"].data
-        numbers, scale = quantize_rows(weight, INT8_ROWS)
-        return make_int8_product(numbers, scale.flatten(), bias, sizes, weight.dtype)
 
 
 def make_int8_product(
@@ -75,7 +32,7 @@ def make_int8_product(
         return _make_scaled_product(numbers, scale.contiguous(), bias, dtype)
     if numbers.device.type == "cuda":
         warn_multiplied_out(reason)
-    return multiply_out(numbers, scale, bias, sizes, dtype)
+    return make_plain_product(numbers, scale, bias, sizes, dtype)
 
 
 def _why_not(numbers: torch.Tensor, sizes: Sizes) -> str | None:
@@ -115,3 +72,6 @@ def multiply_exactly(
     sums = torch._int_mm(F.pad(rows.numbers, (0, 0, 0, padding)), weight.t())[:num_rows]
     product = sums.float() * rows.scale * scale
     return (product if bias is None else product + bias.float()).to(dtype)
+
+
+INT8_NUMBERS = NumberKind(name="int8", stored_dtype="I8", rows=INT8_ROWS, make_product=make_int8_product)

@@ -13,10 +13,11 @@ from seesay.checkpoint.parts import Part, Weight
 from seesay.checkpoint.quantization import Quantization
 from seesay.checkpoint.source import TensorSource
 from seesay.device.block_fp8 import BlockFp8
-from seesay.device.fp8 import Fp8, Fp8InFlight
-from seesay.device.int8 import Int8, Int8InFlight
+from seesay.device.fp8 import FP8_NUMBERS
+from seesay.device.int8 import INT8_NUMBERS
 from seesay.device.linear import UNQUANTIZED, Linear
 from seesay.device.linear_method import LinearMethod
+from seesay.device.one_byte import OneByte, OneByteInFlight
 from seesay.device.packed_integers import Awq, Gptq, PackQuantized
 from seesay.errors import CheckpointError
 
@@ -201,12 +202,11 @@ class _MethodChoice:
 
 
 def _make_method(checkpoint: Checkpoint, quantization: Quantization, dtype: torch.dtype) -> LinearMethod:
-    if not quantization.is_stored:
-        return Int8InFlight() if quantization.format == "int8" else Fp8InFlight()
-    if quantization.format == "fp8":
-        return BlockFp8(quantization, dtype) if quantization.strategy == "block" else Fp8(quantization, dtype)
-    if quantization.format == "int8":
-        return Int8(quantization, dtype)
+    if quantization.format in ("fp8", "int8"):
+        if quantization.strategy == "block":
+            return BlockFp8(quantization, dtype)
+        kind = FP8_NUMBERS if quantization.format == "fp8" else INT8_NUMBERS
+        return OneByte(kind, quantization, dtype) if quantization.is_stored else OneByteInFlight(kind)
     if quantization.format == "pack-quantized":
         return PackQuantized(quantization, dtype, _find_dtype(checkpoint, ".weight_scale"))
     method = Awq if quantization.format == "awq" else Gptq

@@ -12,6 +12,7 @@ from seesay.checkpoint.parts import FLOATS, INPUTS, NEITHER, OUTPUTS, TensorLayo
 from seesay.checkpoint.quantization import Quantization
 from seesay.device.linear_method import Product, Sizes, pad_matrix
 from seesay.device.matmul import make_product
+from seesay.device.packed_weight import cut_outputs
 from seesay.errors import CheckpointError
 
 logger = logging.getLogger("seesay")
@@ -61,11 +62,21 @@ def scale_per_output(weight: Weight, scale: Weight) -> torch.Tensor:
     return per_output.repeat_interleave(repeats, output_size=sum(counts))
 
 
-def multiply_out(
+def multiply_out(numbers: torch.Tensor, scale: torch.Tensor, group_size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers [out, in] times scale [out, groups of `group_size` inputs]. Some outputs are computed at a time,
+    so that temporary memory does not grow with the matrix."""
+    exact = torch.empty(numbers.shape, dtype=dtype, device=numbers.device)
+    groups = torch.arange(numbers.shape[1], device=numbers.device) // group_size
+    for start, stop in cut_outputs(*numbers.shape):
+        exact[start:stop] = numbers[start:stop].float() * scale[start:stop].index_select(1, groups)
+    return exact
+
+
+def make_plain_product(
     numbers: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, sizes: Sizes, dtype: torch.dtype
 ) -> Product:
     """Return the product with numbers [out, in] times scale [out], as plain weights."""
-    return make_product(pad_matrix((numbers.float() * scale[:, None]).to(dtype), sizes), bias)
+    return make_product(pad_matrix(multiply_out(numbers, scale[:, None], numbers.shape[1], dtype), sizes), bias)
 
 
 def why_not_aligned(shape: torch.Size, sizes: Sizes, alignment: int, kind: str) -> str | None:
@@ -80,3 +91,12 @@ def why_not_aligned(shape: torch.Size, sizes: Sizes, alignment: int, kind: str) 
 def warn_multiplied_out(reason: str) -> None:
     """Warn once for each reason."""
     logger.warning("%s: such layers take the memory and time of unquantized ones", reason)
+
+
+@cache
+def note_static_scales() -> None:
+    """Log once that scales of activations which a checkpoint has are not used."""
+    logger.info(
+        "the checkpoint's scales of activations (input_scale) are checked and not used: every token gets a scale of "
+        "its own while it is computed, which is finer"
+    )

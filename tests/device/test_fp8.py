@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from seesay.device import fp8
-from seesay.device.fp8 import MAX_FP8, make_channel_product, quantize_rows
+from seesay.device.fp8 import FP8_NUMBERS, MAX_FP8, make_channel_product
 from seesay.device.linear import Linear
 from seesay.device.linear_method import Sizes
+from seesay.device.one_byte import OneByteInFlight
+from seesay.device.row_quantization import FP8_ROWS, quantize_rows
 from seesay.device.scaled_weights import warn_multiplied_out
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -20,7 +22,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 def test_rows_have_their_own_scale() -> None:
     x = torch.randn(5, 40) * torch.tensor([1.0, 1e-6, 1e4, 0.0, 3.0])[:, None]
-    numbers, scale = quantize_rows(x)
+    numbers, scale = quantize_rows(x, FP8_ROWS)
     assert numbers.dtype == torch.float8_e4m3fn and scale.shape == (5, 1)
     again = numbers.float() * scale
     assert ((again - x).abs() <= x.abs() / 16 + x.abs().amax(1, keepdim=True) / MAX_FP8 / 64).all()
@@ -38,7 +40,7 @@ def test_scaled_products_are_near_the_exact_ones(device: str, has_bias: bool, nu
     weight = torch.randn(48, 64, device=device) / 8
     bias = torch.randn(48, device=device).bfloat16() if has_bias else None
     x = torch.randn(num_rows, 64, device=device).bfloat16()
-    numbers, scale = quantize_rows(weight)
+    numbers, scale = quantize_rows(weight, FP8_ROWS)
     product = fp8._make_scaled_product(numbers, scale.flatten(), bias)
     exact = F.linear(x.double(), numbers.double() * scale.double())
     with_bias = exact if bias is None else exact + bias.double()
@@ -53,7 +55,7 @@ def test_scaled_products_are_near_the_exact_ones(device: str, has_bias: bool, nu
 
 def test_rows_do_not_change_each_other() -> None:
     torch.manual_seed(0)
-    numbers, scale = quantize_rows(torch.randn(32, 64))
+    numbers, scale = quantize_rows(torch.randn(32, 64), FP8_ROWS)
     product = fp8._make_scaled_product(numbers, scale.flatten(), None)
     x = torch.randn(4, 64).bfloat16() * torch.tensor([1, 1000, 1e-3, 1])[:, None]
     together = product.run(x.bfloat16())
@@ -63,7 +65,7 @@ def test_rows_do_not_change_each_other() -> None:
 
 def test_the_cpu_multiplies_weights_out_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
-    numbers, scale = quantize_rows(torch.randn(6, 10))
+    numbers, scale = quantize_rows(torch.randn(6, 10), FP8_ROWS)
     x, bias = torch.randn(3, 10), torch.randn(6)
     with caplog.at_level(logging.WARNING, "seesay"), torch.inference_mode():
         product = make_channel_product(numbers, scale.flatten(), bias, Sizes(outputs=(6,), inputs=10), torch.float32)
@@ -76,10 +78,10 @@ def test_padded_layers_are_padded_after_they_are_quantized() -> None:
     torch.manual_seed(0)
     for parameter in layer.parameters():
         parameter.copy_(torch.randn(parameter.shape))
-    numbers, scale = quantize_rows(layer.weight)
+    numbers, scale = quantize_rows(layer.weight, FP8_ROWS)
     assert layer.bias is not None
     x, expected_bias = torch.randn(3, 10), layer.bias.clone()
-    layer.method = fp8.Fp8InFlight()
+    layer.method = OneByteInFlight(FP8_NUMBERS)
     layer.finish()
     with torch.inference_mode():
         found = layer(F.pad(x, (0, 6)))
@@ -103,7 +105,7 @@ def test_what_a_gpu_cannot_multiply_is_said(
     if torch.cuda.get_device_capability() < (8, 9):
         reason = "need compute capability 8.9"
     warn_multiplied_out.cache_clear()
-    numbers, scale = quantize_rows(torch.randn(shape, device="cuda"))
+    numbers, scale = quantize_rows(torch.randn(shape, device="cuda"), FP8_ROWS)
     with caplog.at_level(logging.WARNING, "seesay"):
         product = make_channel_product(numbers, scale.flatten(), None, sizes, dtype)
     x = torch.randn(3, shape[1], device="cuda").to(dtype)

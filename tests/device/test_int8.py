@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from seesay.device import int8
-from seesay.device.block_fp8 import make_block_product, multiply_out
-from seesay.device.int8 import Int8InFlight, make_int8_product
+from seesay.device.block_fp8 import make_block_product
+from seesay.device.int8 import INT8_NUMBERS, make_int8_product
 from seesay.device.linear import Linear
 from seesay.device.linear_method import Sizes
+from seesay.device.one_byte import OneByteInFlight
 from seesay.device.row_quantization import INT8_ROWS, quantize_rows
+from seesay.device.scaled_weights import multiply_out
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -95,7 +97,7 @@ def test_the_cpu_multiplies_weights_out_without_a_word(caplog: pytest.LogCapture
         parameter.copy_(torch.randn(parameter.shape))
     numbers, scale = quantize_rows(layer.weight, INT8_ROWS)
     x, expected_bias = torch.randn(3, 10), layer.bias.clone()  # type: ignore[union-attr]
-    layer.method = Int8InFlight()
+    layer.method = OneByteInFlight(INT8_NUMBERS)
     with caplog.at_level(logging.WARNING, "seesay"), torch.inference_mode():
         layer.finish()
         found = layer(F.pad(x, (0, 6)))

@@ -4,7 +4,6 @@ multiplied out."""
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 from llm import backbones
-from quantized_folders import PACKED_FORMS, Form, Tensors, edit_tensors, pack_quantized, set_config, write_quantized
+from llm.quantized_cases import TOLERANCE, check_logits, check_refusal, load, logits_of
+from quantized_folders import PACKED_FORMS, Form, Tensors, pack_quantized, set_config, write_quantized
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, load_weights
@@ -25,10 +25,7 @@ from seesay.device.linear import Linear, Shard
 from seesay.device.linear_method import Sizes
 from seesay.device.packed_integers import Awq
 from seesay.errors import CheckpointError
-from seesay.llm.sampling_params import SamplingParams
 
-TOLERANCE = 1e-3
-ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 DOWN = "model.layers.1.mlp.down_proj"
@@ -44,24 +41,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], backbones
     return get
 
 
-def load(path: Path) -> Any:
-    return backbones.load_runner(backbones.Backbone(model=None, path=path))
-
-
 @pytest.mark.parametrize("form", PACKED_FORMS)
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "qwen2.5-vl"])
 def test_logits_are_those_of_the_weights_multiplied_out(
     saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, form: str
 ) -> None:
-    source = saved(name)
-    quantized, plain = write_quantized(source.path, tmp_path, PACKED_FORMS[form])
-    reference = backbones.Backbone(model=type(source.model).from_pretrained(plain).eval(), path=plain)
-    prompt = backbones.make_prompt(source, 23, seed=3)
-    expected = reference.logits(prompt.token_ids, prompt.positions)
-    _, [found] = backbones.Driver(load(quantized)).generate([prompt], [ALL_LOGITS])
-    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
-    change = (expected - source.logits(prompt.token_ids, prompt.positions)).abs().max()
-    assert change > 10 * TOLERANCE, "the weights were not quantized"
+    check_logits(saved(name), tmp_path, PACKED_FORMS[form])
 
 
 def linears_of(path: Path) -> dict[str, Linear]:
@@ -188,7 +173,7 @@ def test_compressed_tensors_unpacks_the_same(
     ).eval()
     prompt = backbones.make_prompt(source, 23, seed=3)
     expected = backbones.Backbone(model=model, path=quantized).logits(prompt.token_ids, prompt.positions)
-    _, [found] = backbones.Driver(load(quantized)).generate([prompt], [ALL_LOGITS])
+    found = logits_of(quantized, prompt)
     torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
 
 
@@ -274,10 +259,7 @@ def test_tensors_that_make_no_sense_are_named(
     edit: Callable[[Any], Any],
     message: str,
 ) -> None:
-    quantized, _ = write_quantized(saved("llama").path, tmp_path, PACKED_FORMS[form])
-    edit_tensors(quantized, edit)
-    with pytest.raises(CheckpointError, match=re.escape(message)):
-        load(quantized)
+    check_refusal(saved("llama"), tmp_path, PACKED_FORMS[form], edit, message)
 
 
 def test_group_sizes_and_bits_that_lie_are_found(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
@@ -311,5 +293,5 @@ def test_layers_that_are_stored_plain_are_taken_so(saved: Callable[[str], backbo
     form = PACKED_FORMS["gptq, symmetric"]
     quantized, plain = write_quantized(source.path, tmp_path, form, lambda name: name.endswith("mlp.down_proj.weight"))
     prompt = backbones.make_prompt(source, 9, seed=1)
-    logits = [backbones.Driver(load(path)).generate([prompt], [ALL_LOGITS])[1][0] for path in (quantized, plain)]
+    logits = [logits_of(path, prompt) for path in (quantized, plain)]
     torch.testing.assert_close(*logits)

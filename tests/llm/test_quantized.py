@@ -3,7 +3,7 @@ multiplied out; and what is wrong with one is named."""
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from llm import backbones
+from llm.quantized_cases import ALL_LOGITS, TOLERANCE, check_logits, check_refusal, load, logits_of
 from quantized_folders import FORMS, Tensors, edit_tensors, set_config, write_quantized
 from safetensors.torch import load_file
 
@@ -19,13 +20,11 @@ from seesay.checkpoint.quantization import InFlight
 from seesay.device import block_fp8, fp8, int8, quantized_product
 from seesay.device.linear_method import Product
 from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, RowFormat, quantize_rows
+from seesay.device.scaled_weights import note_static_scales
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.models.spec import DecoderConfig
-from seesay.llm.sampling_params import SamplingParams
 
-TOLERANCE = 1e-3
-ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
 FORM = "compressed-tensors, channels"
 PROJECTION = "model.layers.1.mlp.down_proj"
 
@@ -35,25 +34,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], backbones
     return backbones.make_saver(tmp_path_factory)
 
 
-def logits_of(backbone: backbones.Backbone, prompt: Any) -> torch.Tensor:
-    _, [logits] = backbones.Driver(backbones.load_runner(backbone)).generate([prompt], [ALL_LOGITS])
-    return logits
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "qwen2.5-vl"])
 def test_logits_are_those_of_the_weights_multiplied_out(
     saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, form: str
 ) -> None:
-    source = saved(name)
-    quantized, plain = write_quantized(source.path, tmp_path, FORMS[form])
-    reference = backbones.Backbone(model=type(source.model).from_pretrained(plain).eval(), path=plain)
-    prompt = backbones.make_prompt(source, 23, seed=3)
-    expected = reference.logits(prompt.token_ids, prompt.positions)
-    found = logits_of(backbones.Backbone(model=source.model, path=quantized), prompt)
-    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
-    change = (expected - source.logits(prompt.token_ids, prompt.positions)).abs().max()
-    assert change > 10 * TOLERANCE, "the weights were not quantized"
+    check_logits(saved(name), tmp_path, FORMS[form])
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("fp8", FP8_ROWS), ("int8", INT8_ROWS)])
@@ -76,7 +62,7 @@ def test_quantizing_in_flight_takes_a_scale_per_output(
     checkpoint = Checkpoint.load(source.path, quantization=kind)
     runner = backbones.load_runner(source, checkpoint=checkpoint)
     _, [found] = backbones.Driver(runner).generate([prompt], [ALL_LOGITS])
-    torch.testing.assert_close(found, logits_of(backbones.Backbone(model=source.model, path=plain), prompt))
+    torch.testing.assert_close(found, logits_of(plain, prompt))
     assert (found - source.logits(prompt.token_ids, prompt.positions)).abs().max() > 10 * TOLERANCE
     methods = {path.rpartition(".")[2]: linear.method.name for path, linear in runner.decoder.linears.items()}
     assert methods.pop("lm_head") == "unquantized"
@@ -171,10 +157,7 @@ def test_tensors_that_make_no_sense_are_named(
     edit: Callable[[Any], Any],
     message: str,
 ) -> None:
-    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
-    edit_tensors(quantized, edit)
-    with pytest.raises(CheckpointError, match=re.escape(message)):
-        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+    check_refusal(saved("llama"), tmp_path, FORMS[FORM], edit, message)
 
 
 INT8_FORM, STATIC_FORM = "compressed-tensors, int8 channels", "compressed-tensors, int8 static tensors"
@@ -215,10 +198,7 @@ def test_bad_tensors_of_other_formats_are_named(
     edit: Callable[[Any], Any],
     message: str,
 ) -> None:
-    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[form])
-    edit_tensors(quantized, edit)
-    with pytest.raises(CheckpointError, match=re.escape(message)):
-        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+    check_refusal(saved("llama"), tmp_path, FORMS[form], edit, message)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +219,7 @@ def test_configs_that_lie_are_found(
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[stored])
     set_config(quantized, quantization_config=dict(FORMS[claimed].config))
     with pytest.raises(CheckpointError, match=r"tensor '\S+_proj\.\S+' "):
-        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+        load(quantized)
 
 
 def test_scales_of_a_kv_cache_are_left_aside(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
@@ -254,11 +234,11 @@ def test_scales_of_a_kv_cache_are_left_aside(saved: Callable[[str], backbones.Ba
     edit_tensors(quantized, add)
     prompt = backbones.make_prompt(source, 9, seed=1)
     with pytest.raises(CheckpointError, match=r"unexpected tensor '\S+\.k_proj\.k_scale'"):
-        logits_of(backbones.Backbone(model=source.model, path=quantized), prompt)
+        logits_of(quantized, prompt)
     config = dict(FORMS["modelopt, tensors"].config) | {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}
     set_config(quantized, quantization_config=config)
-    found = logits_of(backbones.Backbone(model=source.model, path=quantized), prompt)
-    torch.testing.assert_close(found, logits_of(backbones.Backbone(model=source.model, path=plain), prompt))
+    found = logits_of(quantized, prompt)
+    torch.testing.assert_close(found, logits_of(plain, prompt))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -275,14 +255,39 @@ def test_compressed_tensors_has_the_same_weights(
     theirs.logits(prompt.token_ids, prompt.positions)  # decompresses the weights
     theirs.model.apply(library.disable_quantization)
     expected = theirs.logits(prompt.token_ids, prompt.positions)
-    torch.testing.assert_close(logits_of(theirs, prompt), expected, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(logits_of(quantized, prompt), expected, atol=TOLERANCE, rtol=0)
 
 
 def test_block_sizes_that_lie_are_found(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS["fp8, small blocks"])
     set_config(quantized, quantization_config=dict(FORMS["fp8, blocks of 128"].config))
     with pytest.raises(CheckpointError, match=r"_proj.weight_scale_inv' has shape .* the config says \[1, 1\]"):
-        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+        load(quantized)
+
+
+def test_blocks_may_be_larger_than_the_matrix(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
+    """A block of any size is one scale. Nothing is made as large as the config says."""
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS["fp8, blocks of 128"])
+    prompt = backbones.make_prompt(saved("llama"), 9, seed=1)
+    expected = logits_of(quantized, prompt)
+    config = dict(FORMS["fp8, blocks of 128"].config) | {"weight_block_size": [1 << 60, 1 << 60]}
+    set_config(quantized, quantization_config=config)
+    edit_tensors(
+        quantized, lambda tensors: tensors.update({k: v[:1, :1] for k, v in tensors.items() if k.endswith("_inv")})
+    )
+    assert logits_of(quantized, prompt).shape == expected.shape
+
+
+def test_static_scales_of_activations_are_not_used_and_it_is_said(
+    saved: Callable[[str], backbones.Backbone], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    note_static_scales.cache_clear()
+    quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS["modelopt, tensors"])
+    with caplog.at_level(logging.INFO, "seesay"):
+        load(quantized)
+    assert [record.message.partition(" are ")[0] for record in caplog.records] == [
+        "the checkpoint's scales of activations (input_scale)"
+    ]
 
 
 def test_a_fused_layer_is_quantized_whole_or_not_at_all(
@@ -293,7 +298,7 @@ def test_a_fused_layer_is_quantized_whole_or_not_at_all(
     set_config(quantized, quantization_config=config)
     message = "'layers.0.self_attn.q_proj' is quantized and 'layers.0.self_attn.k_proj' is not, but they are computed"
     with pytest.raises(CheckpointError, match=message):
-        backbones.load_runner(backbones.Backbone(model=None, path=quantized))
+        load(quantized)
 
 
 def test_layers_of_one_model_have_their_own_methods(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
@@ -323,5 +328,5 @@ def test_layers_of_one_model_have_their_own_methods(saved: Callable[[str], backb
     plain_ones = {path for path, method in methods.items() if method == "unquantized"}
     assert plain_ones == {path for path in methods if "layers.1." in path or "o_proj" in path or path == "lm_head"}
     prompt = backbones.make_prompt(source, 9, seed=1)
-    found = logits_of(backbones.Backbone(model=source.model, path=quantized), prompt)
-    torch.testing.assert_close(found, logits_of(backbones.Backbone(model=source.model, path=plain), prompt))
+    found = logits_of(quantized, prompt)
+    torch.testing.assert_close(found, logits_of(plain, prompt))
