@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -137,6 +138,11 @@ def truncate(folder: Any) -> None:
     file.write_bytes(file.read_bytes()[:-9])
 
 
+def link(file: Path, target: Path) -> None:
+    file.unlink()
+    file.symlink_to(target)
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), r"config.json: not valid JSON"),
@@ -163,6 +169,14 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "negative offset": (
         lambda f: rewrite_header(f / "model.safetensors", lambda h: h["a"].update(data_offsets=[-24, 0])),
         "entry of tensor 'a' is damaged",
+    ),
+    "overlapping tensors": (
+        lambda f: rewrite_header(f / "model.safetensors", lambda h: h["b"].update(data_offsets=[8, 40])),
+        "tensors 'b' and 'a' overlap",
+    ),
+    "a link to what cannot be read": (
+        lambda f: link(f / "model.safetensors", Path("/proc/self/mem")),
+        r"cannot read .*model.safetensors: .*Input/output error",
     ),
     "entry without offsets": (
         lambda f: rewrite_header(f / "model.safetensors", lambda h: h["a"].pop("data_offsets")),
@@ -205,6 +219,12 @@ def test_an_index_that_does_not_fit_is_refused(sharded: Any) -> None:
         Checkpoint.load(sharded)
     write_index(sharded, {"a": 3})
     with pytest.raises(CheckpointError, match="'weight_map' must map"):
+        Checkpoint.load(sharded)
+    for file, folder in (("one.safetensors", "x"), ("two.safetensors", "y")):
+        (sharded / folder).mkdir()
+        shutil.copy(sharded / file, sharded / folder / "m.safetensors")
+    write_index(sharded, {"a": "y/m.safetensors", "b": "x/m.safetensors"})
+    with pytest.raises(CheckpointError, match=r"y/m.safetensors: tensor 'a' is missing"):
         Checkpoint.load(sharded)
     save_file({"a": torch.zeros(2)}, sharded / "two.safetensors")
     write_index(sharded, {"a": "one.safetensors", "b": "two.safetensors"})

@@ -126,6 +126,12 @@ def test_the_two_names_of_a_quantized_kv_cache_agree() -> None:
             EngineConfig(**wrong)
 
 
+@pytest.mark.parametrize("name", ["awq", "gptq", "int4"])
+def test_weights_of_four_bits_are_made_by_lite(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"`seesay lite auto_awq` or `auto_gptq` writes a checkpoint.* got '{name}'"):
+        EngineConfig(quantization=name)  # type: ignore[arg-type]
+
+
 def test_configurations_still_are_frozen_dataclasses() -> None:
     config = GenerationConfig(max_new_tokens=3)
     assert replace(config, top_k=1) == GenerationConfig(max_new_tokens=3, top_k=1)

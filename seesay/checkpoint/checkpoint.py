@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
+_ADVICE: Mapping[str, str] = {
+    "fp8": ": to quantize them while they are loaded, set quantization='fp8'",
+    "awq": ": `seesay lite auto_awq` quantizes them",
+    "gptq": ": `seesay lite auto_gptq` quantizes them",
+}
+"""What to do with plain weights instead, by the format that was expected."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places.
@@ -74,7 +82,7 @@ class Checkpoint:
                 stored[name] = tensor
         if index is not None:
             for name, shard in index["weight_map"].items():
-                if name not in stored or stored[name].file.name != Path(shard).name:
+                if name not in stored or stored[name].file != path / shard:
                     raise CheckpointError(
                         f"{path / shard}: tensor {name!r} is missing, but {INDEX_FILE} lists it in this file"
                     )
@@ -151,7 +159,7 @@ class Checkpoint:
         else:
             names, found = {quantization.method, quantization.format}, f"quantized ({quantization.method})"
         if model_format is not None and model_format not in names:
-            advice = ": to quantize them while they are loaded, set quantization='fp8'" if model_format == "fp8" else ""
+            advice = _ADVICE.get(model_format, "") if found == "plain" else ""
             raise ConfigError(f"model_format={model_format!r}: the weights in {self.path} are {found}{advice}")
 
     def read_json(self, name: str) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,18 +119,21 @@ def read_header(file: Path, digest: Any) -> dict[str, StoredTensor]:
 
     Format: u64 little-endian header length, JSON header, data (https://github.com/huggingface/safetensors#format).
     """
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        prefix = stream.read(8)
-        length = int.from_bytes(prefix, "little")
-        if len(prefix) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-            raise CheckpointError(f"{file}: truncated or not a safetensors file ({size} bytes)")
-        raw = stream.read(length)
-        data_bytes = size - 8 - length
-        samples = []
-        for at in (0, data_bytes // 2, max(0, data_bytes - _SAMPLE_BYTES)):
-            stream.seek(8 + length + at)
-            samples.append(stream.read(_SAMPLE_BYTES))
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            prefix = stream.read(8)
+            length = int.from_bytes(prefix, "little")
+            if len(prefix) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+                raise CheckpointError(f"{file}: truncated or not a safetensors file ({size} bytes)")
+            raw = stream.read(length)
+            data_bytes = size - 8 - length
+            samples = []
+            for at in (0, data_bytes // 2, max(0, data_bytes - _SAMPLE_BYTES)):
+                stream.seek(8 + length + at)
+                samples.append(stream.read(_SAMPLE_BYTES))
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error}") from None
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError):
@@ -138,7 +142,17 @@ def read_header(file: Path, digest: Any) -> dict[str, StoredTensor]:
         raise CheckpointError(f"{file}: its safetensors header is damaged")
     header.pop("__metadata__", None)
     update_framed(digest, file.name.encode(), size.to_bytes(8, "little"), raw, *samples)
-    return {name: make_stored(file, name, entry, data_bytes) for name, entry in header.items()}
+    found = {name: make_stored(file, name, entry, data_bytes) for name, entry in header.items()}
+    _expect_apart(file, header)
+    return found
+
+
+def _expect_apart(file: Path, header: Mapping[str, Any]) -> None:
+    """Raise `CheckpointError` for two tensors that have bytes in common."""
+    spans = sorted((*entry["data_offsets"], name) for name, entry in header.items())
+    for (_, stop, name), (start, _, other) in pairwise(spans):
+        if start < stop:
+            raise CheckpointError(f"{file}: tensors {name!r} and {other!r} overlap")
 
 
 def make_stored(file: Path, name: str, entry: Any, data_bytes: int) -> StoredTensor:

@@ -134,8 +134,9 @@ _ENGINE = (
     _Option(
         "--quantization",
         "quantization",
-        "quantize the language model's linear layers while they are loaded (default: take them as they are)",
-        {"choices": ("fp8", "int8")},
+        "quantize the language model's linear layers to fp8 or int8 while they are loaded (default: take them as they "
+        "are; for 4 bits see `seesay lite auto_awq`)",
+        {"metavar": "{fp8,int8}"},
     ),
     _Option(
         "--model-format",

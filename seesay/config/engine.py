@@ -20,6 +20,10 @@ DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
 ModelFormat = Literal["hf", "awq", "gptq", "compressed-tensors", "fp8"]
 KVCacheDType = Literal["auto", "fp8", "fp8_e4m3", "int8", "int4"]
 QuantPolicy = Literal[0, 4, 8]
+_NEED_OF_QUANTIZATION = (
+    "must be 'fp8', 'int8' or None (weights of 4 bits need calibration: `seesay lite auto_awq` or `auto_gptq` writes a "
+    "checkpoint, which is loaded without this option)"
+)
 _DTYPE_OF_POLICY: Mapping[int, KVCacheDType] = {0: "auto", 4: "int4", 8: "int8"}
 
 
@@ -55,7 +59,8 @@ class EngineConfig:
         'fp8' (or 'fp8_e4m3') has a scale. 'auto' takes what the checkpoint asks for (`kv_cache_scheme`), else `dtype`.
     quant_policy: LMDeploy's name for the same: 8 is 'int8', 4 is 'int4', 0 leaves it to `kv_cache_dtype`.
     quantization: 'fp8' or 'int8' quantizes the linear layers of the language model, but for its head, while they are
-        loaded; None takes the checkpoint as it is, which may be quantized itself.
+        loaded; None takes the checkpoint as it is, which may be quantized itself. Weights of 4 bits need calibration:
+        `seesay lite auto_awq` and `auto_gptq` write such checkpoints.
     model_format: the format of the weights in the checkpoint: 'hf' for plain ones, else the `quant_method` of its
         config.json. It is checked, and changes nothing; None accepts any.
     hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
@@ -93,6 +98,8 @@ class EngineConfig:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.quantization, str):
+            require(self.quantization in ("fp8", "int8"), "quantization", self.quantization, _NEED_OF_QUANTIZATION)
         check_types(self)
         for name, most in (("session_len", _MOST_TOKENS), ("max_batch_size", _MOST_ROWS)):
             value = getattr(self, name)

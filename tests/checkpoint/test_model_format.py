@@ -56,6 +56,12 @@ def test_weights_that_are_quantized_in_flight_are_stored_plain(tmp_path: Path) -
         checkpoint.expect_format("fp8")
 
 
+@pytest.mark.parametrize("name", ["awq", "gptq"])
+def test_plain_weights_are_sent_to_lite(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"are plain: `seesay lite auto_{name}` quantizes them"):
+        open_folder(tmp_path, None).expect_format(name)
+
+
 def test_both_configurations_have_it() -> None:
     assert EngineConfig(model_format="awq").model_format == "awq"
     assert TurbomindEngineConfig(model_format="gptq").to_engine_config().model_format == "gptq"

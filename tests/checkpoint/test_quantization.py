@@ -13,7 +13,7 @@ from quantized_folders import FORMS, PACKED_FORMS
 from safetensors.torch import save_file
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.quantization import Quantization, read_quantization
+from seesay.checkpoint.quantization import Quantization, exclusions, read_quantization
 from seesay.errors import CheckpointError
 
 FILE = Path("folder/config.json")
@@ -169,6 +169,15 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
             "input_activations must be None",
         ),
         ({"quant_method": "gptq", "bits": 4, "group_size": 8}, "group_size must be -1 or a multiple of 16, got 8"),
+        (changed(COMPRESSED, "transform_config", {"config_groups": {"u": {}}}), "transform_config must be None, got"),
+        (
+            changed(COMPRESSED, "sparsity_config", {"format": "sparse-24-bitmask"}),
+            "sparsity_config.format must be",
+        ),
+        ({"quant_method": "gptq", "bits": 4.0}, r"bits must be 4 or 8, got '4.0'"),
+        (changed(PACKED, f"{WEIGHTS}.num_bits", 4.0), "weights.num_bits must be 4 or 8, got '4.0'"),
+        (changed(PACKED, f"{WEIGHTS}.symmetric", 1), "weights.symmetric must be True or False, got '1'"),
+        (changed(COMPRESSED, "ignore", ["re:" + "(" * 450 + ")" * 450]), "is not a regular expression: maximum recur"),
         (changed(COMPRESSED, "ignore", "lm_head"), "ignore must be a list of names of modules"),
         (changed(COMPRESSED, "ignore", [1]), "ignore must be a list of names of modules"),
         (changed(COMPRESSED, "ignore", ["re:("]), "'re:\\(' is not a regular expression"),
@@ -215,6 +224,27 @@ def test_a_pattern_that_takes_for_ever_is_refused() -> None:
     assert quantization is not None
     with pytest.raises(CheckpointError, match="takes too long for module"):
         quantization.covers("a" * 60 + "b")  # 2^60 steps
+
+
+def test_many_slow_patterns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exclusions, "_ALL_PATTERNS_S", 0.2)
+    slow = read(changed(COMPRESSED, "ignore", [f"re:(a|aa)+{i}$" for i in range(1000)]))
+    assert slow is not None
+    with pytest.raises(CheckpointError, match=r"its 1000 patterns take more than 0\.2 s in all"):
+        slow.covers("a" * 18 + "b")
+    many = read(changed(COMPRESSED, "ignore", [f"re:x{i}" for i in range(1001)]))
+    assert many is not None
+    with pytest.raises(CheckpointError, match="at most 1000 patterns may name excluded modules, got 1001"):
+        many.covers("lm_head")
+
+
+def test_defaults_are_those_of_compressed_tensors() -> None:
+    """Scales of activations are static where nothing else is said; empty settings of newer versions change nothing."""
+    settings = copy.deepcopy(dict(INTEGERS)) | {"transform_config": {}, "sparsity_config": {"format": "dense"}}
+    del settings["config_groups"]["group_0"]["input_activations"]["dynamic"]
+    settings["config_groups"]["group_0"]["weights"].pop("type", None)
+    found = read(settings)
+    assert found is not None and found.has_input_scale and found.format == "int8"
 
 
 def test_a_folder_is_refused_when_it_is_opened(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_steps_sized_by_time_are_turned_off(monkeypatch: pytest.MonkeyPatch) -> 
         ("serve api_client ftp://x", "http://"),
         ("chat /no/such/model", "no such folder"),
         ("chat --load /no/such.json /no/such/model", "no such folder"),
+        ("chat --quantization awq m", "quantization must be 'fp8', 'int8' or None (weights of 4 bits need calibration"),
     ],
 )
 def test_wrong_options_are_one_line(

@@ -24,6 +24,7 @@ def read_compressed_tensors(settings: Settings) -> Quantization:
     """`weight` and `weight_scale`, and `input_scale` where the scale of activations is static."""
     format_name = settings.get("format")
     settings.expect("format", format_name, *_TYPES, "pack-quantized")
+    _expect_plain_matrices(settings)
     group = _read_group(settings)
     weights = group.get("weights")
     if not isinstance(weights, Mapping):
@@ -31,7 +32,7 @@ def read_compressed_tensors(settings: Settings) -> Quantization:
     if format_name == "pack-quantized":
         settings.expect("input_activations", group.get("input_activations"), None)
         return read_pack_quantized(settings, weights)
-    kind, strategy = weights.get("type", "float"), weights.get("strategy")
+    kind, strategy = weights.get("type", "int"), weights.get("strategy")
     settings.expect("weights.type", kind, *_TYPES[format_name])
     _expect_8_bits(settings, "weights", weights)
     settings.expect("weights.strategy", strategy, *_STRATEGIES[kind])
@@ -41,7 +42,7 @@ def read_compressed_tensors(settings: Settings) -> Quantization:
         settings.expect("input_activations.type", inputs.get("type", kind), kind)
         _expect_8_bits(settings, "input_activations", inputs)
         settings.expect("input_activations.strategy", inputs.get("strategy", "tensor"), *_INPUT_STRATEGIES[kind])
-        is_static = inputs.get("dynamic") is False
+        is_static = inputs.get("dynamic", False) is False
     elif inputs is not None or kind == "int":
         settings.expect("input_activations", inputs, "an object, as activations become integers, too")
     return Quantization(
@@ -51,6 +52,15 @@ def read_compressed_tensors(settings: Settings) -> Quantization:
         has_input_scale=is_static,
         excluded=settings.names("ignore", settings.get("ignore") or ()),
     )
+
+
+def _expect_plain_matrices(settings: Settings) -> None:
+    """Refuse weights that were rotated, whose inputs must be rotated, too, and sparse ones, which lack the zeros."""
+    transforms, sparsity = settings.get("transform_config"), settings.get("sparsity_config")
+    groups = transforms.get("config_groups") if isinstance(transforms, Mapping) else transforms
+    settings.expect("transform_config", groups or None, None)
+    form = sparsity.get("format") if isinstance(sparsity, Mapping) else sparsity
+    settings.expect("sparsity_config.format", form or None, None, "dense")
 
 
 def _read_group(settings: Settings) -> Mapping[str, Any]:

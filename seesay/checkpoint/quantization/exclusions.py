@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -9,23 +10,49 @@ import regex
 
 from seesay.errors import CheckpointError
 
-_PATTERN_SECONDS = 0.1
+_PATTERN_S, _ALL_PATTERNS_S = 0.1, 10.0
+"""Longest time for one pattern and one module, and for all of them."""
+_MAX_PATTERNS = 1_000
 _FRONTS = ("model.", "language_model.")
 
 
 class Exclusions:
-    """Names of modules or of what contains them, or 're:' and a regular expression that a name begins with."""
+    """Names of modules or of what contains them, or 're:' and a regular expression that a name begins with.
+
+    Raises `CheckpointError` for too many patterns.
+    """
 
     def __init__(self, entries: Iterable[str]) -> None:
         self._entries = tuple(entries)
+        self._seconds_left = _ALL_PATTERNS_S
+        num_patterns = sum(entry.startswith("re:") for entry in self._entries)
+        if num_patterns > _MAX_PATTERNS:
+            raise CheckpointError(
+                f"quantization_config: at most {_MAX_PATTERNS} patterns may name excluded modules, got {num_patterns}"
+            )
 
     def __contains__(self, module: str) -> bool:
-        """Return whether the module that the checkpoint names so is listed. Raises `CheckpointError` for a pattern that
-        takes too long."""
+        """Return whether the module that the checkpoint names so is listed. Raises `CheckpointError` for patterns that
+        take too long."""
         return any(self._lists(name) for name in _spellings(module))
 
     def _lists(self, name: str) -> bool:
-        return name in self._names or any(_matches(pattern, name) for pattern in self._patterns)
+        return name in self._names or any(self._matches(pattern, name) for pattern in self._patterns)
+
+    def _matches(self, pattern: regex.Pattern[str], name: str) -> bool:
+        begun_s = time.thread_time()
+        try:
+            found = pattern.match(name, timeout=_PATTERN_S) is not None
+        except TimeoutError:
+            raise CheckpointError(
+                f"quantization_config: pattern {pattern.pattern!r} takes too long for module {name!r}"
+            ) from None
+        self._seconds_left -= time.thread_time() - begun_s
+        if self._seconds_left < 0:
+            raise CheckpointError(
+                f"quantization_config: its {len(self._patterns)} patterns take more than {_ALL_PATTERNS_S:g} s in all"
+            )
+        return found
 
     @cached_property
     def _names(self) -> _Names:
@@ -56,17 +83,8 @@ def compile_pattern(entry: str) -> regex.Pattern[str]:
     """Return the pattern of an entry that begins with 're:'. Raises `CheckpointError` if it is none."""
     try:
         return regex.compile(entry.removeprefix("re:"))
-    except regex.error as error:
-        raise CheckpointError(f"quantization_config: {entry!r} is not a regular expression: {error}") from None
-
-
-def _matches(pattern: regex.Pattern[str], name: str) -> bool:
-    try:
-        return pattern.match(name, timeout=_PATTERN_SECONDS) is not None
-    except TimeoutError:
-        raise CheckpointError(
-            f"quantization_config: pattern {pattern.pattern!r} takes too long for module {name!r}"
-        ) from None
+    except (regex.error, RecursionError) as error:
+        raise CheckpointError(f"quantization_config: {entry[:80]!r} is not a regular expression: {error}") from None
 
 
 def _spellings(module: str) -> set[str]:

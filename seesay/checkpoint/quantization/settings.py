@@ -11,7 +11,7 @@ from seesay.errors import CheckpointError
 
 SUPPORTED = (
     "awq (gemm), gptq, fp8, modelopt (FP8), smooth_quant, and compressed-tensors of format float-quantized, "
-    "int-quantized or pack-quantized"
+    "int-quantized, naive-quantized or pack-quantized"
 )
 _MAX_NAMES, _MAX_NAME_LENGTH = 20_000, 1_000
 
@@ -30,8 +30,8 @@ class Settings:
         return self._fields.get(field, default)
 
     def expect(self, field: str, value: object, *allowed: object) -> None:
-        """Raise `CheckpointError` unless `value`, which `field` has, is one of `allowed`."""
-        if value not in allowed:
+        """Raise `CheckpointError` unless `value`, which `field` has, is one of `allowed`, and of the same type."""
+        if not any(type(value) is type(other) and value == other for other in allowed):
             raise self.refused(f"{field} must be {' or '.join(map(repr, allowed))}, got {str(value)[:80]!r}")
 
     def names(self, field: str, value: object) -> tuple[str, ...]:
