@@ -36,11 +36,18 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Report an error in one line and exit with status 2. Subcommands use the same class."""
+    """Report an error in one line and exit with status 2. Options may be spelled with underscores, as LMDeploy's
+    manual has some. Subcommands use the same class."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line, without the usage, and exit."""
         self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n")
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        name, equals, value = arg_string.partition("=")
+        known = name.replace("_", "-")
+        is_known = name.startswith("--") and known in self._option_string_actions
+        return super()._parse_optional(f"{known}{equals}{value}" if is_known else arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

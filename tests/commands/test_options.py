@@ -170,6 +170,14 @@ def test_wrong_words_are_one_line(words: str, message: str, capsys: pytest.Captu
     assert line.startswith("seesay") and f": error: {message}" in line
 
 
+def test_options_may_have_underscores() -> None:
+    """As in LMDeploy's manual, section 1.14.1. Values keep theirs."""
+    words = "serve gradio ./my_model-4bit --server_name my_host --server_port=23 --model-format awq --session_len 9"
+    arguments = parse(*words.split())
+    assert (arguments.model_path, arguments.server_name, arguments.server_port) == ("./my_model-4bit", "my_host", 23)
+    assert (arguments.model_format, arguments.session_len) == ("awq", 9)
+
+
 def test_advice_names_options_that_are_here() -> None:
     chat, client = (parse(*words.split()).parser for words in ("chat", "serve api_client"))
     host = "an address that is not public : set allow_private_hosts"
