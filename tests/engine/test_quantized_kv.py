@@ -22,6 +22,10 @@ NEW_TOKENS = 24
 MODELS = ("llama", "mistral", "phi3_longrope", *FAMILIES)
 """Plain text; a sliding window of 32; keys that are computed again at 40 tokens; every family."""
 KV_FORMATS = ("int8", "int4", "fp8")
+CASES = [
+    *((name, "int8") for name in MODELS),
+    *((name, format) for format in ("int4", "fp8") for name in ("mistral", "phi3_longrope", "qwen2_5_vl")),
+]
 
 
 def open_engine(path: Path, **options: Any) -> AsyncEngine:
@@ -41,15 +45,15 @@ def answers_of(outputs: list[Response]) -> list[list[int]]:
     return [list(output.token_ids) for output in outputs]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_int8_answers_are_the_same_in_every_way(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(("name", "format"), CASES)
+def test_answers_are_the_same_in_every_way(name: str, format: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     path = tiny_checkpoint(name)
-    with open_engine(path, block_size=16) as engine:
+    with open_engine(path, block_size=16, kv_cache_dtype=format) as engine:
         requests = make_requests(engine, name)
         expected = answers_of([ask(engine, [request])[0] for request in requests])
         assert answers_of(ask(engine, requests)) == expected, "batched, from the cache"
         longest = NEW_TOKENS + max(output.usage.prompt_tokens for output in ask(engine, requests) if output.usage)
-    tight = {"block_size": 4, "num_gpu_blocks": -(-longest // 4) + 2}
+    tight = {"kv_cache_dtype": format, "block_size": 4, "num_gpu_blocks": -(-longest // 4) + 2}
     with open_engine(path, max_prefill_token_num=7, async_scheduling=True, num_cpu_blocks=500, **tight) as engine:
         assert answers_of(ask_in_order(engine, requests)) == expected, "in chunks, one step ahead, from the host"
         stats = engine.stats()
