@@ -130,7 +130,7 @@ def _find_calibration(settings: LiteSettings, *, is_needed: bool) -> Calibration
     """Return the calibration set that is asked for; by default the built-in one for the built-in model, and for others
     none where it is not needed."""
     if settings.calib_dataset is not None:
-        return load_dataset(settings.calib_dataset)
+        return load_dataset(os.fspath(settings.calib_dataset))
     if _is_builtin(settings):
         return builtin_calibration(settings.calib_samples)
     return load_dataset(_DEFAULT_DATASET) if is_needed else None

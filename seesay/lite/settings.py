@@ -27,7 +27,7 @@ class LiteSettings:
 
     model: str | os.PathLike[str]
     work_dir: str | os.PathLike[str]
-    calib_dataset: str | None = None
+    calib_dataset: str | os.PathLike[str] | None = None
     calib_samples: int = 128
     calib_seqlen: int = 2048
     batch_size: int = 1

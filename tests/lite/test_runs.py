@@ -97,7 +97,7 @@ def test_an_unfinished_run_without_a_layer_is_begun_anew(deep: Path, tmp_path: P
 
 
 def test_statistics(deep: Path, tmp_path: Path, text: str) -> None:
-    summary = lite.calibrate(deep, tmp_path / "out", **SMALL, calib_dataset=text)
+    summary = lite.calibrate(deep, tmp_path / "out", **SMALL, calib_dataset=Path(text))
     tensors = load_file(tmp_path / "out" / STATISTICS_FILE)
     assert json.loads((tmp_path / "out" / SUMMARY_FILE).read_text()) == summary
     assert len(summary["modules"]) == 12 * 7 and summary["tokens"] > 100
