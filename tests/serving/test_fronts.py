@@ -24,6 +24,8 @@ import pytest
 from live_server import make_data_url, wait_until
 from other_weights import copy_with_other_weights
 
+from seesay import EngineConfig, GenerationConfig, pipeline
+
 COMMAND = [sys.executable, "-m", "seesay", "serve", "api_server"]
 OPTIONS = ["--server-name", "127.0.0.1", "--device", "cpu", "--session-len", "2048", "--model-name", "tiny"]
 FRONT, ENGINE = "seesay.serving.fronts.process", "seesay.engine.process.child"
@@ -373,3 +375,22 @@ def test_new_weights_and_sleep_are_those_of_all_fronts(
         with server.only(1):
             assert not admin("/wake_up")["is_sleeping"]
         assert answers() == after
+
+
+def test_all_fronts_answer_of_quantized_weights_over_a_quantized_cache(
+    unused_tcp_port_factory: Callable[[], int], tmp_path: Path
+) -> None:
+    """One engine process has both; each front gives the answers of a pipeline with these options."""
+    question, config = "What is 3 + 4?", EngineConfig(device_type="cpu", quantization="int8", kv_cache_dtype="int4")
+    with pipeline("seesay-demo", backend_config=config) as pipe:
+        expected = pipe(question, gen_config=GenerationConfig(max_new_tokens=16, temperature=0))
+    assert "7" in expected.text
+    options = ("--quantization", "int8", "--kv-cache-dtype", "int4")
+    with running("seesay-demo", unused_tcp_port_factory(), tmp_path, *options) as server:
+        wait_until(server.is_up, timeout_s=60)
+        for index in (0, 1):
+            with server.only(index):
+                body = {"messages": [{"role": "user", "content": question}], "max_tokens": 16, "temperature": 0}
+                answer = server.post(CHAT, **body).json()
+            assert answer["choices"][0]["message"]["content"] == expected.text
+            assert answer["usage"]["prompt_tokens"] == expected.input_token_len
