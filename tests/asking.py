@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from enrolment import ALL_VISION, ENROLLED
 from PIL import Image
 
-from seesay.config import GenerationConfig
+from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.loop import EngineLoop
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.values import GenerationRequest, Message, OutputDelta
 from seesay.vl.messages import parse_prompts
 
-BACKBONES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "phi3_longrope", "gemma", "gemma2", "gemma3", "smollm3")
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "llava", "internvl")
 Conversation = list[dict[str, Any]]
 
 
@@ -49,7 +48,7 @@ FPS = 2.0
 def make_conversations(name: str) -> list[Conversation]:
     """Odd sizes; text before, between and after pictures; pictures in an earlier turn; text alone."""
     conversations = [[make_message("the game is in the frame, " * 5)], [make_message("Frame")]]
-    if name in FAMILIES:
+    if name in ALL_VISION:
         small, wide, tall = make_picture(23, 31, 1), make_picture(19, 77, 2), make_picture(90, 33, 3)
         conversations += [
             [make_message(small, "what?")],
@@ -65,8 +64,9 @@ def make_conversations(name: str) -> list[Conversation]:
 
 
 def make_video_prompt(name: str) -> Conversation:
-    """A video between texts and beside a picture, given as frames with their rate, or with their number."""
-    rate = {"num_frames": len(FRAMES)} if name == "internvl" else {"fps": FPS}
+    """A video between texts and beside a picture, given as frames with their rate, or with their number where the
+    family samples a number of frames."""
+    rate = {"fps": FPS} if ENROLLED[name].default_num_frames is None else {"num_frames": len(FRAMES)}
     before, between, after = ({"type": "text", "text": text} for text in TEXTS)
     video, picture = {"type": "video", "video": FRAMES, **rate}, {"type": "image", "image": PICTURE}
     return [{"role": "user", "content": [before, video, between, picture, after]}]
@@ -145,6 +145,12 @@ def _wait_until_prepared(engine: AsyncEngine) -> None:
     pytest.fail("requests were not prepared within 60 s")
 
 
+def count_tokens(path: Path, requests: Sequence[GenerationRequest]) -> list[int]:
+    """The prompt tokens of each request."""
+    with AsyncEngine(str(path), backend_config=EngineConfig(device_type="cpu", block_size=16)) as engine:
+        return [engine.count_tokens(request) for request in requests]
+
+
 def join(deltas: Sequence[OutputDelta]) -> Response:
     answer = AnswerBuilder(0)
     for delta in deltas:
@@ -210,7 +216,7 @@ def run_transformers(
     """Each of `make_conversations(name)`, alone."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
-    is_vision = name in FAMILIES
+    is_vision = name in ALL_VISION
     loader = AutoModelForImageTextToText if is_vision else AutoModelForCausalLM
     model = loader.from_pretrained(path, dtype=dtype).eval().to(device)
     processor = (AutoProcessor if is_vision else AutoTokenizer).from_pretrained(path)

@@ -49,11 +49,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use.
 
-    Names: llama, qwen2, qwen3, mistral, phi3, phi3_longrope, qwen2_vl, qwen2_5_vl, llava, internvl.
+    Names: those of `enrolment.CHECKPOINTS`. An architecture without a checkpoint, which is enrolled under its own name,
+    fails the test.
     """
+    from enrolment import CHECKPOINTS, without_checkpoint
+
     made: dict[str, Path] = {}
 
     def get(name: str) -> Path:
+        if name not in CHECKPOINTS:
+            pytest.fail(without_checkpoint(name))
         if name not in made:
             file = Path(__file__).parent / "vl" / "checkpoints.py"
             spec = importlib.util.spec_from_file_location("tiny_checkpoints", file)

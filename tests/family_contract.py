@@ -1,4 +1,8 @@
-"""What the family tests share: a family beside Transformers' model of the same checkpoint, and prompts for both."""
+"""What the family tests share: a family beside Transformers' model of the same checkpoint, and prompts for both.
+
+Nothing here knows a family. A processor may return pixels as patches, tiles, or tiles per picture that are padded to
+the same number (`list_pixels`), and beside them whatever its model takes: sizes, grids, masks.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,10 @@ from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality, Multimod
 from seesay.vl.family import Family, Features, MediaPlan
 from seesay.vl.media import PreparedMedia
 from seesay.vl.prompt import build_input, tokenize
-from seesay.vl.registry import find_family, list_families
+from seesay.vl.registry import find_family
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
-VISION_FAMILIES = sorted({f.__module__.rpartition(".")[2] for f in list_families().values() if f.modalities})
-MROPE_FAMILIES = [name for name in VISION_FAMILIES if name.startswith("qwen")]
-TEXT_BACKBONES = ["llama", "mistral", "phi3", "qwen2", "qwen3"]
-IMAGE_SIZES = [(33, 70), (64, 64), (20, 90), (100, 31), (7, 9)]
+IMAGE_SIZES = [(33, 70), (64, 64), (20, 90), (100, 31), (7, 9), (1, 1), (600, 4)]
 FPS = 2.0
 
 
@@ -32,6 +33,8 @@ FPS = 2.0
 class Loaded:
     """A family, and Transformers' model and processor of the same checkpoint."""
 
+    name: str
+    path: Path
     family: Family
     tokenizer: Tokenizer
     encoder: Any
@@ -39,11 +42,13 @@ class Loaded:
     processor: Any
 
 
-def load_beside_transformers(path: Path) -> Loaded:
+def load_beside_transformers(path: Path, name: str) -> Loaded:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     family, tokenizer = load_family(path)
     return Loaded(
+        name=name,
+        path=path,
         family=family,
         tokenizer=tokenizer,
         encoder=family.build_encoder(torch.device("cpu"), torch.float32),
@@ -55,6 +60,9 @@ def load_beside_transformers(path: Path) -> Loaded:
 def load_family(path: Path) -> tuple[Family, Tokenizer]:
     checkpoint, tokenizer = Checkpoint.load(path), Tokenizer.load(path)
     return find_family(checkpoint.architecture)(checkpoint, tokenizer), tokenizer
+
+
+# --- media ------------------------------------------------------------------------------------------------------------
 
 
 def draw_image(height: int, width: int, seed: int = 0) -> DecodedMedia:
@@ -69,6 +77,17 @@ def draw_media(modality: Modality, count: int, height: int, width: int, seed: in
     times = tuple(i / FPS for i in range(count)) if modality is VIDEO else ()
     frames = (noise + slope).astype(np.uint8)
     return DecodedMedia(modality=modality, frames=frames, timestamps_s=times, digest=rng.bytes(32))
+
+
+def mixed_media(family: Family) -> list[DecodedMedia]:
+    """Pictures of odd sizes, and a clip between them where the family takes clips."""
+    media = [draw_image(*size, seed=i) for i, size in enumerate(IMAGE_SIZES)]
+    if VIDEO in family.modalities:
+        media.insert(2, draw_media(VIDEO, 5, 40, 60))
+    return media
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------
 
 
 def plan(family: Family, modality: Modality, size: MediaSize, options: Mapping[str, Any] | None = None) -> MediaPlan:
@@ -103,6 +122,9 @@ def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | N
     return made
 
 
+# --- Transformers' ----------------------------------------------------------------------------------------------------
+
+
 def run_processor(loaded: Loaded, media: list[DecodedMedia]) -> Any:
     """The same prompt through Transformers' processor."""
     from PIL import Image
@@ -120,28 +142,56 @@ def run_processor(loaded: Loaded, media: list[DecodedMedia]) -> Any:
     return loaded.processor(text=[text], return_tensors="pt", **kwargs)
 
 
-def mixed_media(family: Family) -> list[DecodedMedia]:
-    media = [draw_image(*size, seed=i) for i, size in enumerate(IMAGE_SIZES)]
-    if VIDEO in family.modalities:
-        media.insert(2, draw_media(VIDEO, 5, 40, 60))
-    return media
+def list_pixels(pixels: torch.Tensor, mask: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """Return what a processor made of all media, without what it added to make them equal in size: patch vectors
+    [size] of [P, size], or tiles [H, W, 3] of [N, 3, H, W] or [B, N, 3, H, W].
+
+    With a `mask` bool [B, N, H, W] (or [N, H, W]) the rest of a tile, and tiles of which nothing is left, were added.
+    Without one, tiles of nothing but zeros behind the others of their picture were."""
+    if pixels.dim() == 2:
+        return list(pixels)
+    if pixels.dim() == 4:
+        pixels, mask = pixels[None], None if mask is None else mask[None]
+    assert pixels.dim() == 5, f"pixels of shape {list(pixels.shape)}"
+    tiles = []
+    for index, row in enumerate(pixels.permute(0, 1, 3, 4, 2)):
+        if mask is None:
+            is_real = row.flatten(1).any(dim=1)
+            count = int(is_real.sum())
+            assert bool(is_real[:count].all()), "padding lies behind the tiles of a picture"
+            tiles += list(row[:count])
+            continue
+        for tile, kept in zip(row, mask[index].bool(), strict=True):
+            height, width = int(kept.any(dim=1).sum()), int(kept.any(dim=0).sum())
+            assert int(kept.sum()) == height * width == int(kept[:height, :width].sum()), "a mask keeps a corner"
+            if height:
+                tiles.append(tile[:height, :width])
+    return tiles
 
 
-def hf_rows(loaded: Loaded, inputs: Any, media: list[DecodedMedia]) -> list[torch.Tensor]:
-    """Rows of each item from Transformers' tower, in the order of `media`."""
-    model = loaded.model.model
-    with torch.no_grad():
-        if "image_grid_thw" not in inputs:
-            rows = model.get_image_features(inputs["pixel_values"]).pooler_output
-            rows = torch.cat([r.reshape(-1, r.shape[-1]) for r in rows])
-            counts = [len(item.slots) for item in build(loaded, media).items]
-            return list(torch.split(rows, counts))
-        images = iter(model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]).pooler_output)
-        videos = iter(())
-        if "pixel_values_videos" in inputs:
-            found = model.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"]).pooler_output
-            videos = iter(found)
-        return [next(images) if item.modality is IMAGE else next(videos) for item in media]
+class _Seen(Exception):
+    """Ends a forward pass once its embeddings are known."""
+
+
+def spliced_embeddings(loaded: Loaded, inputs: Any) -> torch.Tensor:
+    """Return what Transformers' model gives its decoder for the processor's `inputs`, whatever these are: [T, hidden].
+    The rows of media are in it."""
+    seen: list[torch.Tensor] = []
+
+    def see(_module: Any, _args: Any, kwargs: Mapping[str, Any]) -> None:
+        seen.append(kwargs["inputs_embeds"][0])
+        raise _Seen
+
+    decoder = loaded.model.model.language_model
+    hook = decoder.register_forward_pre_hook(see, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            loaded.model(**inputs)
+    except _Seen:
+        pass
+    finally:
+        hook.remove()
+    return seen[0]
 
 
 def edit_json(source: Path, target: Path, name: str, edit: Callable[[dict[str, Any]], None]) -> Path:

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from asking import FAMILIES, make_picture
+from asking import make_picture
+from enrolment import FAMILIES
 from other_weights import copy_with_other_weights
 
 from seesay import GenerationConfig

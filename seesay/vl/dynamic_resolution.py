@@ -49,13 +49,16 @@ class PatchSettings:
         return self.patch_size * self.merge_size
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any], where: object, default_size: Mapping[str, int]) -> PatchSettings:
-        """Read the processor's JSON; `min_pixels` and `max_pixels` override `size`, as in Transformers."""
+    def read(
+        cls, settings: Mapping[str, Any], where: object, *, processor: str, default_size: Mapping[str, int]
+    ) -> PatchSettings:
+        """Read the JSON of a `processor` (`PixelSettings.read`); `min_pixels` and `max_pixels` override `size`, as in
+        Transformers."""
         size = {**default_size, **(settings.get("size") or {})}
         patch_size, merge_size = settings.get("patch_size", 14), settings.get("merge_size", 2)
         budget = int(settings.get("max_video_tokens", 128000) * (patch_size * merge_size) ** 2 * 0.9)
         return cls(
-            pixels=PixelSettings.read(settings, where),
+            pixels=PixelSettings.read(settings, where, processor=processor),
             min_pixels=settings.get("min_pixels") or size["shortest_edge"],
             max_pixels=settings.get("max_pixels") or size["longest_edge"],
             total_pixels=budget if settings.get("cap_pixels_per_frame") else None,
@@ -94,6 +97,7 @@ class DynamicResolutionFamily(Family):
     `grid` (t, h, w) in patches; and for a video `seconds_per_grid`, the time between two steps of t."""
 
     modalities = (Modality.IMAGE, Modality.VIDEO)
+    num_position_axes = 3
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
         Modality.IMAGE: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
         Modality.VIDEO: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
@@ -121,10 +125,14 @@ class DynamicResolutionFamily(Family):
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
         config = checkpoint.hf_config()
-        image, video = read_processor(checkpoint, "image_processor"), read_processor(checkpoint, "video_processor")
         self.settings = {
-            Modality.IMAGE: PatchSettings.read(image, checkpoint.path, self.default_sizes[Modality.IMAGE]),
-            Modality.VIDEO: PatchSettings.read(video, checkpoint.path, self.default_sizes[Modality.VIDEO]),
+            modality: PatchSettings.read(
+                read_processor(checkpoint, f"{modality.value}_processor"),
+                checkpoint.path,
+                processor=f"Qwen2VL{modality.value.capitalize()}Processor",
+                default_size=self.default_sizes[modality],
+            )
+            for modality in self.modalities
         }
         vision = config.vision_config
         expected = (vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size)

@@ -140,6 +140,7 @@ class Family(ABC):
     `preprocess` makes the tower's input of its pixels and the plan's measures.
 
     options: names of the per-item options by modality; their values are positive integers.
+    num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
     default_num_frames: frames taken of a video where a request does not say how to sample it; None for the default
     frame rate.
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
@@ -149,6 +150,7 @@ class Family(ABC):
     architectures: ClassVar[tuple[str, ...]]
     modalities: ClassVar[tuple[Modality, ...]] = ()
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
+    num_position_axes: ClassVar[int] = 1
     default_num_frames: ClassVar[int | None] = None
     weights: ClassVar[WeightMap]
     resizes_on_device: bool = False
@@ -213,7 +215,8 @@ class Family(ABC):
         token_ids: npt.NDArray[np.int64],
         items: tuple[MediaItem, ...],  # noqa: ARG002
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """Return rotary positions int64 [T] or [3, T] of a prompt, and the position of the first generated token.
+        """Return rotary positions int64 [T] of a prompt, or [num_position_axes, T] with several axes, and the position
+        of the first generated token.
 
         Media are found by the items' spans and slots, never by token ids.
         """

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.processors.media.images import Resample, resample_from_config
 
-# What Transformers fills in when a processor file leaves these out: CLIP's statistics.
-_DEFAULT_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_DEFAULT_STD = (0.26862954, 0.26130258, 0.27577711)
+_CLIP_STATISTICS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+_LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
+DEFAULTS: Mapping[str, tuple[tuple[tuple[float, ...], tuple[float, ...]], int]] = {
+    "CLIPImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "GotOcr2ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Idefics3ImageProcessor": (_HALVES, _LANCZOS),
+    "InternVLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "LlavaImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "LlavaNextImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "LlavaOnevisionImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "LlavaOnevisionVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Qwen2VLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Qwen2VLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "SiglipImageProcessor": (_HALVES, _BICUBIC),
+    "Siglip2ImageProcessor": (_HALVES, _BILINEAR),
+    "SmolVLMImageProcessor": (_HALVES, _LANCZOS),
+    "SmolVLMVideoProcessor": (_HALVES, _LANCZOS),
+}
+"""((mean, std), resample) of each processor class, where a checkpoint's file leaves them out."""
 
 
-def read_processor(checkpoint: Checkpoint, kind: Literal["image_processor", "video_processor"]) -> dict[str, Any]:
-    """Return the settings of one processor; {} when the checkpoint has none.
+def read_processor(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
+    """Return the settings of one processor, `kind` being 'image_processor' or 'video_processor'; {} when the checkpoint
+    has none.
 
     Newer checkpoints nest them in processor_config.json; older ones have preprocessor_config.json and
     video_preprocessor_config.json; without the latter, videos have the settings of pictures.
@@ -41,17 +59,20 @@ class PixelSettings:
     rescale_factor: float
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any], where: object) -> PixelSettings:
-        """Read a processor's settings. Raises `CheckpointError` naming an unsupported one; `where` is the folder."""
+    def read(cls, settings: Mapping[str, Any], where: object, *, processor: str) -> PixelSettings:
+        """Read a processor's settings. What they leave out is as in the class that they name, or else in `processor`, a
+        key of `DEFAULTS`. Raises `CheckpointError` naming a setting that is missing or not supported; `where` is the
+        folder."""
         if not settings.get("do_resize", True):
             raise CheckpointError(f"{where}: processor setting do_resize=false is not supported")
         does_normalize = settings.get("do_normalize", True)
-        mean = settings.get("image_mean", _DEFAULT_MEAN) if does_normalize else (0.0, 0.0, 0.0)
-        std = settings.get("image_std", _DEFAULT_STD) if does_normalize else (1.0, 1.0, 1.0)
+        settings = {**_find_defaults(settings, where, processor), **settings}
+        mean = settings["image_mean"] if does_normalize else (0.0, 0.0, 0.0)
+        std = settings["image_std"] if does_normalize else (1.0, 1.0, 1.0)
         if len(mean) != 3 or len(std) != 3:
             raise CheckpointError(f"{where}: image_mean and image_std must have three values each")
         return cls(
-            resample=resample_from_config(settings.get("resample", 3)),
+            resample=resample_from_config(settings["resample"]),
             mean=tuple(float(v) for v in mean),
             std=tuple(float(v) for v in std),
             rescale_factor=float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0,
@@ -65,6 +86,20 @@ class PixelSettings:
     def statistics(self) -> dict[str, Any]:
         """mean, std and rescale_factor, with which a tower normalizes uint8 pixels."""
         return {"mean": self.mean, "std": self.std, "rescale_factor": self.rescale_factor}
+
+
+def _find_defaults(settings: Mapping[str, Any], where: object, processor: str) -> dict[str, Any]:
+    named = settings.get("image_processor_type") or settings.get("video_processor_type") or processor
+    if (known := DEFAULTS.get(str(named).removesuffix("Fast"))) is not None:
+        (mean, std), resample = known
+        return {"image_mean": mean, "image_std": std, "resample": resample}
+    needed = ("image_mean", "image_std", "resample") if settings.get("do_normalize", True) else ("resample",)
+    for name in needed:
+        if name not in settings:
+            raise CheckpointError(
+                f"{where}: processor setting {name} is missing, and the default of {str(named)[:60]!r} is not known"
+            )
+    return {}
 
 
 def read_square(size: Mapping[str, Any] | int, where: object, name: str) -> tuple[int, int]:

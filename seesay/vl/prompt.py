@@ -147,7 +147,8 @@ def _with_positions(token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ..
     if not len(token_ids):
         _fail("the prompt is empty: it has no token")
     positions, next_position = family.positions(token_ids, items)
-    assert positions.shape in ((len(token_ids),), (3, len(token_ids))), f"positions {positions.shape}"
+    axes = (family.num_position_axes,) if family.num_position_axes > 1 else ()
+    assert positions.shape == (*axes, len(token_ids)), f"positions {positions.shape} of {axes} axes"
     return MultimodalInput(token_ids=token_ids, positions=positions, next_position=next_position, items=items)
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asking import (
-    BACKBONES,
-    FAMILIES,
     Expected,
     ask,
     ask_in_order,
@@ -31,6 +29,7 @@ from asking import (
     run_transformers,
     run_video_in_transformers,
 )
+from enrolment import BACKBONES, FAMILIES, VARIANTS, VIDEO_FAMILIES
 
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
@@ -41,7 +40,6 @@ NEW_TOKENS = 32
 SHORT_LIMIT = 40
 """Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""
 TOLERANCE = 1e-4
-VIDEO_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "internvl")
 IN_A_PROCESS = ("llama", "phi3_longrope", *FAMILIES)
 """Every family: text with and without a place at which all is computed again, and each kind of media."""
 FORMS = ("thread", "process")
@@ -51,24 +49,42 @@ PROCESS_FORM = pytest.mark.parametrize(("case", "open_engine"), [(n, "process") 
 OpenEngine = Callable[..., AbstractContextManager[AsyncEngine]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
     name: str
     path: Path
     expected: list[Expected]
 
+    @cached_property
+    def video(self) -> Expected:
+        """What Transformers makes of the prompt with a video."""
+        return run_video_in_transformers(self.path, new_tokens=NEW_TOKENS)
+
     @property
     def tight_blocks(self) -> dict[str, int]:
         """Options for a cache that holds hardly more than the longest conversation, in small blocks."""
-        longest = max(len(expected.input_ids) for expected in self.expected) + NEW_TOKENS
-        return {"block_size": 4, "num_gpu_blocks": -(-longest // 4) + 2}
+        return {"block_size": 4, "num_gpu_blocks": _count_blocks(max(map(_length, self.expected))) + 2}
+
+    @property
+    def num_host_blocks(self) -> int:
+        """Blocks on the host for all conversations, each with blocks of its own."""
+        return sum(_count_blocks(_length(expected)) for expected in self.expected)
 
     @property
     def all_at_once(self) -> dict[str, Any]:
         """Options for short chunks, steps planned ahead, a cache that is too small, and blocks on the host."""
-        options = {"max_prefill_token_num": 7, "async_scheduling": True, "num_cpu_blocks": 500, **self.tight_blocks}
-        options["num_gpu_blocks"] += 8 if self.name in VIDEO_FAMILIES else 0  # the prompt with a video is the longest
-        return options
+        options = {"num_cpu_blocks": self.num_host_blocks, **self.tight_blocks}
+        if self.name in VIDEO_FAMILIES:
+            options["num_gpu_blocks"] = max(options["num_gpu_blocks"], _count_blocks(_length(self.video)) + 2)
+        return {"max_prefill_token_num": 7, "async_scheduling": True, **options}
+
+
+def _length(expected: Expected) -> int:
+    return len(expected.input_ids) + len(expected.answer)
+
+
+def _count_blocks(num_tokens: int) -> int:
+    return -(-num_tokens // 4)
 
 
 @pytest.fixture(scope="module", params=(*BACKBONES, *FAMILIES))
@@ -112,6 +128,18 @@ def check(case: Case, outputs: Sequence[Response]) -> None:
         assert output.finish_reason == "length"
 
 
+def check_logits(case: Case, engine: AsyncEngine) -> None:
+    for index, request in enumerate(make_requests(case, output_logits="all")):
+        output = ask(engine, [request])[0]
+        expected = case.expected[index]
+        num_prompt = len(expected.input_ids)
+        assert output.logits.shape == (num_prompt + NEW_TOKENS - 1, expected.logits.shape[-1])
+        difference = (output.logits[:num_prompt] - expected.logits).abs().max()
+        assert difference < TOLERANCE, (case.name, index, difference)
+        assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
+        assert list(output.token_ids) == expected.answer, (case.name, index)
+
+
 def build(case: Case, **options: Any) -> AsyncEngine:
     return AsyncEngine(str(case.path), backend_config=EngineConfig(device_type="cpu", **options))
 
@@ -119,14 +147,17 @@ def build(case: Case, **options: Any) -> AsyncEngine:
 @BOTH_FORMS
 def test_logits_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
     with open_engine(block_size=16) as engine:
-        for index, request in enumerate(make_requests(case, output_logits="all")):
-            output = ask(engine, [request])[0]
-            expected = case.expected[index]
-            num_prompt = len(expected.input_ids)
-            assert output.logits.shape == (num_prompt + NEW_TOKENS - 1, expected.logits.shape[-1])
-            difference = (output.logits[:num_prompt] - expected.logits).abs().max()
-            assert difference < TOLERANCE, (case.name, index, difference)
-            assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
+        check_logits(case, engine)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Other decoders of a family: alone with logits, then together and in chunks."""
+    path = tiny_checkpoint(name)
+    case = Case(name, path, run_transformers(path, name, new_tokens=NEW_TOKENS))
+    with build(case, block_size=16, max_prefill_token_num=50) as engine:
+        check_logits(case, engine)
+        check(case, ask(engine, make_requests(case)))
 
 
 @BOTH_FORMS
@@ -168,7 +199,7 @@ def test_preempted_in_the_middle(case: Case) -> None:
 
 @pytest.mark.parametrize("is_ahead", (False, True))
 def test_kept_on_the_host(case: Case, is_ahead: bool) -> None:
-    with build(case, num_cpu_blocks=500, async_scheduling=is_ahead, **case.tight_blocks) as engine:
+    with build(case, num_cpu_blocks=case.num_host_blocks, async_scheduling=is_ahead, **case.tight_blocks) as engine:
         outputs = check_kept_on_host(case, engine)
         stats = engine.stats()
     once = sum(output.usage.prompt_tokens + 2 * NEW_TOKENS for output in outputs if output.usage)
@@ -222,7 +253,7 @@ def check_kept_on_host(case: Case, engine: AsyncEngine) -> list[Response]:
     stats = engine.stats()
     assert stats.total_preemptions > before.total_preemptions
     assert stats.total_host_kv_loads > before.total_host_kv_loads
-    assert 0 < stats.num_used_host_kv_blocks <= stats.num_host_kv_blocks == 500
+    assert 0 < stats.num_used_host_kv_blocks <= stats.num_host_kv_blocks == case.num_host_blocks
     return outputs
 
 
@@ -246,7 +277,7 @@ def test_typed_image_token_moves_nothing(open_engine: OpenEngine) -> None:
 @pytest.mark.parametrize("open_engine", FORMS, indirect=True)
 def test_videos_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
     prompt = make_video_prompt(case.name)
-    expected = run_video_in_transformers(case.path, new_tokens=NEW_TOKENS)
+    expected = case.video
     with open_engine(block_size=16, max_prefill_token_num=50) as engine:
         requests = parse(
             [prompt],

@@ -18,17 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from asking import (
-    BACKBONES,
-    FAMILIES,
-    ask,
-    ask_in_order,
-    loop_of,
-    make_conversations,
-    make_picture,
-    parse,
-    run_transformers,
-)
+from asking import ask, ask_in_order, loop_of, make_conversations, make_picture, parse, run_transformers
+from enrolment import BACKBONES, FAMILIES
 from llm.device_state import read_state
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig

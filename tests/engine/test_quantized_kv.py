@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from asking import FAMILIES, ask, ask_in_order, loop_of, make_conversations, make_video_prompt, parse
+from asking import ask, ask_in_order, loop_of, make_conversations, make_video_prompt, parse
+from enrolment import FAMILIES
 from quantized_folders import FORMS, edit_tensors, set_config, write_quantized
 
 from seesay import GenerationConfig, pipeline

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import FAMILIES, ask, ask_in_order, held, make_conversations, make_video_prompt, parse
+from asking import ask, ask_in_order, count_tokens, held, make_conversations, make_video_prompt, parse
+from enrolment import FAMILIES, VIDEO_FAMILIES
 from llm.device_state import State, read_state
 from llm.eager_graphs import record_eagerly
 
@@ -25,7 +26,7 @@ from seesay.engine.engine import AsyncEngine
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.plan_codec import decode_plan, encode_plan
 from seesay.llm.runner import ModelRunner
-from seesay.values import GenerationRequest, Modality, OutputDelta
+from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.registry import find_family, list_families
 
 TEXT_MODELS = ("llama", "mistral", "phi3_longrope")
@@ -177,21 +178,21 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
 
     monkeypatch.setattr(ModelRunner, "load", load_three)
     options: dict[str, Any] = {"device_type": "cpu", "block_size": 4, "async_scheduling": is_ahead, **SETUPS[setup]}
+    conversations = [*make_conversations(name), *([make_video_prompt(name)] if name in VIDEO_FAMILIES else [])]
+    asked = parse(conversations, max_new_tokens=NEW_TOKENS, ignore_eos=True)
+    longest = max(count_tokens(tiny_checkpoint(name), asked)) + NEW_TOKENS
+    runners.clear()
     if setup in TIGHT:
-        options["num_gpu_blocks"] = 50 if name in FAMILIES else 32
+        options["num_gpu_blocks"] = -(-longest // 4) + 2
     tape = Tape()
     with AsyncEngine(str(tiny_checkpoint(name)), backend_config=EngineConfig(**options)) as engine:
         first, *followers = runners
         tape.watch(first, monkeypatch)
         for runner in followers:
-            runner.limits = replace(runner.limits, max_batch_size=8, session_len=256)
+            runner.limits = replace(runner.limits, max_batch_size=8, session_len=longest)
             num_host_slots = options.get("num_cpu_blocks", 0)
             runner.allocate_cache(num_blocks=first.num_blocks, share=0.5, num_host_slots=num_host_slots)
         graph_steps = record_eagerly(followers[1])
-        conversations = make_conversations(name)
-        if Modality.VIDEO in engine.family.markers:
-            conversations.append(make_video_prompt(name))
-        asked = parse(conversations, max_new_tokens=NEW_TOKENS, ignore_eos=True)
         requests = []
         for index in range(max(len(asked), len(SAMPLING))):
             request, sampling = asked[index % len(asked)], SAMPLING[index % len(SAMPLING)]

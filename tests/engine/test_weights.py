@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from asking import FAMILIES, loop_of
+from asking import loop_of
+from enrolment import FAMILIES
 from other_weights import copy_with_other_weights, read_weights, write_weights
 from updating import NAME, PREFIX, answers, check_refused, epoch_of, fresh, is_sleeping, load, make_pairs
 

@@ -15,7 +15,7 @@ def load(tiny_checkpoint: Callable[[str], Path]) -> Callable[[str], Loaded]:
 
     def get(name: str) -> Loaded:
         if name not in made:
-            made[name] = load_beside_transformers(tiny_checkpoint(name))
+            made[name] = load_beside_transformers(tiny_checkpoint(name), name)
         return made[name]
 
     return get

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import ask, make_picture, parse
-from family_contract import IMAGE, VIDEO, VISION_FAMILIES, Loaded, edit_json, load_family, plan
+from enrolment import FAMILIES
+from family_contract import IMAGE, VIDEO, Loaded, edit_json, load_family, plan
 
 from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
@@ -60,7 +61,7 @@ def check_low_is_never_more(family: Family) -> None:
                 assert low <= high == count(family, modality, size, options), (modality, options, height, width)
 
 
-@pytest.mark.parametrize("name", VISION_FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_low_is_never_more_than_high(name: str, load: Callable[[str], Loaded]) -> None:
     check_low_is_never_more(load(name).family)
 
@@ -103,7 +104,7 @@ def test_what_contradicts_is_refused(
     assert message in raised.value.message
 
 
-@pytest.mark.parametrize("name", VISION_FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_low_detail_is_answered(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     """Through the whole stream, pictures and frames, with the tokens that were counted."""
     buffer = io.BytesIO()

@@ -12,19 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from family_contract import (
-    IMAGE,
-    MROPE_FAMILIES,
-    VIDEO,
-    VISION_FAMILIES,
-    Loaded,
-    draw_image,
-    draw_media,
-    edit_json,
-    load_family,
-    plan,
-    preprocess,
-)
+from enrolment import FAMILIES
+from family_contract import IMAGE, VIDEO, Loaded, draw_image, draw_media, edit_json, load_family, plan, preprocess
 from safetensors.torch import load_file, save_file
 
 from seesay.encoders.tiles import TileEncoder
@@ -37,7 +26,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", VISION_FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_old_processor_files_mean_the_same(
     name: str, tiny_checkpoint: Callable[[str], Path], load: Callable[[str], Loaded], tmp_path: Path
 ) -> None:
@@ -50,7 +39,7 @@ def test_old_processor_files_mean_the_same(
     assert load_family(path)[0].preprocessing == load(name).family.preprocessing
 
 
-@pytest.mark.parametrize("name", VISION_FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_names_of_newer_checkpoints_mean_the_same(
     name: str, tiny_checkpoint: Callable[[str], Path], load: Callable[[str], Loaded], tmp_path: Path
 ) -> None:
@@ -69,16 +58,15 @@ def test_names_of_newer_checkpoints_mean_the_same(
     torch.testing.assert_close(rows, loaded.encoder.encode(features), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", VISION_FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("damage", ["missing", "unexpected", "misshapen", "twice"])
 def test_damaged_towers_are_refused_by_name(
     name: str, damage: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = shutil.copytree(tiny_checkpoint(name), tmp_path / damage)
     state = load_file(path / "model.safetensors")
-    victim = next(
-        key for key in sorted(state) if "mlp" in key and "0" in key and not key.startswith(("model", "language"))
-    )
+    weights = load_family(path)[0].weights
+    victim = next(key for key in sorted(state) if weights.tower_name(key) is not None and state[key].dim() > 1)
     if damage == "missing":
         del state[victim]
     elif damage == "misshapen":
@@ -117,7 +105,7 @@ def test_llava_feature_layers(
     torch.testing.assert_close(rows, expected[0], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", MROPE_FAMILIES)
+@pytest.mark.parametrize("name", ("qwen2_vl", "qwen2_5_vl"))
 def test_flat_config_and_one_processor_file(
     name: str, tiny_checkpoint: Callable[[str], Path], load: Callable[[str], Loaded], tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Positions against Transformers' `get_rope_index`, or counting up."""
+"""Positions of several axes against Transformers' `get_rope_index`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from family_contract import (
-    IMAGE,
-    MROPE_FAMILIES,
-    VIDEO,
-    VISION_FAMILIES,
-    Loaded,
-    build,
-    draw_image,
-    draw_media,
-    mixed_media,
-    run_processor,
-)
+from enrolment import MROPE_FAMILIES
+from family_contract import IMAGE, VIDEO, Loaded, build, draw_image, draw_media, run_processor
 
 from seesay.values import DecodedMedia, MediaItem
 
@@ -28,15 +18,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
     pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning"),
 ]
-
-
-@pytest.mark.parametrize("name", VISION_FAMILIES)
-def test_positions_without_rope_index_count_up(name: str, load: Callable[[str], Loaded]) -> None:
-    loaded = load(name)
-    if hasattr(loaded.model.model, "get_rope_index"):
-        return
-    made = build(loaded, mixed_media(loaded.family))
-    assert made.positions.tolist() == list(range(len(made.token_ids)))
 
 
 def truncates_seconds(loaded: Loaded) -> bool:

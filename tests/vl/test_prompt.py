@@ -45,6 +45,8 @@ class CharTokenizer:
 
 
 class FakeFamily:
+    num_position_axes = 1
+
     def positions(self, token_ids: Any, items: Any) -> Any:
         return np.arange(len(token_ids)), len(token_ids)
 

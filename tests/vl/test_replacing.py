@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from family_contract import VISION_FAMILIES, draw_image, load_family, preprocess
+from enrolment import FAMILIES
+from family_contract import draw_image, load_family, preprocess
 from other_weights import copy_with_other_weights, read_weights, write_weights
 from quantized_folders import FORMS, PACKED_FORMS, write_quantized
 
@@ -83,7 +84,7 @@ def test_a_decoder_is_as_if_loaded_anew(
     assert_equal(outputs(decoder), before)
 
 
-@pytest.mark.parametrize("name", VISION_FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_tower_is_as_if_loaded_anew(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     first = tiny_checkpoint(name)
     second = copy_with_other_weights(first, tmp_path / "second")
@@ -199,7 +200,7 @@ def test_a_trial_leaves_nothing_behind(tiny_checkpoint: Callable[[str], Path]) -
     assert list(map(id, weights.tensors())) == before
 
 
-@pytest.mark.parametrize("name", ["llama", *VISION_FAMILIES])
+@pytest.mark.parametrize("name", ["llama", *FAMILIES])
 def test_weights_are_freed_with_their_owner(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     """At once, not with the next garbage collection."""
     path = tiny_checkpoint(name)
@@ -208,7 +209,7 @@ def test_weights_are_freed_with_their_owner(name: str, tiny_checkpoint: Callable
         decoder = load_decoder(path)
         held = [weakref.ref(tensor) for tensor in decoder.weights.tensors()]
         del decoder
-        if name in VISION_FAMILIES:
+        if name in FAMILIES:
             family, _ = load_family(path)
             encoder = family.build_encoder(CPU, torch.float32)
             held += [weakref.ref(tensor) for tensor in encoder.weights.tensors()]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from family_contract import TEXT_BACKBONES, VISION_FAMILIES, load_family
+from enrolment import BACKBONES, FAMILIES
+from family_contract import load_family
 
 from seesay.checkpoint.loading import WeightGroup, load_weights
 from seesay.checkpoint.parts import INPUTS, OUTPUTS, Weight
@@ -30,7 +31,7 @@ def load(family: Family, weights: dict[tuple[str, str], Weight], others: list[We
     )
 
 
-@pytest.mark.parametrize("name", [*TEXT_BACKBONES, *VISION_FAMILIES])
+@pytest.mark.parametrize("name", [*BACKBONES, *FAMILIES])
 def test_two_halves_are_the_whole(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     family, _ = load_family(tiny_checkpoint(name))
     backbone = family.backbone()

@@ -61,7 +61,11 @@ class InternVL(Family):
                 raise CheckpointError(
                     f"{where}: the {modality.value} processor's size {size} is not the tower's {self._tile}"
                 )
-        self._pixels = {modality: PixelSettings.read(given, where) for modality, given in settings.items()}
+        processors = {Modality.IMAGE: "GotOcr2ImageProcessor", Modality.VIDEO: "InternVLVideoProcessor"}
+        self._pixels = {
+            modality: PixelSettings.read(given, where, processor=processors[modality])
+            for modality, given in settings.items()
+        }
         if self._pixels[Modality.IMAGE].statistics != self._pixels[Modality.VIDEO].statistics:
             raise CheckpointError(f"{where}: pictures and videos are normalized differently: not supported")
         self._min_tiles: int = settings[Modality.IMAGE].get("min_patches", 1)

@@ -59,7 +59,7 @@ class Llava(Family):
                 f"{where}: vision_feature_select_strategy={strategy!r} is neither 'default' nor 'full'"
             )
         self._settings = read_processor(checkpoint, "image_processor")
-        self._pixels = PixelSettings.read(self._settings, where)
+        self._pixels = PixelSettings.read(self._settings, where, processor="LlavaImageProcessor")
         self._image_size: int = vision.image_size
         self._num_patches: int = (vision.image_size // vision.patch_size) ** 2
         self._num_rows = self._num_patches + (config.vision_feature_select_strategy == "full")

@@ -1,0 +1,85 @@
+"""Enrols every architecture of the registry in the tests: each needs a tiny checkpoint, under whose name it is tested.
+
+Without one the architecture is enrolled under its own name, and all of its tests fail: `tiny_checkpoint` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from seesay.values import Modality
+from seesay.vl.family import Family
+from seesay.vl.registry import list_families
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiny:
+    """A tiny checkpoint of `architecture`, which `tests/vl/checkpoints.py` writes. A `variant` differs from the first
+    checkpoint of its architecture in its decoder, tower or tokenizer: it is compared with Transformers, and left out of
+    the tests that ask how the engine schedules."""
+
+    architecture: str
+    variant: bool = False
+
+
+CHECKPOINTS: Mapping[str, Tiny] = {
+    "llama": Tiny(architecture="LlamaForCausalLM"),
+    "qwen2": Tiny(architecture="Qwen2ForCausalLM"),
+    "qwen3": Tiny(architecture="Qwen3ForCausalLM"),
+    "mistral": Tiny(architecture="MistralForCausalLM"),
+    "phi3": Tiny(architecture="Phi3ForCausalLM"),
+    "gemma": Tiny(architecture="GemmaForCausalLM"),
+    "gemma2": Tiny(architecture="Gemma2ForCausalLM"),
+    "gemma3": Tiny(architecture="Gemma3ForCausalLM"),
+    "smollm3": Tiny(architecture="SmolLM3ForCausalLM"),
+    "phi3_longrope": Tiny(architecture="Phi3ForCausalLM"),
+    "qwen2_vl": Tiny(architecture="Qwen2VLForConditionalGeneration"),
+    "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
+    "llava": Tiny(architecture="LlavaForConditionalGeneration"),
+    "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
+}
+
+
+def enrol(families: Mapping[str, type[Family]], checkpoints: Mapping[str, Tiny]) -> dict[str, type[Family]]:
+    """Return the family of each name that is tested: of every checkpoint, and of every architecture that has none.
+    Raises `ValueError` naming a checkpoint of an architecture that no family claims."""
+    for name, tiny in checkpoints.items():
+        if tiny.architecture not in families:
+            raise ValueError(f"tiny checkpoint {name!r} is a {tiny.architecture}, which no family claims")
+    named = {name: families[tiny.architecture] for name, tiny in checkpoints.items()}
+    covered = {tiny.architecture for tiny in checkpoints.values() if not tiny.variant}
+    return named | {architecture: family for architecture, family in families.items() if architecture not in covered}
+
+
+def without_checkpoint(name: str) -> str:
+    """Return the message for a name of `enrol` that has no checkpoint."""
+    return (
+        f"{name} has no tiny checkpoint: name one in tests/enrolment.py, and write its factory in "
+        "tests/vl/checkpoints.py"
+    )
+
+
+ENROLLED: Mapping[str, type[Family]] = enrol(list_families(), CHECKPOINTS)
+
+
+def is_variant(name: str) -> bool:
+    return name in CHECKPOINTS and CHECKPOINTS[name].variant
+
+
+def _without_variants(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if not is_variant(name))
+
+
+def takes(name: str, modality: Modality) -> bool:
+    """Return whether the model `name` takes media of this kind."""
+    return modality in ENROLLED[name].modalities
+
+
+ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalities)
+"""Every checkpoint with a tower, variants included."""
+FAMILIES = _without_variants(ALL_VISION)
+BACKBONES = _without_variants(name for name, family in ENROLLED.items() if not family.modalities)
+VARIANTS = tuple(filter(is_variant, ENROLLED))
+VIDEO_FAMILIES = tuple(name for name in FAMILIES if takes(name, Modality.VIDEO))
+MROPE_FAMILIES = tuple(name for name in FAMILIES if ENROLLED[name].num_position_axes == 3)

@@ -1,0 +1,54 @@
+"""Every architecture of the registry is tested, or its tests fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from enrolment import BACKBONES, CHECKPOINTS, ENROLLED, FAMILIES, MROPE_FAMILIES, VIDEO_FAMILIES, Tiny, enrol
+
+from seesay.vl.families.internvl import InternVL
+from seesay.vl.families.qwen2_vl import Qwen2VL
+from seesay.vl.families.text import TextFamily
+from seesay.vl.registry import list_families
+
+
+def test_every_architecture_of_the_registry_has_a_checkpoint() -> None:
+    missing = sorted(set(list_families()) - {tiny.architecture for tiny in CHECKPOINTS.values() if not tiny.variant})
+    assert not missing, f"no tiny checkpoint of {missing} in tests/enrolment.py"
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_is_of_the_architecture_that_it_stands_for(
+    name: str, tiny_checkpoint: Callable[[str], Path]
+) -> None:
+    config = json.loads((tiny_checkpoint(name) / "config.json").read_text())
+    assert config["architectures"] == [CHECKPOINTS[name].architecture]
+
+
+def test_an_architecture_without_checkpoint_is_enrolled_all_the_same() -> None:
+    """Also when it is the second one of its file, and when all that it has is a variant."""
+    families = {"One": InternVL, "Two": InternVL, "Three": TextFamily}
+    one, variant = Tiny(architecture="One"), Tiny(architecture="Three", variant=True)
+    enrolled = enrol(families, {"one": one, "other": variant})
+    assert enrolled == {"one": InternVL, "other": TextFamily, "Two": InternVL, "Three": TextFamily}
+
+
+def test_its_tests_fail(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(pytest.fail.Exception, match="TwoForConditionalGeneration has no tiny checkpoint: name one in"):
+        tiny_checkpoint("TwoForConditionalGeneration")
+
+
+def test_a_checkpoint_of_no_family_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'old' is a GoneForCausalLM, which no family claims"):
+        enrol({"Two": Qwen2VL}, {"old": Tiny(architecture="GoneForCausalLM")})
+
+
+def test_lists_come_from_what_families_declare() -> None:
+    assert set(FAMILIES) >= {"llava", "internvl", "qwen2_vl", "qwen2_5_vl"} and not set(FAMILIES) & set(BACKBONES)
+    assert set(BACKBONES) >= {"llama", "phi3", "phi3_longrope"}
+    assert set(MROPE_FAMILIES) == {name for name in FAMILIES if ENROLLED[name].num_position_axes == 3}
+    assert {"qwen2_vl", "qwen2_5_vl"} <= set(MROPE_FAMILIES) and "internvl" in VIDEO_FAMILIES
+    assert "llava" not in VIDEO_FAMILIES

@@ -1,0 +1,66 @@
+"""Settings that a processor file leaves out are those of the processor's class in Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from family_contract import draw_image, edit_json, load_family, preprocess
+
+from seesay.errors import CheckpointError
+from seesay.vl.pixels import DEFAULTS, PixelSettings
+
+NAMES = ("image_mean", "image_std", "resample")
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_equal_the_class_of_transformers(name: str) -> None:
+    import transformers
+
+    (mean, std), resample = DEFAULTS[name]
+    processor = getattr(transformers, name)
+    assert tuple(processor.image_mean) == mean and tuple(processor.image_std) == std
+    assert int(processor.resample) == resample
+
+
+@pytest.mark.parametrize("suffix", ("", "Fast"))
+def test_a_processor_that_is_named_decides(suffix: str) -> None:
+    settings = {"image_processor_type": f"SiglipImageProcessor{suffix}"}
+    found = PixelSettings.read(settings, "here", processor="CLIPImageProcessor")
+    assert found.mean == found.std == (0.5, 0.5, 0.5) and found.resample == "bicubic"
+    assert PixelSettings.read({}, "here", processor="CLIPImageProcessor").mean[0] == 0.48145466
+    assert PixelSettings.read({}, "here", processor="Siglip2ImageProcessor").resample == "bilinear"
+
+
+def test_what_an_unknown_processor_leaves_out_is_named() -> None:
+    settings: dict[str, Any] = {"image_processor_type": "OwnProcessor", "image_std": [1, 1, 1], "resample": 2}
+    with pytest.raises(CheckpointError, match="image_mean is missing, and the default of 'OwnProcessor' is not known"):
+        PixelSettings.read(settings, "here", processor="CLIPImageProcessor")
+    given = PixelSettings.read({**settings, "image_mean": [0, 0, 0]}, "here", processor="CLIPImageProcessor")
+    assert given.std == (1.0, 1.0, 1.0)
+    settings = {"image_processor_type": "OwnProcessor", "do_normalize": False, "resample": 3}
+    assert PixelSettings.read(settings, "here", processor="CLIPImageProcessor").mean == (0.0, 0.0, 0.0)
+
+
+def test_pixels_of_a_file_that_leaves_them_out_equal_the_processors(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A LLaVA whose pictures are made by SigLIP's processor."""
+    import torch
+    from transformers import SiglipImageProcessor
+
+    def drop(data: dict[str, Any]) -> None:
+        settings = {key: value for key, value in data["image_processor"].items() if key not in NAMES}
+        del settings["crop_size"]
+        settings |= {"image_processor_type": "SiglipImageProcessor", "size": {"height": 20, "width": 20}}
+        data["image_processor"] = settings
+
+    family, _ = load_family(edit_json(tiny_checkpoint("llava"), tmp_path / "siglip", "processor_config.json", drop))
+    picture = draw_image(33, 47)
+    encoder: Any = family.build_encoder(torch.device("cpu"), torch.float32)
+    found = encoder.load_pixels(preprocess(family, picture)).permute(0, 3, 1, 2)
+    processor = SiglipImageProcessor(size={"height": 20, "width": 20})
+    expected = processor(torch.from_numpy(picture.frames[0]).permute(2, 0, 1), return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
