@@ -23,6 +23,7 @@ _NAMES = {
     "max_items": "max_media_items",
     "request_timeout_s": "request_timeout",
     "drain_timeout_s": "drain_timeout",
+    "frontend_timeout_s": "frontend_timeout",
     "step_timeout_s": "step_timeout",
 }
 # A word with an underscore, or any word after the name of a configuration class.

@@ -57,6 +57,13 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         "divided among them (default: 1)",
     )
     group.add_argument(
+        "--frontend-timeout",
+        type=options.number,
+        default=120.0,
+        metavar="S",
+        help="kill and restart one of several frontends when it hangs for so long, in seconds (default: 120)",
+    )
+    group.add_argument(
         "--model-name",
         action="append",
         metavar="NAME",
@@ -202,6 +209,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         host=arguments.server_name,
         port=arguments.server_port,
         num_frontends=arguments.frontends,
+        frontend_timeout_s=arguments.frontend_timeout,
         model_name=arguments.model_name[0] if arguments.model_name else None,
         model_aliases=tuple(arguments.model_name[1:]) if arguments.model_name else (),
         any_model_name=arguments.any_model_name,

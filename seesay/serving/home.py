@@ -37,6 +37,8 @@ class Home(Protocol):
 
     created: int
     """The time at which the server was started."""
+    num_fronts_up: int
+    """The processes that answer on the server's port, this one included."""
 
     async def find_response(self, owner: bytes, response_id: str) -> StoredResponse | None:
         """Return a stored response of this owner."""
@@ -81,6 +83,7 @@ class LocalHome:
 
     def __init__(self, engine: AsyncEngine, *, max_responses: int) -> None:
         self.created = int(time.time())
+        self.num_fronts_up = 1
         self._engine = engine
         self._responses: ResponseStore[StoredResponse] = ResponseStore(max_responses)
         self._sessions = SessionStore()

@@ -17,10 +17,12 @@ from seesay.version import __version__
 
 class Health(BaseModel):
     """`status` is 'ok', or 'sleeping' for a server that was put to sleep. One that is not healthy answers with an error
-    instead. `weights_epoch` counts how often the weights have changed."""
+    instead. `weights_epoch` counts how often the weights have changed. `frontends_up`: those of `--frontends` that
+    answer."""
 
     status: Literal["ok", "sleeping"] = "ok"
     weights_epoch: int
+    frontends_up: int
 
 
 class Done(BaseModel):
@@ -42,11 +44,13 @@ def make_router(state: ServerState) -> APIRouter:
         if state.gate.is_draining:
             raise shutting_down()
         status = state.engine.status
-        if status.asleep:
-            return Health(status="sleeping", weights_epoch=status.epoch)
-        if (fault := state.engine.fault) is not None:
+        if not status.asleep and (fault := state.engine.fault) is not None:
             raise ApiError(503, fault.reason, kind="server_error", code="engine_down", retry_after_s=5)
-        return Health(weights_epoch=status.epoch)
+        return Health(
+            status="sleeping" if status.asleep else "ok",
+            weights_epoch=status.epoch,
+            frontends_up=state.home.num_fronts_up,
+        )
 
     @router.get("/version")
     async def version() -> Version:

@@ -97,6 +97,7 @@ def _serve_with_fronts(
         sockets,
         max_responses=settings.max_stored_responses,
         drain_timeout_s=settings.drain_timeout_s,
+        hang_limit_s=settings.frontend_timeout_s,
         on_ready=on_ready,
     )
     local = replace(backend_config, download_dir=None, revision=None)  # the folder is what these lead to

@@ -20,7 +20,7 @@ class ServerSettings:
     host, port: the address to listen on.
     num_frontends: processes that answer HTTP requests, for one engine process. They divide max_concurrent_requests,
         max_queue, max_total_body_bytes and max_sequences_per_key among themselves. `seesay.serve` and the command take
-        more than 1.
+        more than 1. frontend_timeout_s: one whose event loop has not run for so long is killed and started again.
     model_name: name of the model in requests and answers; None takes the model path (for a folder, its last part).
     model_aliases: further names that requests may use; answers carry model_name. any_model_name: accept any name.
     api_keys: keys that requests may use; without keys the server is open to everyone.
@@ -49,6 +49,7 @@ class ServerSettings:
     host: str = "0.0.0.0"
     port: int = 23333
     num_frontends: int = 1
+    frontend_timeout_s: float = 120.0
     model_name: str | None = None
     model_aliases: Sequence[str] = ()
     any_model_name: bool = False
@@ -82,7 +83,8 @@ class ServerSettings:
         check_types(self)
         least: dict[str, float] = {
             "port": 0, "num_frontends": 1, "max_concurrent_requests": 1, "max_queue": 0, "max_choices": 1,
-            "max_body_bytes": 1, "max_total_body_bytes": 1, "drain_timeout_s": 0, "max_stored_responses": 0,
+            "max_body_bytes": 1, "max_total_body_bytes": 1, "drain_timeout_s": 0, "frontend_timeout_s": 1,
+            "max_stored_responses": 0,
         }  # fmt: skip
         for name, bound in least.items():
             if not getattr(self, name) >= bound:

@@ -244,7 +244,7 @@ async def test_hostile_bodies(name: str, http: httpx.AsyncClient) -> None:
     before, epoch = await chat(http), (await http.get("/health")).json()["weights_epoch"]
     status, _, found = error_of(await http.post("/update_weights", json=body))
     assert status == 400 and message in found, found
-    assert (await http.get("/health")).json() == {"status": "ok", "weights_epoch": epoch}
+    assert (await http.get("/health")).json() == {"status": "ok", "weights_epoch": epoch, "frontends_up": 1}
     assert await chat(http) == before
 
 

@@ -33,7 +33,7 @@ def read_metrics(server: LiveServer) -> dict[str, float]:
 
 
 async def test_health_version_and_models(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/health")).json() == {"status": "ok", "weights_epoch": 0}
+    assert (await http.get("/health")).json() == {"status": "ok", "weights_epoch": 0, "frontends_up": 1}
     assert (await http.get("/version")).json() == {"version": seesay.__version__}
     models = (await http.get("/v1/models")).json()
     schemas.check(models, schemas.MODELS)

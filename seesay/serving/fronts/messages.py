@@ -115,6 +115,10 @@ class Listening(Message):
     """The front answers requests."""
 
 
+class Beat(Message):
+    """The front's event loop runs."""
+
+
 class Figures(Message):
     """The front's own metrics: an answer to `WantFigures`, or the latest."""
 
@@ -198,7 +202,7 @@ Asked = (
     | ResetCaches
     | WakeUp
 )
-ToSupervisor = Hello | Listening | StartFailed | Figures | CachesReset | Asked
+ToSupervisor = Hello | Listening | Beat | StartFailed | Figures | CachesReset | Asked
 
 # --- to a front ------------------------------------------------------------------------------------------------------
 
@@ -266,6 +270,12 @@ class CancelTurn(Message):
     begun: int
 
 
+class FrontsUp(Message):
+    """The number of fronts that listen."""
+
+    num: int
+
+
 class WantFigures(Message):
     number: int
 
@@ -274,4 +284,6 @@ class DoReset(Message):
     number: int
 
 
-ToFront = Start | Done | FoundResponse | BegunTurn | Refused | GatheredFigures | CancelTurn | WantFigures | DoReset
+ToFront = (
+    Start | Done | FoundResponse | BegunTurn | Refused | GatheredFigures | CancelTurn | FrontsUp | WantFigures | DoReset
+)

@@ -14,6 +14,7 @@ from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.kinds import Hello
 from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.serving.fronts import messages
+from seesay.serving.fronts.pulse import start_beating
 from seesay.serving.fronts.remote_home import FrontLink, RemoteHome
 from seesay.serving.metrics import ServerMetrics
 
@@ -63,6 +64,10 @@ def _serve(parent: Parent, start: messages.Start) -> None:
         homes.append(RemoteHome(parent.link, engine, metrics, created=start.created))
         return homes[0]
 
+    def say_ready() -> None:
+        parent.link.send(messages.Listening())
+        start_beating(parent.link.send, settings.frontend_timeout_s)
+
     *listening, memory = parent.descriptors
 
     def make_server(app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None) -> SharingServer:
@@ -83,7 +88,7 @@ def _serve(parent: Parent, start: messages.Start) -> None:
                 engine,
                 settings,
                 sockets=[socket.socket(fileno=number) for number in listening],
-                on_ready=lambda: parent.link.send(messages.Listening()),
+                on_ready=say_ready,
                 make_home=make_home,
                 make_server=make_server,
             )

@@ -41,6 +41,7 @@ class RemoteHome:
 
     def __init__(self, link: FrontLink, engine: AsyncEngine, metrics: ServerMetrics, *, created: int) -> None:
         self.created = created
+        self.num_fronts_up = 1
         self._link = link
         self._engine = engine
         self._metrics = metrics
@@ -156,6 +157,8 @@ class RemoteHome:
         match message:
             case messages.CancelTurn(begun):
                 self._turns.get(begun, lambda: None)()
+            case messages.FrontsUp(num):
+                self.num_fronts_up = num
             case messages.WantFigures(number):
                 self._report(number)
             case messages.DoReset(number):

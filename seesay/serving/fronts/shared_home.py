@@ -116,7 +116,7 @@ class SharedHome:
                 self._ask_all(index, number, is_reset=False)
             case messages.ResetCaches(number):
                 self._ask_all(index, number, is_reset=True)
-            case Hello() | StartFailed():
+            case Hello() | StartFailed() | messages.Beat():
                 raise TypeError(f"{type(message).__name__} is not expected now")
             case _:
                 try:

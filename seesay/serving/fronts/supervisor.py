@@ -33,6 +33,7 @@ from seesay.errors import CheckpointError, SeesayError
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.fronts import messages
 from seesay.serving.fronts.accepting import ConnectionCounts
+from seesay.serving.fronts.pulse import Silence
 from seesay.serving.fronts.shared_home import SharedHome
 
 logger = logging.getLogger("seesay")
@@ -69,10 +70,12 @@ class Supervisor:
         *,
         max_responses: int,
         drain_timeout_s: float,
+        hang_limit_s: float,
         on_ready: Callable[[str], None],
     ) -> None:
-        """`start` is what each front is told, without its index and the engine's address. `on_ready` is called with the
-        name of the device once all fronts listen."""
+        """`start` is what each front is told, without its index and the engine's address. `hang_limit_s`: a front whose
+        event loop has not run for so long is killed. `on_ready` is called with the name of the device once all fronts
+        listen."""
         self._start = start
         self._sockets = list(sockets)
         self._drain_timeout_s = drain_timeout_s
@@ -80,6 +83,7 @@ class Supervisor:
         self._slots = [_Slot(index) for index in range(start.num_fronts)]
         self._counts, self._counts_memory = ConnectionCounts.make(start.num_fronts)
         self._home = SharedHome(start.num_fronts, max_responses, self._send)
+        self._silence = Silence(hang_limit_s)
         self._core: ProcessCore | None = None
         self._failure: Exception | None = None  # why a front could not start, while all were to start
         self._kill_at_s = float("inf")  # when fronts that drain are killed
@@ -139,6 +143,7 @@ class Supervisor:
         for slot in self._slots:
             if slot.child is not None:
                 self._hear(slot, slot.child)
+        self._end_hung()
         if self._failure is not None:
             raise self._failure
         return True
@@ -180,6 +185,13 @@ class Supervisor:
             self._close(slot)
             self._note_end(slot, end)
 
+    def _end_hung(self) -> None:
+        """Kill fronts whose event loops hang. Those that drain have a deadline."""
+        hung = {} if self._is_draining else self._silence.find_hung()
+        for index, silent_s in hung.items():
+            self._close(self._slots[index])
+            self._note_end(self._slots[index], f"killed, its event loop has not run for {silent_s:.0f} s")
+
     def _take(self, slot: _Slot, child: Child, message: messages.ToSupervisor) -> None:
         match message:
             case Hello():
@@ -193,11 +205,15 @@ class Supervisor:
                     logger.error("front process %d could not start: %s", slot.index, error)
             case messages.Listening():
                 slot.is_listening, slot.delay_s = True, 0.0
+                self._silence.hear(slot.index)
                 self._home.take(slot.index, message)
+                self._tell_num_up()
                 if self._on_ready is not None and all(slot.is_listening for slot in self._slots):
                     assert self._core is not None
                     self._on_ready(self._core.facts.device)
                     self._on_ready = None
+            case messages.Beat():
+                self._silence.hear(slot.index)
             case messages.WakeUp():
                 arguments = (slot.index, message)
                 threading.Thread(target=self._wake_up, args=arguments, name="seesay-wake-up", daemon=True).start()
@@ -225,20 +241,28 @@ class Supervisor:
     def _close(self, slot: _Slot) -> None:
         assert slot.child is not None
         slot.child.end()
-        slot.child = None
+        slot.child, slot.is_listening = None, False
+        self._silence.forget(slot.index)
         self._counts.leave(slot.index)
         self._home.leave(slot.index)
+        self._tell_num_up()
+
+    def _tell_num_up(self) -> None:
+        listening = [slot.index for slot in self._slots if slot.is_listening]
+        for index in listening:
+            self._send(index, messages.FrontsUp(len(listening)))
 
     def _note_end(self, slot: _Slot, end: str) -> None:
         """A front has ended: another one is started, at once if it had served."""
         if self._is_draining:
             return
         if self._on_ready is not None:
-            self._failure = self._failure or SeesayError(f"front process {slot.index} ended ({end}) before it listened")
+            self._failure = self._failure or SeesayError(
+                f"front process {slot.index} ended ({end}) before the server was ready"
+            )
             return
         slot.start_at_s = time.monotonic() + slot.delay_s
         slot.delay_s = min(_MAX_DELAY_S, 2 * slot.delay_s or _FIRST_DELAY_S)
-        slot.is_listening = False
         logger.error("front process %d died (%s) and is started again; its requests are lost", slot.index, end)
 
     # --- signals ------------------------------------------------------------------------------------------------------
