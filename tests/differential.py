@@ -193,12 +193,12 @@ class Engine:
 
     def __init__(self, path: Path, setup: Setup, faults: Faults) -> None:
         checkpoint = Checkpoint.load(path)
-        config = checkpoint.hf_config()
+        config = checkpoint.model_config
         device = torch.device(setup.device)
         self.faults = faults
         self.runner = ModelRunner.load(
             checkpoint,
-            config.get_text_config(),
+            checkpoint.text_config,
             decoder_name=decoder_name,
             tied_embeddings=bool(config.tie_word_embeddings),
             device=device,

@@ -52,15 +52,3 @@ def test_import_is_light() -> None:
     ).stdout.split()
     assert heavy == []
     assert float(took) < 0.3
-
-
-def test_an_engine_on_the_cpu_imports_no_compiler() -> None:
-    """TorchDynamo, Inductor and SymPy would add two seconds to each start, and nothing here compiles."""
-    code = (
-        "import sys; from seesay import EngineConfig, pipeline\n"
-        "with pipeline('seesay-demo', EngineConfig(device_type='cpu')) as pipe:\n"
-        "    assert pipe('hi').text\n"
-        "print(*[m for m in ('torch._dynamo', 'torch._inductor', 'sympy') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []

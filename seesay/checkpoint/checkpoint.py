@@ -6,13 +6,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint.files import inside, read_object
+from seesay.checkpoint.kept import keep, make_key, read_kept
+from seesay.checkpoint.model_config import ModelConfig, as_plain
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
 from seesay.checkpoint.tensors import (
@@ -28,6 +30,9 @@ from seesay.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig
+
+_KEPT_CONFIG = "config-1"
+"""The number counts what this module keeps of a configuration: raise it with a change."""
 
 
 _ADVICE: Mapping[str, str] = {
@@ -71,7 +76,7 @@ class Checkpoint:
         merged = _merge(config, hf_overrides or {}, where="hf_overrides")
         quantized = read_quantization(path / "config.json", merged, quantization)
         digest = hashlib.blake2b(digest_size=32)
-        update_framed(digest, json.dumps(merged, sort_keys=True, default=str).encode())
+        update_framed(digest, _serialize(merged))
         stored: dict[str, StoredTensor] = {}
         index = read_object(path / INDEX_FILE)
         files = find_shards(path, index)
@@ -116,6 +121,31 @@ class Checkpoint:
         config_class: type[PretrainedConfig] = CONFIG_MAPPING[kind]
         return config_class
 
+    @property
+    def model_config(self) -> ModelConfig:
+        """The values of `hf_config()`, without Transformers where a start of the same model has kept them."""
+        return self._model_configs[0]
+
+    @property
+    def text_config(self) -> ModelConfig:
+        """The part of `model_config` that describes the text decoder, or all of it."""
+        return self._model_configs[1]
+
+    @cached_property
+    def _model_configs(self) -> tuple[ModelConfig, ModelConfig]:
+        key = make_key(_KEPT_CONFIG, ["transformers"], [_serialize(self.config)])
+        kept = read_kept(key)
+        if kept is not None:
+            check_numbers(self.path / "config.json", self.config)
+            with suppress(AttributeError, KeyError, TypeError, ValueError):  # a damaged file
+                return self._make_model_configs(kept)
+        made = {"config": as_plain(self.hf_config()), "text": as_plain(self._hf_text_config())}
+        keep(key, made)
+        return self._make_model_configs(made)
+
+    def _make_model_configs(self, kept: Mapping[str, Any]) -> tuple[ModelConfig, ModelConfig]:
+        return ModelConfig(kept["config"], self.hf_config), ModelConfig(kept["text"], self._hf_text_config)
+
     @cached_property
     def _hf_config(self) -> PretrainedConfig:
         config_class = self._config_class
@@ -127,8 +157,13 @@ class Checkpoint:
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error
 
     def hf_config(self) -> PretrainedConfig:
-        """The Transformers config, with overrides applied. Never runs code of the checkpoint."""
+        """The Transformers config, with overrides applied. Never runs code of the checkpoint. Imports Transformers,
+        which takes seconds."""
         return self._hf_config
+
+    def _hf_text_config(self) -> PretrainedConfig:
+        text_config: PretrainedConfig = self._hf_config.get_text_config(decoder=True)
+        return text_config
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -199,6 +234,10 @@ class Checkpoint:
             return self.stored[name]
         except KeyError:
             raise CheckpointError(f"{self.path}: tensor {name!r} is missing from the checkpoint") from None
+
+
+def _serialize(config: Mapping[str, Any]) -> bytes:
+    return json.dumps(config, sort_keys=True, default=str).encode()
 
 
 def _with_known_names(config: dict[str, Any]) -> dict[str, Any]:

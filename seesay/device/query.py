@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,9 +146,8 @@ def release_cached_memory(device: torch.device) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether `error` means that a device or the host ran out of memory."""
-    import torch
-
-    return isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
+    torch = sys.modules.get("torch")  # a process without torch has none of its errors
+    return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.cuda.OutOfMemoryError))
 
 
 def describe_gpus() -> tuple[str, list[str]]:

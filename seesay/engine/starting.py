@@ -10,7 +10,6 @@ from seesay.config import EngineConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.device.query import has_gpu
 from seesay.engine.core import EngineCore
-from seesay.engine.loading import load_core
 from seesay.engine.opened_model import OpenedModel
 from seesay.engine.process.precompile import Precompile
 from seesay.errors import ConfigError
@@ -62,6 +61,8 @@ class CoreStart:
         if self._process is not None:
             return self._process.wait_until_loaded()
         assert self._precompile is not None
+        from seesay.engine.loading import load_core
+
         core = load_core(model, self._config, self._vision_config, wait_for_kernels=self._precompile.wait)
         self._precompile.finish()
         return core

@@ -49,9 +49,9 @@ from seesay.llm.step_timing import measure_step_costs
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from transformers import PretrainedConfig
 
     from seesay.checkpoint import Checkpoint
+    from seesay.checkpoint.model_config import ModelConfig
     from seesay.llm.kv_layout import KVLayout
     from seesay.llm.runner_limits import RunnerLimits
 
@@ -87,7 +87,7 @@ class ModelRunner:
     def load(
         cls,
         checkpoint: Checkpoint,
-        text_config: PretrainedConfig,
+        text_config: ModelConfig,
         *,
         decoder_name: Callable[[str], str | None],
         tied_embeddings: bool,

@@ -124,7 +124,7 @@ class DynamicResolutionFamily(Family):
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
-        config = checkpoint.hf_config()
+        config = checkpoint.model_config
         self.settings = {
             modality: PatchSettings.read(
                 read_processor(checkpoint, f"{modality.value}_processor"),

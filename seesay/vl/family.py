@@ -26,8 +26,8 @@ from seesay.vl.constants import DETAILS
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig
 
+    from seesay.checkpoint.model_config import ModelConfig
     from seesay.encoders.encoder import LoadedEncoder
     from seesay.processors.media.images import Resample
     from seesay.processors.text.tokenizer import Tokenizer
@@ -110,7 +110,7 @@ class Backbone:
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
     """
 
-    text_config: PretrainedConfig
+    text_config: ModelConfig
     decoder_name: Callable[[str], str | None]
     tie_word_embeddings: bool
 
@@ -252,8 +252,7 @@ class Family(ABC):
 
     def backbone(self) -> Backbone:
         """Return the text decoder's config and the names of its tensors."""
-        config = self.checkpoint.hf_config()
-        text_config = config.get_text_config(decoder=True)
+        config, text_config = self.checkpoint.model_config, self.checkpoint.text_config
         names = {self.weights.decoder_name(name) for name in self.checkpoint.tensor_names()}
         is_tied = bool(config.tie_word_embeddings or getattr(text_config, "tie_word_embeddings", False))
         return Backbone(
@@ -310,8 +309,8 @@ class Family(ABC):
 
     def token_text(self, token_id: int) -> str:
         """Return the spelling of the special token `token_id`. Raises `CheckpointError` when the tokenizer has none."""
-        text = self.tokenizer.hf.convert_ids_to_tokens(token_id)
-        if not isinstance(text, str):
+        text = self.tokenizer.token_text(token_id)
+        if text is None:
             raise CheckpointError(f"{self.checkpoint.path}: config.json names token {token_id}, the tokenizer has none")
         return text
 

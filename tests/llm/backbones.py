@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.model_config import ModelConfig
 from seesay.llm.plan_deltas import make_begun
 from seesay.llm.runner import ModelRunner
 from seesay.llm.runner_limits import RunnerLimits
@@ -94,7 +95,7 @@ class Backbone:
 
     @property
     def text_config(self) -> Any:
-        return self.model.config.get_text_config()
+        return ModelConfig.of(self.model.config.get_text_config())
 
     @property
     def is_multimodal(self) -> bool:
@@ -176,10 +177,10 @@ def load_runner(
     session_len: int = 256,
 ) -> ModelRunner:
     checkpoint = checkpoint or Checkpoint.load(backbone.path)
-    config = checkpoint.hf_config()
+    config = checkpoint.model_config
     runner = ModelRunner.load(
         checkpoint,
-        config.get_text_config(),
+        checkpoint.text_config,
         decoder_name=decoder_name,
         tied_embeddings=bool(config.tie_word_embeddings),
         device=torch.device(device),

@@ -15,6 +15,7 @@ from llm import backbones
 from safetensors.torch import load_file, save_file
 
 from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.model_config import ModelConfig
 from seesay.device.linear import Linear
 from seesay.errors import CheckpointError
 from seesay.llm.kv_cache import KVCache, make_layouts
@@ -117,10 +118,10 @@ def test_dynamic_rope_is_stretched_for_long_sessions(saved: Any) -> None:
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(saved: Any, changes: dict[str, Any], word: str) -> None:
-    config = copy.deepcopy(saved("llama").text_config)
+    config = copy.deepcopy(saved("llama").model.config)
     config.__dict__.update(changes)
     with pytest.raises(CheckpointError, match=word):
-        DecoderConfig.from_hf(config)
+        DecoderConfig.from_hf(ModelConfig.of(config))
 
 
 def change_tensors(backbone: backbones.Backbone, folder: Path, change: Any) -> backbones.Backbone:
@@ -176,7 +177,7 @@ def test_overrides_reach_the_decoder(saved: Any) -> None:
     backbone = saved("llama")
     checkpoint = Checkpoint.load(backbone.path, {"rope_parameters": {"rope_theta": 500.0}})
     assert json.loads((backbone.path / "config.json").read_text())["rope_parameters"]["rope_theta"] == 10000.0
-    frequencies = DecoderConfig.from_hf(checkpoint.hf_config()).rotary.inv_freq
+    frequencies = DecoderConfig.from_hf(checkpoint.text_config).rotary.inv_freq
     assert frequencies[1] == pytest.approx(500.0 ** (-2 / 10))
 
 

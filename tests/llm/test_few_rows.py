@@ -66,7 +66,7 @@ def test_layers_without_a_kernel_compute_the_same(
 def compute(backbone: backbones.Backbone, num_tokens: int) -> torch.Tensor:
     """Logits of a row of tokens, in float16, which few-row kernels take."""
     checkpoint = Checkpoint.load(backbone.path)
-    config = DecoderConfig.from_hf(checkpoint.hf_config())
+    config = DecoderConfig.from_hf(checkpoint.text_config)
     decoder = Decoder.load(
         checkpoint, config, decoder_name=backbones.decoder_name, device=CPU, dtype=torch.float16
     )  # fmt: skip

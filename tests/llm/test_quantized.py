@@ -318,7 +318,7 @@ def test_layers_of_one_model_have_their_own_methods(saved: Callable[[str], backb
     checkpoint = Checkpoint.load(quantized)
     decoder = Decoder.load(
         checkpoint,
-        DecoderConfig.from_hf(checkpoint.hf_config()),
+        DecoderConfig.from_hf(checkpoint.text_config),
         decoder_name=backbones.decoder_name,
         device=torch.device("cpu"),
         dtype=torch.float32,

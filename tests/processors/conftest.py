@@ -121,7 +121,7 @@ def video_bytes(encode_video: Callable[..., bytes], video_frames: Frames) -> byt
 
 
 def _finish(backend: tokenizers.Tokenizer, **special: str) -> Tokenizer:
-    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, **special))
+    return Tokenizer.of(PreTrainedTokenizerFast(tokenizer_object=backend, **special))
 
 
 def _byte_level(*, bos: bool) -> Tokenizer:

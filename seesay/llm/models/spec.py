@@ -1,4 +1,4 @@
-"""The shape of a text backbone, as one frozen value made from a Transformers config.
+"""The shape of a text backbone, as one frozen value made from a model's configuration.
 
 Every supported backbone is the same decoder with other options; what no option covers is refused by name.
 """
@@ -14,8 +14,7 @@ import numpy.typing as npt
 from seesay.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
+    from seesay.checkpoint.model_config import ModelConfig
     from seesay.llm.ops.interface import Activation
 
 
@@ -116,9 +115,9 @@ class DecoderConfig:
 
     @classmethod
     def from_hf(
-        cls, config: PretrainedConfig, *, tied_embeddings: bool | None = None, session_len: int | None = None
+        cls, config: ModelConfig, *, tied_embeddings: bool | None = None, session_len: int | None = None
     ) -> DecoderConfig:
-        """The decoder that a Transformers text config describes.
+        """The decoder that the configuration of a text decoder describes.
 
         `tied_embeddings` overrides the config's own (VLM configs keep it one level up); `session_len` is the longest
         text, which dynamic rotary scaling needs. Raises `CheckpointError` naming what is not supported.
@@ -197,13 +196,13 @@ def list_backbones() -> tuple[str, ...]:
     return tuple(sorted(_KINDS))
 
 
-def _refuse_unsupported(config: PretrainedConfig) -> None:
+def _refuse_unsupported(config: ModelConfig) -> None:
     for option in ("is_encoder_decoder", "use_bidirectional_attention"):
         if getattr(config, option, False):
             raise CheckpointError(f"{option}=True is not supported")
 
 
-def _activation(config: PretrainedConfig) -> Activation:
+def _activation(config: ModelConfig) -> Activation:
     option = "hidden_activation" if getattr(config, "hidden_activation", None) else "hidden_act"
     name = getattr(config, option)
     if name not in _ACTIVATIONS:
@@ -212,7 +211,7 @@ def _activation(config: PretrainedConfig) -> Activation:
 
 
 def _make_layers(
-    config: PretrainedConfig, *, head_dim: int, session_len: int | None
+    config: ModelConfig, *, head_dim: int, session_len: int | None
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = _windows(config)
@@ -253,7 +252,7 @@ def _make_still(rotary: RotarySpec) -> RotarySpec:
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
-def _windows(config: PretrainedConfig) -> tuple[int | None, ...]:
+def _windows(config: ModelConfig) -> tuple[int | None, ...]:
     window: int | None = getattr(config, "sliding_window", None)
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:
@@ -267,7 +266,7 @@ def _windows(config: PretrainedConfig) -> tuple[int | None, ...]:
 
 
 def make_rotary(
-    config: PretrainedConfig, parameters: dict[str, Any], *, head_dim: int, session_len: int | None
+    config: ModelConfig, parameters: dict[str, Any], *, head_dim: int, session_len: int | None
 ) -> RotarySpec:
     """The rotary embedding that `parameters` describe, of `config.rope_parameters`; frequencies by Transformers' own
     functions."""
@@ -299,10 +298,9 @@ def make_rotary(
 
 
 def _frequencies(
-    config: PretrainedConfig, parameters: dict[str, Any], dim: int, *, seq_len: int | None
+    config: ModelConfig, parameters: dict[str, Any], dim: int, *, seq_len: int | None
 ) -> tuple[tuple[float, ...], float]:
     import torch
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     kind = parameters.get("rope_type", "default")
     if kind in ("default", "linear"):
@@ -313,8 +311,10 @@ def _frequencies(
         return tuple((1.0 / (parameters["rope_theta"] ** exponents) / factor).tolist()), 1.0
     if kind not in ("dynamic", "yarn", "longrope", "llama3"):
         raise CheckpointError(f"rope_parameters.rope_type={kind!r} is not supported")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     try:
-        inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=seq_len)
+        inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config.to_transformers(), torch.device("cpu"), seq_len=seq_len)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"rope_parameters of rope_type {kind!r} are incomplete or wrong: {error!r}") from None
     if len(inv_freq) * 2 != dim:

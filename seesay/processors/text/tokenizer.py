@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,56 +17,54 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from seesay.checkpoint import check_tokenizer_files
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.text.byte_alphabet import byte_alphabet
 from seesay.processors.text.literals import LiteralTokenizer
 from seesay.processors.text.long_text import decode_ids, encode_text, has_more_tokens
+from seesay.processors.text.tokenizer_facts import TokenizerFacts, load_facts, load_hf
 from seesay.values import RenderedPrompt
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
-_READ_BY_TRANSFORMERS = (
-    *_TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja",
-    "chat_template.json", "config.json", "processor_config.json",
-)  # fmt: skip
 _TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class Tokenizer:
     """A Hugging Face tokenizer with additional methods for serving.
 
-    hf: the tokenizer object of Transformers. Calling this object calls it, and attributes that are not defined here are
-        looked up in it (`apply_chat_template`, `padding_side`, …).
+    hf: the tokenizer object of Transformers, loaded when it is first asked for. Calling this object calls it, and
+        attributes that are not defined here are looked up in it (`apply_chat_template`, `padding_side`, …).
     backend: our own copy of its `tokenizers.Tokenizer`. It never changes, so that threads can share it, whatever a user
         does with `hf`.
     """
 
-    def __init__(self, hf: Any) -> None:
-        if not getattr(hf, "is_fast", False):
-            raise CheckpointError(
-                f"the tokenizer class {type(hf).__name__} has no fast backend, which media offsets require: "
-                "save it with a tokenizer.json"
-            )
-        self.hf = hf
-        state = json.loads(hf.backend_tokenizer.to_str())
-        state["truncation"] = state["padding"] = None  # prompts are never truncated or padded
-        self.backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+    def __init__(self, facts: TokenizerFacts, load_hf: Callable[[], Any]) -> None:
+        """`facts` are those of the object that `load_hf` returns, which is called when it is first needed."""
+        self._load_hf = load_hf
+        self._hf: Any = None
+        self._hf_lock = threading.Lock()
+        self.backend = tokenizers.Tokenizer.from_str(facts.backend)
         self.vocab_size: int = self.backend.get_vocab_size(with_added_tokens=True)
-        self.bos_token_id: int | None = hf.bos_token_id
-        self.eos_token_id: int | None = hf.eos_token_id
+        self.bos_token_id = facts.bos_token_id
+        self.eos_token_id = facts.eos_token_id
         added = self.backend.get_added_tokens_decoder()
         self.added_tokens: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_tokens: tuple[str, ...] = tuple(self.added_tokens[i] for i in sorted(self.special_ids))
-        self.chat_template: str | dict[str, str] | None = hf.chat_template
-        self.template_variables: dict[str, str] = {
-            name: str(value) for name in _TEMPLATE_VARIABLES if (value := getattr(hf, name, None)) is not None
+        self.chat_template = facts.chat_template
+        self.named_tokens = dict(facts.named_tokens)
+        self.template_variables = {
+            name: self.named_tokens[name] for name in _TEMPLATE_VARIABLES if name in self.named_tokens
         }
-        self.has_byte_level_decoder = _is_byte_level(state.get("decoder") or {})
+        self.has_byte_level_decoder = facts.has_byte_level_decoder
         self._prefix_ids = self._find_prefix()
         self._bytes: dict[int, bytes] = {}  # of the tokens that `bytes_of` was asked for
         self._literals: LiteralTokenizer | None = None
         self._literals_lock = threading.Lock()
+
+    @classmethod
+    def of(cls, hf: Any) -> Tokenizer:
+        """Return a tokenizer object of Transformers with these methods. Raises `CheckpointError` for one without a fast
+        backend."""
+        return cls(TokenizerFacts.of(hf), lambda: hf)
 
     @classmethod
     def wrap(cls, value: Any) -> Tokenizer:
@@ -77,36 +75,34 @@ class Tokenizer:
             raise TypeError(
                 f"tokenizer must be a Tokenizer or a fast tokenizer of Transformers, got {type(value).__name__}"
             )
-        return cls(value)
+        return cls.of(value)
 
     @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False) -> Tokenizer:
         """Load the tokenizer of a checkpoint folder: its tokenizer.json unchanged, or else Transformers' conversion of
         another file. Raises `CheckpointError` if there is none or it is damaged."""
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-        if not any((path / name).is_file() for name in _TOKENIZER_FILES):
-            raise CheckpointError(f"{path}: no tokenizer: there is no tokenizer.json and no other tokenizer file")
-        extra_templates = [f"additional_chat_templates/{p.name}" for p in path.glob("additional_chat_templates/*")]
-        check_tokenizer_files(path, (*_READ_BY_TRANSFORMERS, *extra_templates))
         try:
-            if (path / "tokenizer.json").is_file():
-                # The classes of specific models use only the vocabulary in the file, with their own pre-tokenizer.
-                hf = PreTrainedTokenizerFast.from_pretrained(str(path))
-            else:
-                hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
-            return cls(hf)
+            facts = load_facts(path, trust_remote_code=trust_remote_code)
+            return cls(facts, partial(load_hf, path, trust_remote_code=trust_remote_code))
         except (KeyboardInterrupt, SystemExit, GeneratorExit, CheckpointError):
             raise
         except BaseException as error:  # readers raise anything; a panic of tokenizers is not an Exception
             hint = "" if trust_remote_code else " (trust_remote_code is off)"
             raise CheckpointError(f"cannot load the tokenizer of {path}{hint}: {error}") from error
 
+    @property
+    def hf(self) -> Any:
+        """The tokenizer object of Transformers."""
+        with self._hf_lock:
+            if self._hf is None:
+                self._hf = self._load_hf()
+            return self._hf
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.hf(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "hf" or name.startswith("__"):
+        if name in ("hf", "_hf", "_hf_lock", "_load_hf") or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.hf, name)
 
@@ -129,6 +125,11 @@ class Tokenizer:
         """Return the id of the token with exactly this spelling, or None."""
         result: int | None = self.backend.token_to_id(token)
         return result
+
+    def token_text(self, token_id: int) -> str | None:
+        """Return the spelling of a token, or None for an id outside the vocabulary."""
+        text: str | None = self.backend.id_to_token(int(token_id))
+        return text
 
     def encode(self, text: str, *, add_special_tokens: bool = False, add_bos: bool | None = None) -> list[int]:
         """Return the token ids of `text`. Spellings of special tokens in it become special tokens.
@@ -243,11 +244,3 @@ def _bad_marker(text: str, span: tuple[int, int]) -> RequestError:
         "separate them, for example with a newline",
         "messages",
     )
-
-
-def _is_byte_level(decoder: dict[str, Any]) -> bool:
-    """Return whether decoding uses only byte-level BPE's alphabet."""
-    if decoder.get("type") == "Sequence":
-        parts = decoder.get("decoders") or []
-        return len(parts) == 1 and _is_byte_level(parts[0])
-    return decoder.get("type") == "ByteLevel"

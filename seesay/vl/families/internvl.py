@@ -48,7 +48,7 @@ class InternVL(Family):
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
-        config, where = checkpoint.hf_config(), checkpoint.path
+        config, where = checkpoint.model_config, checkpoint.path
         vision = config.vision_config
         settings = {
             Modality.IMAGE: read_processor(checkpoint, "image_processor"),
@@ -84,8 +84,8 @@ class InternVL(Family):
         self._markers = {Modality.IMAGE: self.token_text(self._image_token), Modality.VIDEO: video_text}
 
     def _named_token(self, attribute: str) -> int:
-        text = getattr(self.tokenizer.hf, attribute, None)
-        if not isinstance(text, str):
+        text = self.tokenizer.named_tokens.get(attribute)
+        if text is None:
             raise CheckpointError(f"{self.checkpoint.path}: the tokenizer does not say what its {attribute} is")
         return self.token_id(text)
 
@@ -164,7 +164,7 @@ class InternVL(Family):
         from seesay.encoders.layers import PixelNormalizer
         from seesay.encoders.weights import load_tower
 
-        config = self.checkpoint.hf_config()
+        config = self.checkpoint.model_config
         vision, layer = config.vision_config, config.vision_feature_layer
         depth = vision.num_hidden_layers
         if not isinstance(layer, int) or not -depth - 1 <= layer <= depth:

@@ -47,7 +47,7 @@ class Llava(Family):
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
-        config = checkpoint.hf_config()
+        config = checkpoint.model_config
         vision, where = config.vision_config, checkpoint.path
         if vision.model_type != "clip_vision_model":
             raise CheckpointError(
@@ -132,7 +132,7 @@ class Llava(Family):
         from seesay.encoders.layers import PixelNormalizer
         from seesay.encoders.weights import load_tower
 
-        config = self.checkpoint.hf_config()
+        config = self.checkpoint.model_config
         vision = config.vision_config
         sizes = ClipConfig(
             hidden_size=vision.hidden_size,

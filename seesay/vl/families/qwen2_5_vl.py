@@ -17,13 +17,13 @@ class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
     architectures = ("Qwen2_5_VLForConditionalGeneration",)
 
     def time_interval(self, features: Features) -> float:
-        tokens_per_second: float = self.checkpoint.hf_config().vision_config.tokens_per_second
+        tokens_per_second: float = self.checkpoint.model_config.vision_config.tokens_per_second
         return tokens_per_second * float(features.get("seconds_per_grid", 0.0))
 
     def tower_config(self) -> QwenVisionConfig:
         from seesay.encoders.qwen_vit import QwenVisionConfig
 
-        vision = self.checkpoint.hf_config().vision_config
+        vision = self.checkpoint.model_config.vision_config
         return QwenVisionConfig(
             depth=vision.depth,
             hidden_size=vision.hidden_size,

@@ -18,7 +18,7 @@ class Qwen2VL(DynamicResolutionFamily):
     def tower_config(self) -> QwenVisionConfig:
         from seesay.encoders.qwen_vit import QwenVisionConfig
 
-        vision = self.checkpoint.hf_config().vision_config
+        vision = self.checkpoint.model_config.vision_config
         return QwenVisionConfig(
             depth=vision.depth,
             hidden_size=vision.embed_dim,

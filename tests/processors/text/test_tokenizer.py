@@ -107,7 +107,7 @@ def test_a_literal_that_is_a_whole_word_of_the_vocabulary() -> None:
     backend.add_special_tokens(["<s>"])
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    tokenizer = Tokenizer.of(PreTrainedTokenizerFast(tokenizer_object=backend))
     assert tokenizer.encode("<s>") == [0]
     rendered = RenderedPrompt(text="<s> <s> <s>", literals=((4, 7),), markers=((8, 11),))
     ids, markers = tokenizer.encode_prompt(rendered)
@@ -197,7 +197,7 @@ def test_what_it_tells(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer.hf.chat_template = "{{ messages[0].content }}"
     try:
         assert tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "x"
-        assert Tokenizer(tokenizer.hf).chat_template == "{{ messages[0].content }}"
+        assert Tokenizer.of(tokenizer.hf).chat_template == "{{ messages[0].content }}"
     finally:
         tokenizer.hf.chat_template = None
     with pytest.raises(AttributeError):
@@ -265,7 +265,7 @@ def test_no_fast_backend() -> None:
         is_fast = False
 
     with pytest.raises(CheckpointError, match="Slow has no fast backend"):
-        Tokenizer(Slow())
+        Tokenizer.of(Slow())
 
 
 def test_threads_beside_a_user_who_changes_settings(tokenizer_named: Callable[[str], Tokenizer]) -> None:
@@ -278,3 +278,48 @@ def test_threads_beside_a_user_who_changes_settings(tokenizer_named: Callable[[s
         for _ in range(50):
             tokenizer.hf(["a b", "c"], truncation=True, max_length=1)
         assert all(future.result()[0].tolist() == expected for future in ours)
+
+
+def test_a_tokenizer_that_was_kept_is_the_same(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_llama_2(tmp_path / "llama")
+    for folder in (tiny_checkpoint("qwen2_5_vl"), tmp_path / "llama"):
+        made, kept = (Tokenizer.load(folder) for _ in range(2))
+        assert made.backend.to_str() == kept.backend.to_str() == Tokenizer.of(made.hf).backend.to_str()
+        names = ("vocab_size", "bos_token_id", "eos_token_id", "added_tokens", "special_ids", "special_tokens",
+                 "chat_template", "named_tokens", "template_variables", "has_byte_level_decoder",
+                 "_prefix_ids")  # fmt: skip
+        for name in names:
+            assert getattr(made, name) == getattr(kept, name) == getattr(Tokenizer.of(made.hf), name), name
+        assert kept("the dog")["input_ids"] == made("the dog")["input_ids"]
+    assert len(list((tmp_path / "cache" / "seesay").iterdir())) == 2
+
+
+def test_a_changed_tokenizer_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_llama_2(tmp_path / "model")
+    assert Tokenizer.load(tmp_path / "model").template_variables["eos_token"] == "</s>"
+    file = tmp_path / "model" / "tokenizer_config.json"
+    file.write_text(file.read_text().replace('"eos_token": "</s>"', '"eos_token": "<unk>"'))
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    assert (tokenizer.template_variables["eos_token"], tokenizer.eos_token_id) == ("<unk>", 0)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="cannot load the tokenizer"):
+        Tokenizer.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("damage", ("{}", '{"backend": "{}"}', "nothing"))
+def test_a_tokenizer_that_was_kept_and_is_damaged_is_read_again(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    published = write_llama_2(tmp_path / "model")
+    Tokenizer.load(tmp_path / "model")
+    [file] = (tmp_path / "cache" / "seesay").iterdir()
+    whole = file.read_text()
+    file.write_text(damage)
+    ids = Tokenizer.load(tmp_path / "model").encode("[INST] the")
+    assert ids == published.encode("[INST] the", add_special_tokens=False).ids
+    assert file.read_text() == whole

@@ -1,0 +1,69 @@
+"""The configuration of a model with Transformers' defaults, as plain values that can be kept without Transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_MISSING = object()
+
+
+class ModelConfig:
+    """A configuration, or a part of one such as `vision_config`: its values are attributes. It never changes.
+
+    Values are JSON: a tuple has become a list, a dtype its name.
+    """
+
+    __slots__ = ("_make_original", "_parts", "_values")
+
+    def __init__(self, plain: Mapping[str, Any], make_original: Callable[[], PretrainedConfig]) -> None:
+        """`plain` is what `as_plain` returned for the object that `make_original` returns. Raises KeyError, TypeError
+        or AttributeError for anything else."""
+        self._make_original = make_original
+        self._values: dict[str, Any] = dict(plain["values"])
+        self._parts = {name: ModelConfig(part, partial(self._make_part, name)) for name, part in plain["parts"].items()}
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> Self:
+        """Return the values of a configuration of Transformers."""
+        return cls(as_plain(config), lambda: config)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._parts:
+            return self._parts[name]
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"the configuration has no {name!r}") from None
+
+    def to_transformers(self) -> PretrainedConfig:
+        """Return Transformers' own object. Imports Transformers."""
+        return self._make_original()
+
+    def _make_part(self, name: str) -> PretrainedConfig:
+        part: PretrainedConfig = getattr(self._make_original(), name)
+        return part
+
+
+def as_plain(config: PretrainedConfig) -> dict[str, Any]:
+    """Return the values of a configuration and of its parts, as JSON."""
+    from transformers import PretrainedConfig
+
+    values: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    for name in ("model_type", *vars(config), *config.attribute_map):
+        if name.startswith("_"):
+            continue
+        value = getattr(config, name, _MISSING)  # an alias of an attribute that this object lacks
+        if isinstance(value, PretrainedConfig):
+            parts[name] = as_plain(value)
+        elif value is not _MISSING:
+            values[name] = json.loads(json.dumps(value, default=str))
+    return {"values": values, "parts": parts}
