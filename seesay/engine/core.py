@@ -48,6 +48,11 @@ class EngineCore(Protocol):
         """The weights that it computes with now, and whether it sleeps."""
         ...
 
+    def confirm_status(self) -> ModelStatus:
+        """Return the status. Where a process that is not this core's commands it, too, a status that may be old is
+        asked for again, and waited for."""
+        ...
+
     def start(self, listener: CoreListener) -> None:
         """Begin to work. Called once, before all other methods."""
         ...

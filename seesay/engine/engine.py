@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
@@ -106,9 +106,11 @@ class AsyncEngine:
         chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
         media_limits: MediaLimits | None = None,
         engine_address: str | None = None,
+        read_status: Callable[[], ModelStatus | None] | None = None,
     ) -> None:
         """`engine_address`: use the engine process behind this door (`engine/process/door.py`) instead of loading the
-        model. It has loaded the same with the same configuration, and goes on when this engine is closed."""
+        model. It has loaded the same with the same configuration, and goes on when this engine is closed. `read_status`
+        asks its owner what sleeps: see `ProcessCore.join`."""
         check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
         check_instance("vision_config", vision_config, VisionConfig)
         check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str, os.PathLike)
@@ -119,7 +121,7 @@ class AsyncEngine:
         self.media_limits = media_limits or MediaLimits()
         folder = resolve_checkpoint(model_path, revision=self.config.revision, download_dir=self.config.download_dir)
         self.model_path = os.fspath(model_path)
-        starting = CoreStart(folder, self.config, vision_config, address=engine_address)
+        starting = CoreStart(folder, self.config, vision_config, address=engine_address, read_status=read_status)
         try:
             model = open_model(folder, self.config)
             chat_template = choose_template(self.model_path, model.tokenizer, chat_template_config, folder=folder)
@@ -382,7 +384,7 @@ class AsyncEngine:
     ) -> None:
         """Prepare the requests for one prompt, and hand them to the core. One that cannot be prepared ends here."""
         found: Mapping[int, PreparedRequest | RequestError]
-        status = self.core.status
+        status = self.core.confirm_status()
         if status.asleep:
             found = dict.fromkeys(group, make_sleeping_error(status))
         else:

@@ -193,6 +193,10 @@ class EngineLoop:
         """The weights that it computes with now, and whether it sleeps."""
         return ModelStatus() if self.control is None else self.control.status
 
+    def confirm_status(self) -> ModelStatus:
+        """Return the status."""
+        return self.status
+
     def run_command(self, command: Command) -> None:
         """Do it between steps, or, unless caches are reset, between requests. Waits for that, but not in the loop's own
         thread."""

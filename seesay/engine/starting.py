@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from seesay.config import EngineConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.device.query import has_gpu
+from seesay.engine.commands import ModelStatus
 from seesay.engine.core import EngineCore
 from seesay.engine.opened_model import OpenedModel
 from seesay.engine.process.precompile import Precompile
@@ -29,7 +31,13 @@ class CoreStart:
     """A core that is being started. A process loads the model while the caller opens it for itself; then `finish`."""
 
     def __init__(
-        self, folder: Path, config: EngineConfig, vision_config: VisionConfig, *, address: str | None = None
+        self,
+        folder: Path,
+        config: EngineConfig,
+        vision_config: VisionConfig,
+        *,
+        address: str | None = None,
+        read_status: Callable[[], ModelStatus | None] | None = None,
     ) -> None:
         """Start the core of the model in `folder`, or use the engine process behind the door at `address`, which has
         loaded it with the same configuration. Raises `ConfigError` without the packages for a process."""
@@ -45,7 +53,7 @@ class CoreStart:
         except ImportError as error:
             raise ConfigError(f"engine_process=True: needs the packages msgspec and pyzmq ({error})") from error
         if address is not None:
-            self._process = ProcessCore.join(address, step_timeout_s=config.step_timeout_s)
+            self._process = ProcessCore.join(address, read_status=read_status, step_timeout_s=config.step_timeout_s)
             return
         # The folder is what these lead to.
         local = replace(config, download_dir=None, revision=None)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
-from seesay.engine.commands import PARTS, Command, Part, Sleep, UpdateWeights
+from seesay.engine.commands import PARTS, Command, ModelStatus, Part, Sleep, UpdateWeights, WakeUp
 from seesay.errors import CheckpointError, ConfigError
 from seesay.serving.auth import require_admin
 from seesay.serving.bodies import make_api_router
@@ -38,6 +38,15 @@ class ModelState(BaseModel):
     asleep: list[Part]
     weights_epoch: int
     weights_lost: bool
+
+    @classmethod
+    def of(cls, status: ModelStatus) -> ModelState:
+        return cls(
+            is_sleeping=bool(status.asleep),
+            asleep=list(status.asleep),
+            weights_epoch=status.epoch,
+            weights_lost=status.has_lost,
+        )
 
 
 class UpdateWeightsRequest(RequestModel):
@@ -63,19 +72,10 @@ def make_router(state: ServerState) -> APIRouter:
     """Return the routes."""
     router = make_api_router("operations")
 
-    def read_state() -> ModelState:
-        status = state.engine.status
-        return ModelState(
-            is_sleeping=bool(status.asleep),
-            asleep=list(status.asleep),
-            weights_epoch=status.epoch,
-            weights_lost=status.has_lost,
-        )
-
     @router.get("/is_sleeping")
     async def is_sleeping() -> ModelState:
         """Report whether the engine sleeps, and how often its weights have changed."""
-        return read_state()
+        return ModelState.of(await state.home.read_status())
 
     @router.post("/sleep")
     async def sleep(
@@ -93,8 +93,7 @@ def make_router(state: ServerState) -> APIRouter:
             command = Sleep(level=level, running=running)
         except ConfigError as error:
             raise bad_request(str(error), "level") from None
-        await _run(state, command)
-        return read_state()
+        return await _run(state, command)
 
     @router.post("/wake_up")
     @router.post("/wakeup", include_in_schema=False)
@@ -105,11 +104,7 @@ def make_router(state: ServerState) -> APIRouter:
         for tag in tags:
             if tag not in PARTS:
                 raise bad_request(f"tags must be of {', '.join(PARTS)}, got {tag[:40]!r}", "tags")
-        try:
-            await state.home.wake_up(tuple(tags))
-        except CheckpointError as error:
-            raise bad_request(str(error)) from None
-        return read_state()
+        return await _run(state, WakeUp(tags=tuple(tags)))
 
     @router.post("/update_weights", response_model=ModelState)
     async def update_weights(body: UpdateWeightsRequest, http: Request) -> Response:
@@ -127,17 +122,16 @@ def make_router(state: ServerState) -> APIRouter:
         else:
             await _stage(state, body.safetensors or "")
             if not body.finished:
-                return JSONResponse(read_state().model_dump())
+                return JSONResponse(ModelState.of(await state.home.read_status()).model_dump())
             command = UpdateWeights(update_id=_UPDATE_ID, is_partial=body.partial, running=body.running)
-        await _run(state, command)
-        return JSONResponse(read_state().model_dump())
+        return JSONResponse((await _run(state, command)).model_dump())
 
     return router
 
 
-async def _run(state: ServerState, command: Command) -> None:
+async def _run(state: ServerState, command: Command) -> ModelState:
     try:
-        await asyncio.to_thread(state.engine.run_command, command)
+        return ModelState.of(await state.home.run_command(command))
     except CheckpointError as error:
         raise bad_request(str(error)) from None
 

@@ -1,4 +1,5 @@
-"""The home of what all fronts of a server share: stored responses, sessions, figures, and the resetting of caches.
+"""The home of what all fronts of a server share: stored responses, sessions, figures, the resetting of caches,
+and what the operator asks of the engine.
 
 A server of one process has a `LocalHome`. With `--frontends`, each front asks the process that started it
 (`fronts/remote_home.py`).
@@ -17,6 +18,7 @@ from seesay.serving.native.sessions import Conversation, Session, SessionKey, Se
 from seesay.serving.openai.response_store import ResponseStore, StoredResponse
 
 if TYPE_CHECKING:
+    from seesay.engine.commands import Command, ModelStatus
     from seesay.engine.engine import AsyncEngine
 
 
@@ -72,9 +74,13 @@ class Home(Protocol):
         """Clear the caches of all fronts and of the engine."""
         ...
 
-    async def wake_up(self, tags: tuple[str, ...]) -> None:
-        """Wake up the engine, also one whose process has died while it slept. Raises `CheckpointError` and
-        `RequestError`."""
+    async def run_command(self, command: Command) -> ModelStatus:
+        """Have the engine do a command, also wake up when its process has died asleep. Returns the status after it.
+        Raises `CheckpointError`, `RequestError` or `ApiError`."""
+        ...
+
+    async def read_status(self) -> ModelStatus:
+        """Return the status of the engine, in which every command shows that has been answered."""
         ...
 
 
@@ -120,8 +126,12 @@ class LocalHome:
     async def reset_caches(self) -> None:
         await asyncio.to_thread(self._engine.reset_caches)
 
-    async def wake_up(self, tags: tuple[str, ...]) -> None:
-        await asyncio.to_thread(self._engine.wake_up, tags)
+    async def run_command(self, command: Command) -> ModelStatus:
+        await asyncio.to_thread(self._engine.run_command, command)
+        return self._engine.status
+
+    async def read_status(self) -> ModelStatus:
+        return self._engine.status
 
 
 class _LocalTurn:

@@ -21,6 +21,7 @@ from asking import join, make_picture, parse
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.config.plain import as_plain
+from seesay.engine.commands import ModelStatus, Sleep, WakeUp
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.messages import TokenRequest
 from seesay.engine.process import core as process_core
@@ -29,7 +30,7 @@ from seesay.engine.process.door import Connection, open_door
 from seesay.engine.process.kinds import ToFront
 from seesay.engine.process.ledger import Ledger
 from seesay.engine.response import Response
-from seesay.errors import RequestError
+from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampling_params import SamplingParams
 from seesay.values import GenerationRequest, MultimodalInput, OutputDelta
 
@@ -218,6 +219,73 @@ def test_strangers_are_let_go(path: Path, supervisor: tuple[ProcessCore, str]) -
     assert core.fault is None
 
 
+def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A front that is not connected may have heard neither of the sleep of an engine that has died nor of its end."""
+    may_connect = threading.Event()
+    may_connect.set()
+    told: list[ModelStatus] = []  # what the owner says for the time being, instead of the truth
+
+    class SlowConnection(Connection[Any, Any]):
+        def __init__(self, address: str, *, receives: Any) -> None:
+            assert may_connect.wait(120)
+            super().__init__(address, receives=receives)
+
+    monkeypatch.setattr(process_core, "Connection", SlowConnection)
+    door, address = open_door()
+    options = as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig())
+    request = parse(["go on"], max_new_tokens=4, ignore_eos=True)
+    with (
+        door,
+        closing(ProcessCore.load(path, *options, door=door)) as owner,
+        AsyncEngine(
+            str(path),
+            backend_config=CONFIG,
+            engine_address=address,
+            read_status=lambda: told[0] if told else owner.status,
+        ) as one,
+    ):
+        front = one.core
+        assert isinstance(front, ProcessCore)
+
+        def die() -> None:
+            assert owner.pid is not None
+            os.kill(owner.pid, signal.SIGKILL)
+            wait_until(lambda: owner.pid is None and front._child is None)
+
+        def check_refused(asked: tuple[list[int], queue.SimpleQueue[Any]]) -> None:
+            [answer] = read(*asked)
+            assert isinstance(answer.error, RequestError) and answer.error.code is ErrorCode.SLEEPING
+
+        [expected] = read(*submit(one, request))
+        owner.run_command(Sleep(level=2))
+        die()
+        check_refused(submit(one, request))
+        with pytest.raises(RequestError, match="died while it slept, wake_up"):
+            one.update_weights(path)
+        front.status = ModelStatus()  # had it heard nothing of the sleep
+        check_refused(submit(one, request))
+        told.append(ModelStatus())
+        waiting = submit(one, request)
+        wait_until(lambda: not one._preparing and bool(front._ledger.waiting()))
+        told.clear()
+        check_refused(waiting)
+
+        owner.run_command(WakeUp())
+        owner.run_command(Sleep(level=1))
+        wait_until(lambda: bool(front.status.asleep) and front._child is not None)
+        may_connect.clear()
+        die()
+        check_refused(submit(one, request))
+        owner.run_command(WakeUp())
+        assert front.status.asleep, "the front has not heard of it"
+        waiting = submit(one, request)
+        wait_until(lambda: not one._preparing)
+        may_connect.set()
+        assert [answer.token_ids for answer in read(*waiting)] == [expected.token_ids]
+
+
 def test_fronts_go_on_with_the_next_engine_process(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
     """Last in this file: the counts of the process begin anew."""
     core, address = supervisor
@@ -229,5 +297,6 @@ def test_fronts_go_on_with_the_next_engine_process(path: Path, supervisor: tuple
         [answer] = read(*asked)
         assert isinstance(answer.error, RequestError) and "send the request again" in str(answer.error)
         [answer] = read(*submit(one, parse(["again"], max_new_tokens=2, ignore_eos=True)))
-        assert answer.finish_reason == "length" and one.fault is None and core.fault is None
+        assert answer.finish_reason == "length" and one.fault is None
+        wait_until(lambda: core.fault is None)
     assert threading.active_count() < 100

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -166,6 +169,29 @@ def test_a_process_that_dies_asleep_is_started_when_it_is_woken_up(two: Callable
         pipe.sleep(1)
         kill(pipe)
         pipe.wake_up()
+        assert answers(pipe, "llama") == expected
+
+
+def test_an_engine_is_woken_up_whose_death_is_not_known_yet(
+    two: Callable[[str], list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies when the command is on the way."""
+    first, _ = two("llama")
+    with load(first, own=True) as pipe:
+        expected = answers(pipe, "llama")
+        pipe.sleep(2)
+        core = pipe.engine.core
+        assert isinstance(core, ProcessCore) and core.pid is not None
+        ask, alive = core._ask, [core.pid]
+
+        def ask_dying(*arguments: Any) -> Any:
+            while alive:
+                os.kill(alive.pop(), signal.SIGKILL)
+            return ask(*arguments)
+
+        monkeypatch.setattr(core, "_ask", ask_dying)
+        pipe.wake_up()
+        assert not alive and not is_sleeping(pipe)
         assert answers(pipe, "llama") == expected
 
 

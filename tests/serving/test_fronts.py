@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,20 @@ from other_weights import copy_with_other_weights
 from seesay import EngineConfig, GenerationConfig, pipeline
 
 COMMAND = [sys.executable, "-m", "seesay", "serve", "api_server"]
+SLOW_COMMAND = [
+    sys.executable,
+    "-c",
+    f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]!r}
+from seesay.serving.fronts import supervisor
+supervisor._MODULE = "slow_front"
+from seesay.cli import main
+sys.exit(main())
+""",
+    *COMMAND[3:],
+]
+"""The server with fronts of `slow_front`."""
 OPTIONS = ["--server-name", "127.0.0.1", "--device", "cpu", "--session-len", "2048", "--model-name", "tiny"]
 FRONT, ENGINE = "seesay.serving.fronts.process", "seesay.engine.process.child"
 CHAT, INTERACTIVE = "/v1/chat/completions", "/v1/chat/interactive"
@@ -107,9 +122,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(model: str, port: int, folder: Path, *options: str) -> Iterator[Server]:
-    command = [*COMMAND, model, "--server-port", str(port), "--frontends", "2", *OPTIONS, *options]
-    environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+def running(
+    model: str, port: int, folder: Path, *options: str, program: Sequence[str] = COMMAND, **variables: str
+) -> Iterator[Server]:
+    command = [*program, model, "--server-port", str(port), "--frontends", "2", *OPTIONS, *options]
+    environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1", **variables}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     server = Server(f"http://127.0.0.1:{port}", process, folder)
     assert process.stderr is not None
@@ -338,6 +355,12 @@ def test_options_that_do_not_fit_are_refused(model: str, options: tuple[str, ...
     assert done.returncode == 1 and expected in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+def administrate(server: Server, path: str, **body: Any) -> Any:
+    answer = httpx.post(f"{server.url}{path}", json=body, headers={"x-api-key": "root"}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
 def test_new_weights_and_sleep_are_those_of_all_fronts(
     model: str, unused_tcp_port_factory: Callable[[], int], tmp_path: Path
 ) -> None:
@@ -346,11 +369,6 @@ def test_new_weights_and_sleep_are_those_of_all_fronts(
     options = ["--admin-keys", "root", "--allowed-weights-path", str(tmp_path / "weights")]
     with running(model, unused_tcp_port_factory(), tmp_path, *options) as server:
         wait_until(server.is_up, timeout_s=120)
-
-        def admin(path: str, **body: Any) -> Any:
-            answer = httpx.post(f"{server.url}{path}", json=body, headers={"x-api-key": "root"}, timeout=60)
-            assert answer.status_code == 200, answer.text
-            return answer.json()
 
         def ask(index: int) -> Any:
             with server.only(index):
@@ -361,11 +379,11 @@ def test_new_weights_and_sleep_are_those_of_all_fronts(
 
         before = answers()
         with server.only(0):
-            assert admin("/update_weights", folder="other")["weights_epoch"] == 1
+            assert administrate(server, "/update_weights", folder="other")["weights_epoch"] == 1
         after = answers()
         assert after[0] == after[1] != before[0] == before[1]
         with server.only(1):
-            assert admin("/sleep?level=2")["is_sleeping"]
+            assert administrate(server, "/sleep?level=2")["is_sleeping"]
         assert [ask(index)["error"]["code"] for index in (0, 1)] == ["sleeping"] * 2
         [engine] = server.children(ENGINE)
         os.kill(engine, signal.SIGKILL)
@@ -373,7 +391,7 @@ def test_new_weights_and_sleep_are_those_of_all_fronts(
         assert [ask(index)["error"]["code"] for index in (0, 1)] == ["sleeping"] * 2
         assert not server.children(ENGINE)
         with server.only(1):
-            assert not admin("/wake_up")["is_sleeping"]
+            assert not administrate(server, "/wake_up")["is_sleeping"]
         assert answers() == after
 
 
@@ -394,3 +412,46 @@ def test_all_fronts_answer_of_quantized_weights_over_a_quantized_cache(
                 answer = server.post(CHAT, **body).json()
             assert answer["choices"][0]["message"]["content"] == expected.text
             assert answer["usage"]["prompt_tokens"] == expected.input_token_len
+
+
+def test_what_is_answered_about_sleep_is_true_before_fronts_have_connected(
+    model: str, unused_tcp_port_factory: Callable[[], int], tmp_path: Path
+) -> None:
+    """No front has heard of the engine process that is started when the engine is woken up."""
+    hold = tmp_path / "hold"
+    with running(
+        model,
+        unused_tcp_port_factory(),
+        tmp_path,
+        "--admin-keys",
+        "root",
+        program=SLOW_COMMAND,
+        SEESAY_TEST_HOLD=str(hold),
+    ) as server:
+        wait_until(server.is_up, timeout_s=120)
+
+        def read_sleep() -> Any:
+            return httpx.get(f"{server.url}/is_sleeping", timeout=60).json()
+
+        def ask(number: int = 0) -> Any:
+            return server.chat(temperature=0, ignore_eos=True, seed=number).json()
+
+        before = ask()["choices"]
+        assert administrate(server, "/sleep?level=2")["is_sleeping"] and read_sleep()["is_sleeping"]
+        hold.touch()
+        [engine] = server.children(ENGINE)
+        os.kill(engine, signal.SIGKILL)
+        assert ask()["error"]["code"] == "sleeping", "whoever has noticed the death"
+        wait_until(lambda: len(list(tmp_path.glob("hold.*"))) == 2)
+        assert administrate(server, "/wake_up?tags=weights")["asleep"] == read_sleep()["asleep"] == ["kv_cache"]
+        assert not server.children(ENGINE)
+        for _ in range(4):
+            error = ask()["error"]
+            assert error["code"] == "sleeping" and "(kv_cache)" in error["message"]
+        assert not administrate(server, "/wake_up")["is_sleeping"] and not read_sleep()["is_sleeping"]
+        assert server.children(ENGINE)
+        with ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(ask, number) for number in range(8)]
+            time.sleep(0.5)
+            hold.unlink()
+            assert [answer.result()["choices"] for answer in asked] == [before] * 8

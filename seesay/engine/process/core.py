@@ -10,7 +10,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ CLOSE_S = 10.0
 BEAT_S = 1.0
 _MODULE = "seesay.engine.process.child"
 _POLL_S = 0.5
+_DIED_ASLEEP = "the engine process died while it slept, wake_up() starts it again"
 _LAST_WORDS_S = 0.2
 """Messages of a process that has died are waited for no longer."""
 
@@ -60,6 +61,7 @@ class ProcessCore:
         step_timeout_s: float | None = None,
         door: socket.socket | None = None,
         address: str | None = None,
+        read_status: Callable[[], ModelStatus | None] | None = None,
     ) -> None:
         """Use `load` or `join`, then `wait_until_loaded`."""
         self.fault: Fault | None = Fault(ENGINE, "the engine process is being started")
@@ -68,6 +70,7 @@ class ProcessCore:
         self._start_message = start
         self._door = door
         self._address = address
+        self._read_status = read_status
         self._facts: CoreFacts | None = None
         self._failure: Exception | None = None  # why it is not started again
         self._listener: CoreListener | None = None
@@ -111,9 +114,19 @@ class ProcessCore:
         return cls(start, step_timeout_s=step_timeout_s, door=door)
 
     @classmethod
-    def join(cls, address: str, *, step_timeout_s: float | None = None) -> ProcessCore:
-        """Use the process behind the door at `address`. Another process starts, ends and restarts it."""
-        return cls(kinds.Join(), step_timeout_s=step_timeout_s, address=address)
+    def join(
+        cls,
+        address: str,
+        *,
+        read_status: Callable[[], ModelStatus | None] | None = None,
+        step_timeout_s: float | None = None,
+    ) -> ProcessCore:
+        """Use the process behind the door at `address`. Its owner, another process, starts, ends and restarts it.
+
+        `read_status` asks the owner for the status, and returns None when it gets no answer: the engine process may
+        have been woken up, and a process that died asleep may be started, before this one hears of it.
+        """
+        return cls(kinds.Join(), step_timeout_s=step_timeout_s, address=address, read_status=read_status)
 
     def wait_until_loaded(self) -> ProcessCore:
         """Return this core once its model is loaded. Raises what the process raised; the core is closed then."""
@@ -145,6 +158,13 @@ class ProcessCore:
     def is_given_up(self) -> bool:
         """Whether the process has ended and is not started again."""
         return self._failure is not None
+
+    def confirm_status(self) -> ModelStatus:
+        """Return the status: the owner's where this core is not connected, or has heard that the engine sleeps."""
+        status = None
+        if self._read_status is not None and (self._child is None or self.status.asleep):
+            status = self._read_status()
+        return self.status if status is None else status
 
     def start(self, listener: CoreListener) -> None:
         """Hand outputs to `listener`, from the thread that hears the process."""
@@ -201,28 +221,45 @@ class ProcessCore:
 
     def run_command(self, command: Command) -> None:
         """Have the process do it, and wait until it is done. A process that is being started is waited for."""
+        if self._child is None and isinstance(command, ResetCaches):
+            return  # it has no caches
+        while (child := self._wait_for_child(command)) is not None:
+            done = self._ask(child, command)
+            if done is None and isinstance(command, WakeUp):
+                self._wait_for_end(child)  # it was dead already, or died now: the next one is awake
+                continue
+            if done is None and not isinstance(command, ResetCaches):
+                raise _make_lost_error(f"the engine process died before {type(command).__name__} was done")
+            if done is not None and done.failure is not None:
+                raise done.failure.restore()
+            if done is not None and done.raised is not None:
+                raise restore_failure(done.raised)
+            return
+
+    def _wait_for_child(self, command: Command) -> Child | None:
+        """Return the process that is to do a command, once there is one. None for a command that is done without: a
+        part wakes up of an engine whose process died asleep, while another part still sleeps."""
+        while True:
+            if not self._is_owner and self._child is None and self.confirm_status().asleep:
+                raise _make_lost_error(_DIED_ASLEEP)
+            with self._changed:
+                if self._sleeps_without_process:
+                    if not isinstance(command, WakeUp):
+                        raise _make_lost_error(_DIED_ASLEEP)
+                    asleep = tuple(part for part in self.status.asleep if part not in command.tags)
+                    self.status = replace(self.status, asleep=asleep)
+                    self._wake()
+                    if asleep:
+                        return None
+                if self._changed.wait_for(lambda: self._child or self._failure or self._is_over, _POLL_S):
+                    if self._child is None:
+                        raise _make_lost_error(str(self._failure or "the engine is closed"))
+                    return self._child
+
+    def _wait_for_end(self, child: Child) -> None:
+        """Wait until it is known that a process has ended."""
         with self._changed:
-            if self._child is None and isinstance(command, ResetCaches):
-                return  # it has no caches
-            if self._sleeps_without_process:
-                if not isinstance(command, WakeUp):
-                    raise _make_lost_error("the engine process died while it slept, wake_up() starts it again")
-                asleep = tuple(part for part in self.status.asleep if part not in command.tags)
-                self.status = replace(self.status, asleep=asleep)
-                self._wake()
-                if asleep:
-                    return
-            self._changed.wait_for(lambda: self._child is not None or self._failure is not None or self._is_over)
-            child = self._child
-        if child is None:
-            raise _make_lost_error(str(self._failure or "the engine is closed"))
-        done = self._ask(child, command)
-        if done is None and not isinstance(command, ResetCaches):
-            raise _make_lost_error(f"the engine process died before {type(command).__name__} was done")
-        if done is not None and done.failure is not None:
-            raise done.failure.restore()
-        if done is not None and done.raised is not None:
-            raise restore_failure(done.raised)
+            self._changed.wait_for(lambda: self._child is not child)
 
     def _ask(self, child: Child, command: Command) -> kinds.Done | None:
         """Return a process's answer to a command; None if it has ended."""
@@ -235,10 +272,15 @@ class ProcessCore:
         return None
 
     @property
+    def _is_owner(self) -> bool:
+        """Whether this core starts the process. Others ask its owner what sleeps: see `join`."""
+        return self._address is None
+
+    @property
     def _sleeps_without_process(self) -> bool:
-        """Whether the process has died while it slept. The memory that it freed may be used by others: another process
-        is started when this one would have been woken up."""
-        return self._child is None and self._facts is not None and bool(self.status.asleep)
+        """Whether the process of this owner has died while it slept. The memory that it freed may be used by others:
+        another process is started when this one would have been woken up."""
+        return self._is_owner and self._child is None and self._facts is not None and bool(self.status.asleep)
 
     def stats(self) -> EngineStats:
         """The counts that came last. They begin anew with each process, but for the number of restarts."""
@@ -290,6 +332,7 @@ class ProcessCore:
                     self._child = None
                     return
             self._send_request(entry)
+            self._wake()  # the thread may wait for nothing but a command
         except Exception as error:
             self._end(request_id, "error", explain(error))
 
@@ -308,6 +351,14 @@ class ProcessCore:
         if self._is_over:
             self._hand_out()
         self._wake()
+
+    def _refuse_waiting(self) -> None:
+        """End the requests that wait for a process while the engine sleeps without one: it may sleep for long."""
+        with self._changed:
+            waiting = [entry.request.request_id for entry in self._ledger.waiting()]
+        if waiting and (status := self.confirm_status()).asleep:
+            for request_id in waiting:
+                self._end(request_id, "error", make_sleeping_error(status))
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # it has more to wake up for than it can take, or has ended
@@ -328,7 +379,8 @@ class ProcessCore:
     def _run(self) -> None:
         """Start the process, hear it, and start it again, until closed."""
         while not self._is_closing and self._failure is None:
-            if self._sleeps_without_process and self._address is None:
+            if self._sleeps_without_process:
+                self._refuse_waiting()
                 self._hand_out()
                 self._wait_for_wake()
                 continue
@@ -362,7 +414,7 @@ class ProcessCore:
         self._waker.close()
 
     def _open(self) -> Child:
-        if self._address is not None:
+        if self._address is not None:  # not the owner
             return Connection(self._address, receives=kinds.ToFront)
         doors = () if self._door is None else (self._door.fileno(),)
         return ChildProcess(_MODULE, receives=kinds.ToFront, descriptors=doors)
@@ -381,6 +433,8 @@ class ProcessCore:
                     return error
                 continue
             self._take_wakes()
+            if self._child is not child and not self._is_owner:
+                self._refuse_waiting()
             if end := child.find_end():
                 return SeesayError(f"the engine process died ({end})")
             silent_s = time.monotonic() - heard_at_s
@@ -503,7 +557,7 @@ class ProcessCore:
                 count = f"{self._num_deaths} times without an answer in between"
                 self._failure = SeesayError(f"{error}, {count}, and is not started again: see its log")
                 lost = self._ledger.all_ids()
-            again = "is started again by wake_up()" if self._sleeps_without_process else "is started again"
+            again = "is started again by wake_up()" if self.status.asleep else "is started again"
             reason = str(self._failure or f"{error} and {again}")
             self.fault = Fault(error.fault.part if isinstance(error, _HungError) else ENGINE, reason)
             self._changed.notify_all()

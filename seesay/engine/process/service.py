@@ -214,7 +214,8 @@ class Service:
                 threading.Thread(target=self._do, args=arguments, name="seesay-command", daemon=True).start()
             case kinds.Join():
                 front.remove_folder()
-                front.send(kinds.Started(core.facts, core.status))
+                with self._status_lock:  # a change is told before this, or after it
+                    front.send(kinds.Started(core.facts, core.status))
                 front.has_joined = True
             case _:
                 raise TypeError(f"{type(message).__name__} is not expected now")

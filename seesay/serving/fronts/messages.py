@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from seesay.engine.process.kinds import Hello, Message, Piece, StartFailed
+from seesay.engine.commands import ModelStatus
+from seesay.engine.process.kinds import Do, Hello, Message, Piece, StartFailed
 from seesay.serving.errors import ApiError
 from seesay.serving.metric_sums import Family
 from seesay.serving.native.sessions import Conversation, SessionKey
@@ -184,10 +185,8 @@ class ResetCaches(Question):
     """Asks for the caches of all fronts to be reset."""
 
 
-class WakeUp(Question):
-    """Asks for the engine to be woken up, by the process that starts it."""
-
-    tags: tuple[str, ...]
+class ReadStatus(Question):
+    """Asks for the status of the engine. Like a `Do`, it is answered by `Status`."""
 
 
 Asked = (
@@ -200,9 +199,9 @@ Asked = (
     | ForgetSession
     | GatherFigures
     | ResetCaches
-    | WakeUp
+    | ReadStatus
 )
-ToSupervisor = Hello | Listening | Beat | StartFailed | Figures | CachesReset | Asked
+ToSupervisor = Hello | Listening | Beat | StartFailed | Figures | CachesReset | Asked | Do
 
 # --- to a front ------------------------------------------------------------------------------------------------------
 
@@ -257,6 +256,13 @@ class Refused(Message):
         return ApiError(self.status, self.text, kind=self.kind, code=self.code, param=self.param, headers=self.headers)
 
 
+class Status(Message):
+    """The status of the engine, as its owner knows it: after a command, or now."""
+
+    number: int
+    status: ModelStatus
+
+
 class GatheredFigures(Message):
     """The figures of all fronts, of those that ended, and of the home."""
 
@@ -285,5 +291,15 @@ class DoReset(Message):
 
 
 ToFront = (
-    Start | Done | FoundResponse | BegunTurn | Refused | GatheredFigures | CancelTurn | FrontsUp | WantFigures | DoReset
+    Start
+    | Done
+    | FoundResponse
+    | BegunTurn
+    | Refused
+    | Status
+    | GatheredFigures
+    | CancelTurn
+    | FrontsUp
+    | WantFigures
+    | DoReset
 )

@@ -21,6 +21,8 @@ from seesay.serving.metrics import ServerMetrics
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from seesay.engine.commands import ModelStatus
+
 _SLOW_IMPORTS = ("seesay.engine.engine", "seesay.serving.app", "seesay.serving.server")
 
 
@@ -68,6 +70,9 @@ def _serve(parent: Parent, start: messages.Start) -> None:
         parent.link.send(messages.Listening())
         start_beating(parent.link.send, settings.frontend_timeout_s)
 
+    def read_status() -> ModelStatus | None:
+        return homes[0].wait_for_status() if homes else None
+
     *listening, memory = parent.descriptors
 
     def make_server(app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None) -> SharingServer:
@@ -83,6 +88,7 @@ def _serve(parent: Parent, start: messages.Start) -> None:
             chat_template_config=ChatTemplateConfig(**template) if isinstance(template, dict) else template,
             media_limits=settings.media,
             engine_address=start.engine_address,
+            read_status=read_status,
         ) as engine:
             run_server(
                 engine,

@@ -12,9 +12,11 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from seesay.engine.process.kinds import Do
 from seesay.engine.process.link import Link, LinkClosedError
 from seesay.errors import SeesayError
 from seesay.serving.errors import ApiError
@@ -25,6 +27,7 @@ from seesay.serving.native.sessions import Conversation, SessionKey
 from seesay.serving.openai.response_store import StoredResponse
 
 if TYPE_CHECKING:
+    from seesay.engine.commands import Command, ModelStatus
     from seesay.engine.engine import AsyncEngine
     from seesay.serving.metrics import ServerMetrics
 
@@ -32,6 +35,8 @@ logger = logging.getLogger("seesay")
 
 FrontLink = Link[messages.ToSupervisor, messages.ToFront]
 
+STATUS_S = 10.0
+"""A supervisor that does not answer for so long is not waited for."""
 REPORT_S = 1.0
 """How often the figures are reported: those of a front that is killed lack no more than its last second."""
 
@@ -46,7 +51,7 @@ class RemoteHome:
         self._engine = engine
         self._metrics = metrics
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
+        self._waiting: dict[int, Future[Any]] = {}  # by the number of the question
         self._turns: dict[int, Callable[[], object]] = {}  # cancels a running turn, by the number of its question
         self._is_closed = False
         self._woken, self._waker = socket.socketpair()  # ends a wait of the thread
@@ -64,15 +69,13 @@ class RemoteHome:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, make: Callable[[int], messages.Asked], number: int | None = None) -> Any:
+    async def _ask(self, make: Callable[[int], messages.Asked | Do], number: int | None = None) -> Any:
         """Ask, and return the answer. Raises the `ApiError` that is the answer."""
         number = next(self._numbers) if number is None else number
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        self._waiting[number] = loop, future
+        future = self._waiting[number] = Future[Any]()
         try:
             self._tell(make(number))
-            answer = await future
+            answer = await asyncio.wrap_future(future)
         finally:
             self._waiting.pop(number, None)
         if isinstance(answer, messages.Refused):
@@ -129,8 +132,28 @@ class RemoteHome:
     async def reset_caches(self) -> None:
         await self._ask(messages.ResetCaches)
 
-    async def wake_up(self, tags: tuple[str, ...]) -> None:
-        await self._ask(lambda number: messages.WakeUp(number, tags))
+    async def run_command(self, command: Command) -> ModelStatus:
+        answer = await self._ask(lambda number: Do.of(number, command))
+        status: ModelStatus = answer.status
+        return status
+
+    async def read_status(self) -> ModelStatus:
+        answer = await self._ask(messages.ReadStatus)
+        status: ModelStatus = answer.status
+        return status
+
+    def wait_for_status(self) -> ModelStatus | None:
+        """Return the status of the engine, from a thread that may wait. None when no answer comes."""
+        number = next(self._numbers)
+        future = self._waiting[number] = Future[Any]()
+        try:
+            self._link.send(messages.ReadStatus(number))
+            status: ModelStatus = future.result(STATUS_S).status
+        except (LinkClosedError, TimeoutError):
+            return None
+        finally:
+            self._waiting.pop(number, None)
+        return status
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -166,9 +189,9 @@ class RemoteHome:
             case messages.Start():
                 raise TypeError("the front has been started already")
             case _:
-                loop, future = self._waiting.get(message.number, (None, None))
-                if loop is not None and future is not None:
-                    loop.call_soon_threadsafe(_settle, future, message)
+                future = self._waiting.get(message.number)
+                if future is not None and future.set_running_or_notify_cancel():
+                    future.set_result(message)
 
     def _reset(self, number: int) -> None:
         try:
@@ -190,8 +213,3 @@ class _RemoteTurn:
     async def finish(self, conversation: Conversation) -> None:
         await self._home.end_turn(self._number, conversation)
         self.is_finished = True
-
-
-def _settle(future: asyncio.Future[Any], answer: object) -> None:
-    if not future.done():
-        future.set_result(answer)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from seesay.engine.process.kinds import Hello, StartFailed
+from seesay.engine.process.kinds import Do, Hello, StartFailed
 from seesay.serving.errors import ApiError
 from seesay.serving.fronts import messages
 from seesay.serving.fronts.messages import History
@@ -116,7 +116,7 @@ class SharedHome:
                 self._ask_all(index, number, is_reset=False)
             case messages.ResetCaches(number):
                 self._ask_all(index, number, is_reset=True)
-            case Hello() | StartFailed() | messages.Beat():
+            case Hello() | StartFailed() | messages.Beat() | Do():
                 raise TypeError(f"{type(message).__name__} is not expected now")
             case _:
                 try:

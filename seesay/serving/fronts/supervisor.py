@@ -22,11 +22,10 @@ from typing import Any
 import msgspec
 import zmq
 
-from seesay.engine.commands import WakeUp
 from seesay.engine.process.core import CLOSE_S, ProcessCore
 from seesay.engine.process.door import open_door
 from seesay.engine.process.failures import restore_failure
-from seesay.engine.process.kinds import Hello, StartFailed
+from seesay.engine.process.kinds import Do, Hello, StartFailed
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
 from seesay.errors import CheckpointError, SeesayError
@@ -214,23 +213,27 @@ class Supervisor:
                     self._on_ready = None
             case messages.Beat():
                 self._silence.hear(slot.index)
-            case messages.WakeUp():
-                arguments = (slot.index, message)
-                threading.Thread(target=self._wake_up, args=arguments, name="seesay-wake-up", daemon=True).start()
+            case messages.ReadStatus(number):
+                assert self._core is not None
+                child.link.send(messages.Status(number, self._core.status))
+            case Do():
+                threading.Thread(target=self._do, args=(child, message), name="seesay-command", daemon=True).start()
             case _:
                 self._home.take(slot.index, message)
 
-    def _wake_up(self, index: int, question: messages.WakeUp) -> None:
-        """Wake up the engine, which may take as long as loading it."""
+    def _do(self, child: Child, message: Do) -> None:
+        """Have the engine do what a front asks for, which may take as long as loading it."""
         assert self._core is not None
-        answer: messages.ToFront = messages.Done(question.number)
+        answer: messages.ToFront
         try:
-            self._core.run_command(WakeUp(tags=question.tags))
+            self._core.run_command(message.restore())
+            answer = messages.Status(message.number, self._core.status)
         except CheckpointError as error:
-            answer = messages.Refused.of(question.number, bad_request(str(error)))
+            answer = messages.Refused.of(message.number, bad_request(str(error)))
         except Exception as error:
-            answer = messages.Refused.of(question.number, ApiError.from_error(error))
-        self._send(index, answer)
+            answer = messages.Refused.of(message.number, ApiError.from_error(error))
+        with contextlib.suppress(LinkClosedError):  # the front has ended: the next one asked for nothing
+            child.link.send(answer)
 
     def _send(self, index: int, message: messages.ToFront) -> None:
         child = self._slots[index].child
