@@ -188,13 +188,14 @@ def test_a_response_of_one_front_is_continued_by_the_other(server: Server) -> No
 
 
 def test_connections_are_shared_out(server: Server) -> None:
-    """One after the other, so that each front knows what the other one has; on a busy machine one may be late."""
+    """`test_accepting.py` counts them. Here a front that is late on a busy machine may get fewer than the other."""
     with contextlib.ExitStack() as opened:
-        for _ in range(60):
-            client = opened.enter_context(httpx.Client())
+        held = [0, 0]
+        while min(held) < 15:
+            assert sum(held) < 1000, held
+            client = opened.enter_context(httpx.Client(timeout=60))
             assert client.get(f"{server.url}/health").status_code == 200
-        held = [server.num_connections(pid) for pid in server.children(FRONT)]
-        assert sum(held) >= 60 and min(held) >= 15, held
+            held = [server.num_connections(pid) for pid in server.children(FRONT)]
 
 
 def talk(server: Server, prompt: Any, session_id: int, **options: Any) -> dict[str, Any]:

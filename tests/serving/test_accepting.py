@@ -1,0 +1,82 @@
+"""How servers that share a listening socket share out its connections. They run in one event loop: what one of them
+leaves, another one finds at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from live_server import make_settings, wait_until
+
+from seesay.engine.engine import AsyncEngine
+from seesay.serving.app import create_app
+from seesay.serving.fronts.accepting import ConnectionCounts, SharingServer
+
+
+@contextlib.contextmanager
+def sharing(engine: AsyncEngine, num_servers: int) -> Iterator[tuple[str, list[SharingServer], ConnectionCounts]]:
+    """Servers of one socket, its URL, and the counts of one server more, which takes no connections."""
+    settings = make_settings()
+    counts, memory = ConnectionCounts.make(num_servers + 1)
+    with socket.socket() as shared:
+        shared.bind(("127.0.0.1", 0))
+        sockets = [shared.dup() for _ in range(num_servers)]
+        servers = []
+        for index in range(num_servers):
+            servers.append(SharingServer.make(create_app(engine, settings), settings))
+            servers[-1].counts, servers[-1].index = counts, index
+
+        async def run() -> None:
+            await asyncio.gather(*(server.serve([sock]) for server, sock in zip(servers, sockets, strict=True)))
+
+        thread = threading.Thread(target=asyncio.run, args=(run(),))
+        thread.start()
+        try:
+            wait_until(lambda: all(server.started for server in servers))
+            yield f"http://127.0.0.1:{shared.getsockname()[1]}", servers, counts
+        finally:
+            for server in servers:
+                server.should_exit = True
+            thread.join(60)
+            for sock in sockets:
+                sock.close()
+    assert not thread.is_alive()
+    counts.close()
+    os.close(memory)
+
+
+@contextlib.contextmanager
+def connected(url: str, number: int) -> Iterator[list[httpx.Client]]:
+    """Clients that have connected one after the other."""
+    with contextlib.ExitStack() as opened:
+        clients = []
+        for _ in range(number):
+            clients.append(opened.enter_context(httpx.Client(timeout=60)))
+            assert clients[-1].get(f"{url}/health").status_code == 200
+        yield clients
+
+
+def count_held(servers: list[SharingServer]) -> list[int]:
+    return [len(server.server_state.connections) for server in servers]
+
+
+@pytest.mark.parametrize("num_servers", [2, 3])
+def test_the_server_with_the_fewest_connections_takes_the_next(engine: AsyncEngine, num_servers: int) -> None:
+    with sharing(engine, num_servers) as (url, servers, _):
+        with connected(url, 30):
+            assert count_held(servers) == [30 // num_servers] * num_servers
+        wait_until(lambda: not any(count_held(servers)))
+
+
+def test_connections_do_not_wait_for_a_server_that_takes_none(engine: AsyncEngine) -> None:
+    """It may be stopped, with fewer connections than the others."""
+    with sharing(engine, 2) as (url, servers, counts):
+        counts.set(2, 0)
+        with connected(url, 10):
+            assert sum(count_held(servers)) == 10
