@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from asking import assert_same, join, make_picture, parse
+from leftovers import end_renderers, list_files, list_threads, wait_until_no_more
 from starlette.testclient import TestClient
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
@@ -91,10 +92,6 @@ def is_over(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
-
-
-def count_files(pid: int | str = "self") -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 @pytest.fixture
@@ -239,8 +236,8 @@ def test_a_failed_start_raises_what_it_raised(path: Path, tmp_path: Path, folder
     shutil.copytree(path, broken)
     [weights] = broken.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-5000])
-    num_files = count_files()
-    threads = set(threading.enumerate())
+    end_renderers()
+    files, threads = list_files(), list_threads()
     texts = []
     for own in (True, False):
         with pytest.raises(CheckpointError) as raised:
@@ -253,8 +250,10 @@ def test_a_failed_start_raises_what_it_raised(path: Path, tmp_path: Path, folder
             AsyncEngine(str(path), backend_config=EngineConfig(device_type="cuda:77", engine_process=own))
         texts.append(str(found.value))
     assert texts[0] == texts[1]
-    assert count_files() == num_files and not list(folder.iterdir())
-    assert set(threading.enumerate()) <= threads
+    end_renderers()
+    wait_until_no_more(list_files, files)
+    wait_until_no_more(list_threads, threads)
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -286,17 +285,27 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
     path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed, then stopped as if its interpreter never came back from a call, then killed where it cannot start."""
+    may_start = threading.Event()
+    open_child = ProcessCore._open
+
+    def open_later(core: ProcessCore) -> Any:
+        assert may_start.wait(200)
+        return open_child(core)
+
     with load(path, own=True, step_timeout_s=6.0) as engine:
+        monkeypatch.setattr(ProcessCore, "_open", open_later)
         ask(engine, parse([("warm up", make_picture(300, 300, 9))], max_new_tokens=2))  # what it starts once stays
-        files = count_files()
+        end_renderers()
+        files = list_files()
         for sent, words in ((signal.SIGKILL, "died (signal 9)"), (signal.SIGSTOP, "said nothing")):
             first, num_restarts = pid_of(engine), engine.stats().total_engine_restarts
             prompts = [("go on", make_picture(300, 300, k)) for k in range(6)]
             ids, arrived = submit(engine, parse(prompts, max_new_tokens=900, ignore_eos=True))
             assert arrived.get(timeout=60).finish_reason is None
             wait_until(lambda: not engine._preparing)
+            may_start.clear()
             os.kill(first, sent)
-            wait_until(lambda: engine.fault is not None, 30)
+            wait_until(lambda: engine.fault is not None)
             fault = engine.fault
             assert fault is not None and words in fault.reason and "started again" in fault.reason
             waiting = submit(engine, parse(["meanwhile"], max_new_tokens=2, ignore_eos=True))
@@ -307,11 +316,13 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
                 assert isinstance(answer.error, RequestError) and answer.error.code is ErrorCode.INTERNAL
                 assert words in str(answer.error) and "send the request again" in str(answer.error)
             assert read(*gone)[0].finish_reason == "abort"
+            may_start.set()
             assert read(*waiting)[0].finish_reason == "length"
             assert engine.fault is None and pid_of(engine) != first and is_over(first)
             assert engine.stats().total_engine_restarts == num_restarts + 1
             assert core_of(engine)._ledger.all_ids() == []
-        wait_until(lambda: count_files() <= files, 10)
+        end_renderers()
+        wait_until_no_more(list_files, files)
         monkeypatch.setattr(process_core, "_MODULE", "no.such.module")
         ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
         arrived.get(timeout=60)
@@ -336,7 +347,7 @@ def test_closing_ends_requests_and_the_process(path: Path, folder: Path) -> None
     abandoned = load(path, own=True)
     pid = pid_of(abandoned)
     del abandoned
-    wait_until(lambda: is_over(pid), 30)
+    wait_until(lambda: is_over(pid))
 
 
 SCRIPT = """
@@ -381,7 +392,7 @@ def test_the_engine_ends_with_the_front(path: Path, folder: Path, body: str, sen
                 time.sleep(0.5)
                 os.killpg(script.pid, send)
             _, errors = script.communicate(timeout=60)
-            wait_until(lambda: is_over(pid), 20)
+            wait_until(lambda: is_over(pid))
         finally:
             script.kill()
     if send == signal.SIGINT:
@@ -396,10 +407,10 @@ def test_a_tower_that_hangs_is_noticed(path: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(process_core, "_MODULE", "faulty_engine")
     monkeypatch.setenv("SEESAY_TEST_FAULTS", str(tmp_path))
     (tmp_path / "hang").touch()
-    with load(path, own=True, step_timeout_s=2.0) as engine:
+    with load(path, own=True, step_timeout_s=5.0) as engine:
         requests = parse([("what is this?", make_picture(50, 50, 1)), "text"], max_new_tokens=2, ignore_eos=True)
         ids, arrived = submit(engine, requests[:1])
-        wait_until(lambda: engine.fault is not None, 60)
+        wait_until(lambda: engine.fault is not None)
         assert engine.fault is not None and engine.fault.part == "encoder"
         [answer] = read(ids, arrived)
         assert "vision encoder hangs" in str(answer.error) and "send the request again" in str(answer.error)
@@ -413,7 +424,7 @@ def test_a_thread_that_hangs_is_noticed_and_left_behind(path: Path, part: str, m
 
     monkeypatch.setattr(loop, "CLOSE_S", 0.3)
     never, before = threading.Event(), set(threading.enumerate())
-    with load(path, own=False, step_timeout_s=1.0) as engine:
+    with load(path, own=False, step_timeout_s=4.0) as engine:
         assert isinstance(engine.core, loop.EngineLoop) and engine.core.embeddings.worker is not None
         owner, name = (
             (engine.core._runner, "launch") if part == "engine" else (engine.core.embeddings.worker, "_check_kind")
