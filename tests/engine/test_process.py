@@ -285,15 +285,16 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
     path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed, then stopped as if its interpreter never came back from a call, then killed where it cannot start."""
-    may_start = threading.Event()
+    may_start = threading.Event()  # so that nothing is answered before it is aborted
+    may_start.set()
     open_child = ProcessCore._open
 
     def open_later(core: ProcessCore) -> Any:
         assert may_start.wait(200)
         return open_child(core)
 
+    monkeypatch.setattr(ProcessCore, "_open", open_later)
     with load(path, own=True, step_timeout_s=6.0) as engine:
-        monkeypatch.setattr(ProcessCore, "_open", open_later)
         ask(engine, parse([("warm up", make_picture(300, 300, 9))], max_new_tokens=2))  # what it starts once stays
         end_renderers()
         files = list_files()
@@ -312,11 +313,11 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
             gone = submit(engine, parse(["nobody waits"], max_new_tokens=2, ignore_eos=True))
             wait_until(lambda: not engine._preparing)
             engine.abort(gone[0][0])
+            may_start.set()
             for answer in read(ids, arrived):
                 assert isinstance(answer.error, RequestError) and answer.error.code is ErrorCode.INTERNAL
                 assert words in str(answer.error) and "send the request again" in str(answer.error)
             assert read(*gone)[0].finish_reason == "abort"
-            may_start.set()
             assert read(*waiting)[0].finish_reason == "length"
             assert engine.fault is None and pid_of(engine) != first and is_over(first)
             assert engine.stats().total_engine_restarts == num_restarts + 1

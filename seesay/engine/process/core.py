@@ -381,7 +381,8 @@ class ProcessCore:
         while not self._is_closing and self._failure is None:
             if self._sleeps_without_process:
                 self._refuse_waiting()
-                self._hand_out()
+            self._hand_out()  # nobody waits for the next process to learn that a request is lost
+            if self._sleeps_without_process:
                 self._wait_for_wake()
                 continue
             try:
