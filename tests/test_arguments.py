@@ -137,7 +137,10 @@ def test_numbers_of_numpy_reach_the_engine(pipe: Any) -> None:
 def test_unknown_options_of_a_clip_list_all_that_are_known(pipe: Any) -> None:
     part = {"type": "video", "video": [np.zeros((32, 32, 3), np.uint8)] * 4, "speed": 2}
     answer = pipe([{"role": "user", "content": [part, {"type": "text", "text": "what?"}]}], SHORT)
-    assert "'speed' is unknown" in answer.text and "fps, max_frames, min_frames, num_frames" in answer.text
+    assert (
+        "'speed' is unknown" in answer.text
+        and "fps, max_frames, min_frames, nframes, num_frames, sample_fps" in answer.text
+    )
 
 
 def test_pieces_of_a_stream_tell_the_length_of_the_prompt(pipe: Any) -> None:

@@ -23,7 +23,7 @@ _REQUIRED = (
 _EXTRAS = {
     "serve": ("fastapi", "uvicorn", "pydantic", "httpx", "prometheus_client"),
     "ui": ("gradio",),
-    "video": ("av", "decord"),
+    "video": ("av",),
 }
 _CHOSEN_BY = ("triton", "openai", "anthropic")
 _LABEL_WIDTH = 14

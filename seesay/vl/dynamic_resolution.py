@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchSettings:
-    """Sizes of one modality. `total_pixels`, when set, is divided equally among the frames of a video."""
+    """Sizes of one modality. `total_pixels`, when set, is divided equally among the temporal patches of a video."""
 
     pixels: PixelSettings
     min_pixels: int
@@ -86,8 +86,9 @@ class PatchSettings:
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "resized_height")
         height = options.get("resized_height", size.height)
         width = options.get("resized_width", size.width)
-        if self.total_pixels is not None:
-            share = self.total_pixels * self.temporal_patch_size // size.num_frames
+        total_pixels = options.get("total_pixels", self.total_pixels)
+        if total_pixels is not None:
+            share = total_pixels * self.temporal_patch_size // size.num_frames
             max_pixels = max(min(max_pixels, share), int(min_pixels * 1.05))
         return smart_resize(height, width, factor=self.factor, min_pixels=min_pixels, max_pixels=max_pixels)
 
@@ -100,7 +101,7 @@ class DynamicResolutionFamily(Family):
     num_position_axes = 3
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
         Modality.IMAGE: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
-        Modality.VIDEO: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
+        Modality.VIDEO: ("min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width"),
     }
     default_sizes: ClassVar[Mapping[Modality, Mapping[str, int]]] = {
         Modality.IMAGE: {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},

@@ -281,12 +281,9 @@ def _make_part(
     """Return a media part. All keys of `holder` that are not reserved are options, which decoding and the model's
     family check later. None means the default. `path` is that of the source, `where` that of `holder`."""
     options = {key: value for key, value in holder.items() if key not in reserved and value is not None}
+    if "nframes" in options and "num_frames" in options:  # the first is qwen-vl-utils' spelling
+        _fail(f"{where} has both nframes and num_frames, which mean the same", f"{where}.nframes")
     keys = dict(zip(options, options))
-    if (num_frames := options.pop("nframes", None)) is not None:  # as qwen-vl-utils spells it
-        if "num_frames" in options:
-            _fail(f"{where} has both nframes and num_frames, which mean the same", f"{where}.nframes")
-        options["num_frames"] = num_frames
-        keys["num_frames"] = "nframes"
     detail = options.pop("detail", "auto")
     if detail not in DETAILS:
         _fail(f"{where}.detail must be {', '.join(DETAILS)}, got {show(detail)}", f"{where}.detail")

@@ -86,7 +86,11 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     *((CHAT, user(image(**{name: value}))) for name in ("min_pixels", "max_pixels", "resized_height")
       for value in (-1, 0, "x", 1.5, 1 << 40)),
     *((CHAT, user(video(**{name: value}))) for name in ("fps", "num_frames", "max_frames") for value in (0, -1, "x")),
+    *((CHAT, user(video(**{name: value}))) for name in ("nframes", "sample_fps", "video_start", "total_pixels")
+      for value in (-1, "x")),
     (CHAT, user(video(fps=1, num_frames=2))),
+    (CHAT, user(video(fps=1, nframes=2))),
+    (CHAT, user(video(num_frames=2, nframes=2))),
     (CHAT, talk(answer(content=None))),
     (CHAT, talk(answer(content=None, tool_calls=[]))),
     *((CHAT, talk(answer(tool_calls=value))) for value in BAD_CALLS),

@@ -265,6 +265,10 @@ def test_gen_configs() -> None:
         parse_prompts("a", [{}])  # type: ignore[list-item]
 
 
-def test_nframes_of_qwen_is_num_frames() -> None:
-    (part,) = only(in_messages({"type": "video", "video": "a.mp4", "nframes": 8})).prompt[0].parts
-    assert part.options == {"num_frames": 8}
+def test_options_of_qwen_vl_utils_are_passed_on() -> None:
+    options = {"nframes": 8, "video_start": 1.5, "video_end": 3, "total_pixels": 1 << 20, "resized_height": 28}
+    (part,) = only(in_messages({"type": "video", "video": "a.mp4", **options})).prompt[0].parts
+    assert part.options == options
+    frames = ["file:///a.png", "file:///b.png"]
+    (part,) = only(in_messages({"type": "video", "video": frames, "sample_fps": 0.5})).prompt[0].parts
+    assert part.source == frames and part.options == {"sample_fps": 0.5}

@@ -37,21 +37,34 @@ def load_video(
     num_frames: int | None = None,
     min_frames: int | None = None,
     max_frames: int | None = None,
+    sample_fps: float | None = None,
+    video_start: float | None = None,
+    video_end: float | None = None,
     transparency: Transparency = "white",
     limits: MediaLimits = _DEFAULT_LIMITS,
 ) -> VideoFrames:
     """Return frames of a video, evenly sampled: `num_frames` of them, or `fps` per second (default 2).
 
     `source` is a path, http(s) URL, data URL, bytes, base64 text, file opened in binary mode, or the frames
-    themselves: a list of what `load_image` takes or a uint8 array [N, H, W, 3]. The number of frames that `fps` gives
-    is even and kept within `min_frames` (4) and `max_frames` (768). Given frames are all taken unless `num_frames` is
-    smaller, and `fps` says how many there are per second of the video; the result of another call keeps its own times.
+    themselves: a list of what `load_image` takes, a uint8 array [N, H, W, 3], or `data:video/jpeg;base64,…` with JPEGs
+    that are separated by commas. The number of frames that `fps` gives is even and kept within `min_frames` (4) and
+    `max_frames` (768). Given frames are all taken unless `num_frames` or `max_frames` is smaller, and `sample_fps`, or
+    `fps`, says how many there are per second of the video (default 2); the result of another call keeps its own times.
+    `video_start` and `video_end` are seconds from the first frame: others are left out.
+    A file that is cut off, or damaged, ends where it cannot be decoded any more.
     Frames of a file that together hold more than `limits.max_clip_pixels` are scaled down while they are decoded.
     `transparency` is that of `load_image` and applies to given frames; those of a file have none.
     Raises `RequestError`, or `MissingExtraError` without a package that reads videos.
     """
     sampling = FrameSampling.checked(
-        fps=fps, num_frames=num_frames, min_frames=min_frames, max_frames=max_frames, limit=limits.max_frames
+        fps=fps,
+        num_frames=num_frames,
+        sample_fps=sample_fps,
+        min_frames=min_frames,
+        max_frames=max_frames,
+        video_start=video_start,
+        video_end=video_end,
+        limit=limits.max_frames,
     )
     transparency = check_transparency(transparency)
     return open_video(source, sampling, Allowance(limits), transparency=transparency).frames()

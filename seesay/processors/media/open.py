@@ -13,7 +13,8 @@ from PIL import Image
 from seesay.config import Transparency
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.allowance import Allowance
-from seesay.processors.media.frame_sampling import FrameSampling
+from seesay.processors.media.frame_sampling import SAMPLING_OPTIONS, FrameSampling
+from seesay.processors.media.jpeg_sequence import is_jpeg_sequence, split_jpegs
 from seesay.processors.media.picture import Picture
 from seesay.processors.media.pillow import image_of_array
 from seesay.processors.media.sources import describe, read_bytes, read_source
@@ -26,7 +27,7 @@ OpenedMedia: TypeAlias = Picture | Video
 # Options of a media part that choose the pixels to take; all others belong to the family's preprocessing.
 DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
     Modality.IMAGE: frozenset({"transparency"}),
-    Modality.VIDEO: frozenset({"fps", "num_frames", "min_frames", "max_frames", "transparency"}),
+    Modality.VIDEO: SAMPLING_OPTIONS | {"transparency"},
 }
 
 
@@ -62,16 +63,17 @@ def open_video(source: Any, sampling: FrameSampling, allowance: Allowance, *, tr
     """Read or fetch a video; of given frames only those that `sampling` takes. Raises `RequestError`."""
     if isinstance(source, VideoFrames):
         return LoadedVideo(source, sampling)
-    frames = _as_array(source)
+    frames = split_jpegs(source, allowance) if is_jpeg_sequence(source) else _as_array(source)
     if isinstance(frames, list | tuple) or (isinstance(frames, np.ndarray) and frames.ndim == 4):
         if len(frames) == 0:
             raise RequestError(ErrorCode.INVALID_MEDIA, "the list of frames is empty")
-        indices = sampling.indices_of_given(len(frames))
+        rate = sampling.rate_of_given()
+        choice = sampling.choose_given(np.arange(len(frames)) / rate, duration_s=len(frames) / rate)
         pictures = [
             open_picture(frames[index], allowance, transparency=transparency, name=f"frame {index}")
-            for index in indices
+            for index in choice.indices
         ]
-        return PictureSequence(pictures, indices, len(frames), sampling=sampling, limits=allowance.limits)
+        return PictureSequence(pictures, choice, limits=allowance.limits)
     return VideoFile(read_source(source, allowance), sampling, limits=allowance.limits, name=describe(source))
 
 

@@ -46,7 +46,7 @@ def read_source(source: Any, allowance: Allowance) -> bytes | Path:
     limits = allowance.limits
     if isinstance(source, (bytes, bytearray, memoryview)):
         num_bytes = len(source) if not isinstance(source, memoryview) else source.nbytes
-        _check_size(num_bytes, "the content", limits)
+        check_num_bytes(num_bytes, "the content", limits)
         allowance.spend_bytes(num_bytes)
         return bytes(source)
     if isinstance(source, os.PathLike):
@@ -119,7 +119,7 @@ def _read_file_object(file: Any, allowance: Allowance) -> bytes:
         raise RequestError(
             ErrorCode.INVALID_MEDIA, f"the {type(file).__name__} returns text: open the file with mode 'rb'"
         )
-    _check_size(len(data), "the file", limits)
+    check_num_bytes(len(data), "the file", limits)
     allowance.spend_bytes(len(data))
     return data
 
@@ -143,7 +143,7 @@ def _read_text(text: str, allowance: Allowance) -> bytes | Path:
         else:
             return _open_file(Path(text), allowance)
     if _BASE64.fullmatch(text, 0, _SLICE_CHARS):  # decoding checks the rest
-        _check_size(len(text) * 3 // 4 - 2, "the base64 content", limits)
+        check_num_bytes(len(text) * 3 // 4 - 2, "the base64 content", limits)
         try:
             data = _decode_base64(text)
         except binascii.Error:
@@ -205,7 +205,7 @@ def _open_file(path: Path, allowance: Allowance) -> bytes | Path:
         raise _unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
         raise _not_a_file(path)
-    _check_size(status.st_size, _shorten_path(path), limits)
+    check_num_bytes(status.st_size, _shorten_path(path), limits)
     allowance.spend_bytes(status.st_size)
     return path
 
@@ -252,14 +252,14 @@ def _read_descriptor(descriptor: int, path: Path, limits: MediaLimits) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):  # `open` would name a folder by its descriptor
             raise _not_a_file(path)
-        _check_size(status.st_size, _shorten_path(path), limits)
+        check_num_bytes(status.st_size, _shorten_path(path), limits)
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read(limits.max_bytes + 1)
     except OSError as error:
         raise _unreadable(path, error) from None
     finally:
         os.close(descriptor)
-    _check_size(len(data), _shorten_path(path), limits)
+    check_num_bytes(len(data), _shorten_path(path), limits)
     return data
 
 
@@ -273,7 +273,7 @@ def _read_data_url(url: str, allowance: Allowance) -> bytes:
         raise RequestError(ErrorCode.INVALID_MEDIA, "a data URL must have a comma before its content")
     is_base64 = header.rstrip().lower().endswith(";base64")
     # Percent escapes triple a length and base64 adds a third: a longer text cannot decode to an allowed size.
-    _check_size(
+    check_num_bytes(
         len(payload) * 3 // 4 - 2 if is_base64 and "%" not in payload else len(payload) // 3, "the data URL", limits
     )
     if not is_base64:
@@ -285,7 +285,7 @@ def _read_data_url(url: str, allowance: Allowance) -> bytes:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA, f"the data URL of {len(url)} characters is not valid base64: {error}"
             ) from None
-    _check_size(len(data), "the data URL", limits)
+    check_num_bytes(len(data), "the data URL", limits)
     allowance.spend_bytes(len(data))
     return data
 
@@ -342,7 +342,8 @@ def _unquote_slice(chars: npt.NDArray[np.uint8]) -> bytes:
     return result[is_kept].tobytes()
 
 
-def _check_size(size: int, what: str, limits: MediaLimits) -> None:
+def check_num_bytes(size: int, what: str, limits: MediaLimits) -> None:
+    """Raise `RequestError` for more bytes than a picture or video may have. `what` is the subject of the message."""
     if size > limits.max_bytes:
         raise RequestError(
             ErrorCode.MEDIA_TOO_LARGE,

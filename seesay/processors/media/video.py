@@ -17,7 +17,7 @@ import numpy.typing as npt
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.decoded import make_decoded
-from seesay.processors.media.frame_sampling import DEFAULT_FPS, FrameSampling
+from seesay.processors.media.frame_sampling import FrameChoice, FrameSampling
 from seesay.processors.media.picture import Picture
 from seesay.values import DecodedMedia, MediaSize, Modality, VideoFrames
 
@@ -48,24 +48,29 @@ class Video(ABC):
 
 
 class LoadedVideo(Video):
-    """Frames with their times, as `load_video` returns them; at most `sampling.num_frames` are taken."""
+    """Frames with their times, as `load_video` returns them; `sampling` may take fewer."""
 
     def __init__(self, video: VideoFrames, sampling: FrameSampling) -> None:
+        if sampling.given_fps is not None:
+            message = "sample_fps is the rate of frames that are given one by one: the result of load_video has times"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "sample_fps")
         self._video = video
-        self._sampling = sampling
+        self._choice = sampling.choose_given(
+            np.asarray(video.timestamps_s), duration_s=video.frame_interval_s * len(video.frames)
+        )
 
     def size(self) -> MediaSize:
         height, width = self._video.frames.shape[1:3]
-        return MediaSize(num_frames=len(self._indices()), height=height, width=width)
+        return MediaSize(num_frames=len(self._choice.indices), height=height, width=width)
 
     def frames(self) -> VideoFrames:
-        video, indices = self._video, self._indices()
-        if len(indices) == len(video.frames):
+        video, choice = self._video, self._choice
+        if len(choice.indices) == len(video.frames):
             return video
         return VideoFrames(
-            frames=video.frames[indices],
-            timestamps_s=tuple(video.timestamps_s[index] for index in indices),
-            frame_interval_s=video.frame_interval_s * len(video.frames) / len(indices),
+            frames=video.frames[choice.indices],
+            timestamps_s=choice.timestamps_s,
+            frame_interval_s=choice.interval_s,
         )
 
     def decode(self) -> DecodedMedia:
@@ -73,27 +78,13 @@ class LoadedVideo(Video):
         frames = video.frames.copy() if video is self._video else video.frames
         return make_decoded(self.modality, frames, video.timestamps_s, video.frame_interval_s)
 
-    def _indices(self) -> npt.NDArray[np.int64]:
-        return self._sampling.indices_of_given(len(self._video.frames))
-
 
 class PictureSequence(Video):
-    """Frames that were given one by one: `pictures` are those that are taken, of `total` at `indices`. They are
-    `sampling.fps` frames per second apart."""
+    """Frames that were given one by one: `pictures` are those of `choice`."""
 
-    def __init__(
-        self,
-        pictures: Sequence[Picture],
-        indices: npt.NDArray[np.int64],
-        total: int,
-        *,
-        sampling: FrameSampling,
-        limits: MediaLimits,
-    ) -> None:
+    def __init__(self, pictures: Sequence[Picture], choice: FrameChoice, *, limits: MediaLimits) -> None:
         self._pictures = pictures
-        self._indices = indices
-        self._total = total
-        self._fps = sampling.fps or DEFAULT_FPS
+        self._choice = choice
         self._limits = limits
 
     def size(self) -> MediaSize:
@@ -102,14 +93,14 @@ class PictureSequence(Video):
     def frames(self) -> VideoFrames:
         return VideoFrames(
             frames=np.stack(self._read_pixels()),
-            timestamps_s=tuple(float(index) / self._fps for index in self._indices),
-            frame_interval_s=self._total / self._fps / len(self._indices),
+            timestamps_s=self._choice.timestamps_s,
+            frame_interval_s=self._choice.interval_s,
         )
 
     def _read_pixels(self) -> list[npt.NDArray[np.uint8]]:
         arrays: list[npt.NDArray[np.uint8]] = []
         num_pixels = 0
-        for index, picture in zip(self._indices, self._pictures, strict=True):
+        for index, picture in zip(self._choice.indices, self._pictures, strict=True):
             array = picture.pixels()
             if arrays and array.shape != arrays[0].shape:
                 raise RequestError(

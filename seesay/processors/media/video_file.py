@@ -1,4 +1,5 @@
-"""One encoded video: its frames are counted from its packets, then sampled and decoded with decord, else PyAV.
+"""One encoded video: its frames are counted from its packets, then sampled, and decoded with PyAV; where that is
+missing, with decord.
 
 Only containers of known kinds are opened, from bytes in memory or a regular file, so that a playlist in disguise
 cannot make the reader fetch something else.
@@ -6,8 +7,8 @@ cannot make the reader fetch something else.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,13 +21,17 @@ from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.hashing import digest
 from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.video import Video
-from seesay.processors.media.video_info import VideoInfo
+from seesay.processors.media.video_info import BrokenOffError, VideoInfo
 from seesay.values import MediaSize, VideoFrames
 
 if TYPE_CHECKING:
     from seesay.processors.media.video_av import PacketList
 
 VideoContent = bytes | Path
+
+logger = logging.getLogger("seesay")
+
+_MAX_BREAKS = 4
 
 
 class VideoReader(Protocol):
@@ -35,15 +40,14 @@ class VideoReader(Protocol):
     @property
     def info(self) -> VideoInfo: ...
 
-    def read(
-        self, indices: npt.NDArray[np.int64], size: tuple[int, int]
-    ) -> tuple[npt.NDArray[np.uint8], tuple[float, ...]]:
-        """Decode the frames `indices` (ascending) at `size` (height, width): uint8 [N, H, W, 3], and their times."""
+    def times_s(self) -> npt.NDArray[np.float64]:
+        """Return the times of all frames, from the first one on."""
         ...
 
-
-# Opens (content, container kind, packets where they were listed); raises ImportError where its package is missing.
-ReaderFactory = Callable[[VideoContent, str, "PacketList | None"], VideoReader]
+    def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """Decode the frames `indices` (ascending) at `size` (height, width): uint8 [N, H, W, 3]. May raise
+        `BrokenOffError`."""
+        ...
 
 
 class VideoFile(Video):
@@ -65,28 +69,23 @@ class VideoFile(Video):
         if packets is None:
             return None
         info = packets.info
-        num_frames = len(self._sampling.indices(info.num_frames, info.fps))
+        num_frames = len(self._sampling.choose(packets.times_s, info.fps).indices)
         height, width = self._output_size(info, num_frames)
         return MediaSize(num_frames=num_frames, height=height, width=width)
 
     def frames(self) -> VideoFrames:
         """See `Video.frames`. Raises `MissingExtraError` when neither decord nor PyAV is installed."""
         packets = self._list_packets()
-        problem: Exception | None = None
-        for open_reader in _reader_factories():
-            try:
-                return self._read(open_reader(self._content, self._find_kind(), packets), packets)
-            except ImportError:
-                continue
-            except RequestError:
-                raise
-            except MemoryError:
-                raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {self._name}") from None
-            except Exception as error:  # the other package may read the file
-                problem = error
-        if problem is None:
-            raise MissingExtraError("reading a video", package="av", extra="video")
-        raise self._broken(problem)
+        try:
+            return self._read(self._open(packets))
+        except ImportError:
+            raise MissingExtraError("reading a video", package="av", extra="video") from None
+        except RequestError:
+            raise
+        except MemoryError:
+            raise RequestError(ErrorCode.OUT_OF_MEMORY, f"not enough memory to decode {self._name}") from None
+        except Exception as error:  # any of FFmpeg's errors
+            raise self._broken(error) from error
 
     @cached_property
     def content_key(self) -> bytes | None:
@@ -94,26 +93,40 @@ class VideoFile(Video):
             return None
         return digest(b"video", self._content, repr(self._sampling).encode())
 
-    def _read(self, reader: VideoReader, packets: PacketList | None) -> VideoFrames:
-        """Read the sampled frames. Their number follows from the packets, where they were listed, for any reader."""
+    def _open(self, packets: PacketList | None) -> VideoReader:
+        if packets is not None:
+            from seesay.processors.media.video_av import AvReader
+
+            return AvReader(self._content, self._find_kind(), packets)
+        from seesay.processors.media.video_decord import DecordReader
+
+        return DecordReader(self._content, self._find_kind())
+
+    def _read(self, reader: VideoReader) -> VideoFrames:
+        """Read the sampled frames; of a video that breaks off, as many as are sampled from what can be read."""
         self._check(reader.info)
-        info = reader.info if packets is None else packets.info
-        if info.num_frames != reader.info.num_frames:
-            raise ValueError(f"{reader.info.num_frames} of {info.num_frames} frames can be read")
-        indices = self._sampling.indices(info.num_frames, info.fps)
-        frames, times = reader.read(indices, self._output_size(reader.info, len(indices)))
-        return VideoFrames(frames=frames, timestamps_s=times, frame_interval_s=info.duration_s / len(indices))
+        times_s = reader.times_s()
+        for _ in range(_MAX_BREAKS):
+            choice = self._sampling.choose(times_s, reader.info.fps)
+            try:
+                frames = reader.read(choice.indices, self._output_size(reader.info, len(choice.indices)))
+            except BrokenOffError as error:
+                if not 0 < error.num_frames < len(times_s):
+                    raise
+                logger.warning("%s: only %d of %d frames can be read", self._name, error.num_frames, len(times_s))
+                times_s = times_s[: error.num_frames]
+            else:
+                return VideoFrames(frames=frames, timestamps_s=choice.timestamps_s, frame_interval_s=choice.interval_s)
+        raise ValueError("it is damaged in several places")
 
     def _list_packets(self) -> PacketList | None:
         """Return the packets of the video, listed once; None without PyAV."""
         from seesay.processors.media.video_av import list_packets
 
-        if self._packets is None:
-            kind = self._find_kind()
+        kind = self._find_kind()
+        if self._packets is None and has_pyav():
             try:
                 packets = list_packets(self._content, kind, check_header=self._check)
-            except ImportError:
-                return None
             except RequestError:
                 raise
             except Exception as error:  # any of FFmpeg's errors
@@ -161,16 +174,18 @@ class VideoFile(Video):
         return max(1, math.floor(info.height * shrink)), max(1, math.floor(info.width * shrink))
 
     def _broken(self, error: Exception) -> RequestError:
-        reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
+        reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0][:120] or type(error).__name__
         message = f"{self._name} cannot be decoded, it is damaged or cut off: {reason}"
         return RequestError(ErrorCode.INVALID_MEDIA, message)
 
 
-def _reader_factories() -> tuple[ReaderFactory, ...]:
-    from seesay.processors.media.video_av import open_av
-    from seesay.processors.media.video_decord import open_decord
-
-    return open_decord, open_av
+def has_pyav() -> bool:
+    """Return whether PyAV is installed."""
+    try:
+        import av  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _read_head(content: VideoContent) -> bytes:

@@ -19,6 +19,14 @@ class VideoInfo:
         return self.num_frames / self.fps
 
 
+class BrokenOffError(Exception):
+    """A video cannot be decoded to its end: at most its first `num_frames` frames can be read."""
+
+    def __init__(self, num_frames: int) -> None:
+        super().__init__(f"it breaks off after {num_frames} frames")
+        self.num_frames = num_frames
+
+
 def measure_fps(num_frames: int, span_s: float, declared: float) -> float:
     """Return the frames per second of a video whose last frame is shown `span_s` seconds after its first: the declared
     rate where it explains that to within one frame, else the mean rate. 0 stands for no declared rate."""

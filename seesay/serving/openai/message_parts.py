@@ -13,9 +13,11 @@ from seesay.serving.fields import StrictModel
 
 _NOTHING = "accepted in an answer that is sent back; not used"
 _HAS_CONTENT: dict[str, Any] = {"required": ["content"], "properties": {"content": {"not": {"type": "null"}}}}
-_HAS_BOTH_COUNTS: dict[str, Any] = {
-    "required": ["fps", "num_frames"],
-    "properties": {name: {"not": {"type": "null"}} for name in ("fps", "num_frames")},
+_HAS_TWO_COUNTS: dict[str, Any] = {
+    "anyOf": [
+        {"required": [*names], "properties": {name: {"not": {"type": "null"}} for name in names}}
+        for names in (("fps", "num_frames"), ("fps", "nframes"), ("num_frames", "nframes"))
+    ]
 }
 _HAS_CALLS: dict[str, Any] = {
     "required": ["tool_calls"],
@@ -53,13 +55,20 @@ class ImageContent(StrictModel):
 
 
 class VideoURL(_MediaOptions):
-    """url: http(s), or `data:video/…;base64,…`. `fps` or `num_frames` choose the frames."""
+    """url: http(s), `data:video/…;base64,…`, or `data:video/jpeg;base64,…,…` with a JPEG per frame. `fps` or
+    `num_frames` choose the frames (`nframes`: an even number of them) from `video_start` to `video_end`, in seconds.
+    `sample_fps` is the rate of JPEGs. The frames share `total_pixels`, in families that have this option."""
 
-    model_config = ConfigDict(json_schema_extra={"not": _HAS_BOTH_COUNTS})
+    model_config = ConfigDict(json_schema_extra={"not": _HAS_TWO_COUNTS})
 
     url: str
     fps: float | None = Field(None, gt=0)
     num_frames: int | None = Field(None, ge=1)
+    nframes: int | None = Field(None, ge=1)
+    sample_fps: float | None = Field(None, gt=0)
+    video_start: float | None = Field(None, ge=0)
+    video_end: float | None = Field(None, ge=0)
+    total_pixels: int | None = Field(None, ge=1, le=1 << 31)
     min_frames: int | None = Field(None, ge=1)
     max_frames: int | None = Field(None, ge=1)
 

@@ -32,6 +32,48 @@ def test_number_of_frames_equals_qwen_vl_utils(total: int, video_fps: float, opt
     )
 
 
+@pytest.mark.parametrize("total", [2, 7, 100])
+@pytest.mark.parametrize("nframes", [2, 3, 5, 7, 8])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_nframes_equals_qwen_vl_utils(total: int, nframes: int) -> None:
+    """Which refuses more frames than there are: of a file, as many come as it has."""
+    qwen = pytest.importorskip("qwen_vl_utils.vision_process")
+    ours = len(FrameSampling.checked(nframes=nframes).indices(total, 25.0))
+    try:
+        assert ours == qwen.smart_nframes({"nframes": nframes}, total, 25.0)
+    except ValueError:
+        assert ours == total
+
+
+RANGES = [(None, None), (1.0, None), (None, 2.5), (1.0, 2.5), (0.03, 3.97), (3.0, 100.0), (0, 0.5)]
+
+
+@pytest.mark.parametrize("fps", [10.0, 24.0, 25.0, 30.0])
+@pytest.mark.parametrize(("start", "end"), RANGES)
+@pytest.mark.parametrize("options", [{"fps": 4.0}, {"nframes": 4}])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_time_ranges_equal_qwen_vl_utils(fps: float, start: Any, end: Any, options: dict[str, Any]) -> None:
+    qwen = pytest.importorskip("qwen_vl_utils.vision_process")
+    total = round(4 * fps)
+    times = {k: v for k, v in (("video_start", start), ("video_end", end)) if v is not None}
+    first, last, count = qwen.calculate_video_frame_range(times, total, fps)
+    expected = first + spread(count, qwen.smart_nframes(options, count, fps))
+    choice = FrameSampling.checked(**options, **times).choose(np.arange(total) / fps, fps)
+    assert choice.indices.tolist() == expected.tolist() and choice.indices[-1] <= last
+    np.testing.assert_allclose(choice.timestamps_s, expected / fps)
+    assert choice.interval_s == pytest.approx(count / fps / len(expected))
+
+
+def test_time_ranges_of_uneven_rates_follow_the_clock() -> None:
+    times = np.array([0, 0.04, 0.08, 0.12, 5.0, 5.5, 6.0, 9.0])
+    choice = FrameSampling.checked(num_frames=10, video_start=0.1, video_end=6).choose(times, 8 / 9)
+    assert choice.timestamps_s == (0.12, 5.0, 5.5, 6.0)
+    for options, name in (({"video_start": 9.5}, "video_start"), ({"video_start": 1, "video_end": 4}, "video_start")):
+        with pytest.raises(RequestError, match="last one is shown at 9 s") as raised:
+            FrameSampling.checked(**options).choose(times, 8 / 9)
+        assert raised.value.param == name
+
+
 def test_num_frames_is_exact_and_never_more_than_there_are() -> None:
     sampling = FrameSampling.checked(num_frames=5)
     assert sampling.indices(21, 30.0).tolist() == [0, 5, 10, 15, 20]
@@ -57,6 +99,13 @@ def test_limit_caps_what_fps_gives() -> None:
         ({"max_frames": True}, "max_frames", ErrorCode.INVALID_REQUEST),
         ({"min_frames": 8, "max_frames": 4}, "min_frames", ErrorCode.INVALID_REQUEST),
         ({"num_frames": 769}, "num_frames", ErrorCode.MEDIA_TOO_LARGE),
+        ({"fps": 10**400}, "fps", ErrorCode.INVALID_REQUEST),
+        ({"fps": 2, "nframes": 4}, "nframes", ErrorCode.INVALID_REQUEST),
+        ({"sample_fps": 0}, "sample_fps", ErrorCode.INVALID_REQUEST),
+        ({"video_start": -1}, "video_start", ErrorCode.INVALID_REQUEST),
+        ({"video_end": "3"}, "video_end", ErrorCode.INVALID_REQUEST),
+        ({"video_end": float("nan")}, "video_end", ErrorCode.INVALID_REQUEST),
+        ({"video_start": 2, "video_end": 1}, "video_start", ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], param: str, code: Any) -> None:

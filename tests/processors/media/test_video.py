@@ -17,14 +17,13 @@ from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.processors.media import video_av, video_file
 from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.load import load_image, load_video
-from seesay.processors.media.video_av import open_av
-from seesay.processors.media.video_decord import open_decord
+from seesay.processors.media.video_decord import DecordReader
 from seesay.processors.media.video_file import VideoFile
 
 if TYPE_CHECKING:
     from processors.conftest import Frames, Site
 
-BACKENDS: dict[str, Callable[..., Any]] = {"decord": open_decord, "av": open_av}
+BACKENDS = ("decord", "av")
 # kind, codec, whether decord reads it
 CONTAINERS = [
     ("mp4", "libx264", True),
@@ -40,8 +39,11 @@ CONTAINERS = [
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Only this backend reads videos."""
-    monkeypatch.setattr(video_file, "_reader_factories", lambda: (BACKENDS[request.param],))
+    """Only this package reads videos. The tests write theirs with PyAV."""
+    if request.param == "decord":
+        monkeypatch.setattr(video_file, "has_pyav", lambda: False)
+    else:
+        monkeypatch.setitem(sys.modules, "decord", None)
     return request.param
 
 
@@ -93,11 +95,14 @@ def test_containers(
 
 
 def test_backends_agree(video_bytes: bytes) -> None:
-    readers = [opener(video_bytes, "mov", None) for opener in BACKENDS.values()]
+    readers: list[Any] = [
+        video_av.AvReader(video_bytes, "mov", video_av.list_packets(video_bytes, "mov")),
+        DecordReader(video_bytes, "mov"),
+    ]
     assert readers[0].info == readers[1].info
-    (frames, times), (others, other_times) = (r.read(np.arange(0, 30, 4), (48, 64)) for r in readers)
+    frames, others = (r.read(np.arange(0, 30, 4), (48, 64)) for r in readers)
     np.testing.assert_array_equal(frames, others)
-    np.testing.assert_allclose(times, other_times, atol=1e-5)
+    np.testing.assert_allclose(readers[0].times_s(), readers[1].times_s(), atol=1e-5)
 
 
 def turn_track(data: bytes, matrix: list[int]) -> bytes:
@@ -186,13 +191,15 @@ def test_playlists_and_other_files_are_refused(encode: Callable[..., bytes], pic
         assert error.code is ErrorCode.INVALID_MEDIA and "known kind" in error.message
 
 
-def test_the_other_backend_is_tried(monkeypatch: pytest.MonkeyPatch, video_bytes: bytes, video_frames: Frames) -> None:
+def test_decord_sees_no_video_where_pyav_is(monkeypatch: pytest.MonkeyPatch, video_bytes: bytes) -> None:
+    """Damaged files crash decord, and the process with it."""
     import decord
 
-    monkeypatch.setattr(decord, "VideoReader", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("cannot")))
-    check(load_video(video_bytes, num_frames=2), video_frames, [0, 29], 10)
-    monkeypatch.setitem(sys.modules, "decord", None)
-    check(load_video(video_bytes, num_frames=2), video_frames, [0, 29], 10)
+    monkeypatch.setattr(decord, "VideoReader", lambda *_, **__: pytest.fail("decord was asked"))
+    assert len(load_video(video_bytes, num_frames=2).frames) == 2
+    damaged = bytearray(video_bytes)
+    damaged[50:400] = bytes(350)
+    assert refusal(bytes(damaged)).code is ErrorCode.INVALID_MEDIA
 
 
 def test_decord_alone(monkeypatch: pytest.MonkeyPatch, video_bytes: bytes, video_frames: Frames) -> None:
@@ -222,6 +229,42 @@ def test_given_frames(video_frames: Frames, encode: Callable[..., bytes], tmp_pa
     assert load_video(load_video(video_frames[:3], fps=10)).timestamps_s == (0.0, 0.1, 0.2)
 
 
+def test_fewer_of_the_given_frames(video_frames: Frames) -> None:
+    cases: tuple[tuple[dict[str, Any], list[int]], ...] = (
+        ({"max_frames": 3}, [0, 14, 29]),
+        ({"max_frames": 100}, list(range(30))),
+        ({"sample_fps": 10, "video_start": 1, "video_end": 1.5}, list(range(10, 16))),
+        ({"sample_fps": 10, "video_end": 0.25, "num_frames": 2}, [0, 2]),
+    )
+    for options, taken in cases:
+        loaded = load_video(video_frames, **options)
+        np.testing.assert_array_equal(loaded.frames, video_frames[taken])
+        rate = options.get("sample_fps", 2.0)
+        assert loaded.timestamps_s == tuple(np.array(taken) / rate)
+    again = load_video(load_video(video_frames, fps=10), video_start=2)
+    assert again.timestamps_s == tuple(np.arange(20, 30) / 10)
+    assert again.frame_interval_s == pytest.approx(0.1)
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"fps": 1, "sample_fps": 1}, "sample_fps"),
+        ({"video_start": 15}, "video_start"),
+    )
+    for options, param in wrong:
+        with pytest.raises(RequestError) as raised:
+            load_video(video_frames, **options)
+        assert raised.value.param == param
+
+
+def test_a_part_of_a_video(backend: Any, video_bytes: bytes, video_frames: Frames) -> None:
+    """Times are those of the whole video."""
+    check(load_video(video_bytes, video_start=1, video_end=2, num_frames=3), video_frames, [10, 15, 20], 10)
+    check(load_video(video_bytes, video_start=1.2), video_frames, [12, 18, 23, 29], 10)
+    assert size_of(video_bytes, video_start=1.2) == (4, 48, 64)
+    with pytest.raises(RequestError, match=r"last one is shown at 2\.9 s"):
+        load_video(video_bytes, video_start=3)
+    with pytest.raises(RequestError, match="one by one: use fps"):
+        load_video(video_bytes, sample_fps=3)
+
+
 def test_given_frames_that_are_refused(video_frames: Frames) -> None:
     assert "empty" in refusal([]).message
     assert refusal(list(video_frames), max_frames=20).code is ErrorCode.MEDIA_TOO_LARGE
@@ -240,8 +283,10 @@ def test_gif(encode: Callable[..., bytes], video_frames: Frames) -> None:
 
 
 def size_of(data: bytes, limits: MediaLimits = MediaLimits(), **options: Any) -> tuple[int, int, int]:  # noqa: B008
-    """(frames, height, width) as told before anything is decoded."""
-    size = VideoFile(data, FrameSampling.checked(**options), limits=limits, name="it").size()
+    """(frames, height, width) as PyAV tells them before anything is decoded, whatever reads the video."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(video_file, "has_pyav", lambda: True)
+        size = VideoFile(data, FrameSampling.checked(**options), limits=limits, name="it").size()
     assert size is not None
     return size.num_frames, size.height, size.width
 
