@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ import pytest
 from link_child import Echo, Facts, Order
 
 from seesay.engine.process.launch import ChildProcess
-from seesay.engine.process.link import LinkClosedError
+from seesay.engine.process.link import LinkClosedError, choose_folder
 
 TESTS = Path(__file__).parents[1]
 
@@ -40,6 +41,16 @@ def start() -> ChildProcess[Any, Any]:
     child.link.send(Echo(0, {}))
     receive(child)
     return child
+
+
+def test_folders_are_where_the_system_wants_them_unless_the_path_of_a_socket_gets_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for parent, expected in (("/var/tmp", "/var/tmp"), ("/" + 69 * "x", "/" + 69 * "x"), ("/" + 70 * "x", "/tmp")):
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+        folders = {choose_folder() for _ in range(10)}
+        assert len(folders) == 10 and {str(folder.parent) for folder in folders} == {expected}
+        assert all(len(f"{folder}/from") <= 107 for folder in folders)
 
 
 @pytest.fixture(scope="module")

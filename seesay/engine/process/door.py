@@ -12,11 +12,10 @@ import secrets
 import shutil
 import socket
 import struct
-import tempfile
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from seesay.engine.process.link import MAX_FOLDER_CHARS, Link
+from seesay.engine.process.link import Link, choose_folder
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -72,8 +71,7 @@ class Connection(Generic[S, R]):
 
     def __init__(self, address: str, *, receives: Any) -> None:
         """Connect. Raises `OSError` if no process listens at the address."""
-        parent = tempfile.gettempdir()
-        self._folder = Path("/tmp" if len(parent) > MAX_FOLDER_CHARS else parent, f"seesay-{secrets.token_hex(8)}")
+        self._folder = choose_folder()
         name = os.fsencode(self._folder)
         files = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

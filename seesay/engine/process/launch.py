@@ -12,14 +12,12 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import zmq
 
-from seesay.engine.process.link import MAX_FOLDER_CHARS, Link
+from seesay.engine.process.link import Link, choose_folder
 from seesay.engine.process.python import python_command
 from seesay.log import stderr_descriptor
 
@@ -39,8 +37,8 @@ class ChildProcess(Generic[S, R]):
 
     def __init__(self, module: str, *, receives: Any, descriptors: Sequence[int] = ()) -> None:
         """Start it, and hand it `descriptors`, too. Raises `OSError` when the system starts no process."""
-        parent = tempfile.gettempdir()
-        self._folder = Path(tempfile.mkdtemp(prefix="seesay-", dir="/tmp" if len(parent) > MAX_FOLDER_CHARS else None))
+        self._folder = choose_folder()
+        self._folder.mkdir(mode=0o700)
         self._life: int | None = None
         ours, theirs = socket.socketpair()
         try:

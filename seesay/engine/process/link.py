@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import socket
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -24,12 +26,18 @@ R = TypeVar("R")
 
 MAX_SEND_S = 30.0
 """A peer that takes nothing for so long is gone: see `LinkClosedError`."""
-MAX_FOLDER_CHARS = 70
+_MAX_PARENT_CHARS = 70
 """Longest parent of the folder of the sockets: the path of a Unix socket has at most 107 characters."""
 _FD_MARK = b"\0"
 _LAST_WORDS_MS = 2000
 _RECONNECT_MS = 10
 """The sockets may be made a moment after their names are known."""
+
+
+def choose_folder() -> Path:
+    """Return the path of a new folder for the sockets of a link, which the caller makes."""
+    parent = tempfile.gettempdir()
+    return Path("/tmp" if len(parent) > _MAX_PARENT_CHARS else parent, f"seesay-{secrets.token_hex(8)}")
 
 
 class LinkClosedError(Exception):
