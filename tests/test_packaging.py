@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import subprocess
@@ -43,7 +44,10 @@ def imported_modules(folder: Path) -> set[str]:
 def test_extras_are_used() -> None:
     assert set(EXTRAS) == {*USED, "all", "bench", "dev"}
     assert EXTRAS["all"] == [f"seesay[{','.join(USED)}]"]
+    importlib.import_module("seesay.serving.http_protocol")
+    assert "httptools" in sys.modules, "it is used through uvicorn's protocol"
     in_package, in_benchmarks = imported_modules(PACKAGE), imported_modules(PROJECT.parent / "benchmarks")
+    in_package.add("httptools")
     for extra in (*USED, "bench"):
         modules = in_benchmarks if extra == "bench" else in_package
         for package in packages_of(extra):

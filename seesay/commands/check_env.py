@@ -21,7 +21,7 @@ _REQUIRED = (
     "msgspec", "pyzmq", "regex",
 )  # fmt: skip
 _EXTRAS = {
-    "serve": ("fastapi", "uvicorn", "pydantic", "httpx", "prometheus_client"),
+    "serve": ("fastapi", "uvicorn", "httptools", "pydantic", "httpx", "prometheus_client"),
     "ui": ("gradio",),
     "video": ("av",),
 }

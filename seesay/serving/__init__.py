@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["ServerSettings", "create_app", "run_server"]
 
 _HOMES = {"create_app": "app", "run_server": "server", "ServerSettings": "settings"}
-_PACKAGES = ("fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client")
+_PACKAGES = ("fastapi", "starlette", "uvicorn", "httptools", "pydantic", "prometheus_client")
 
 
 def __getattr__(name: str) -> Any:
