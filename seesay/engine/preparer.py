@@ -339,9 +339,11 @@ class RequestPreparer:
 
 
 def _find_eos(checkpoint: Checkpoint, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
-    """The tokens that end an answer: of generation_config.json, else of config.json, and of the tokenizer. What is no
-    token id is left out."""
-    found = checkpoint.generation_config.get("eos_token_id", checkpoint.config.get("eos_token_id"))
+    """Return the tokens that end an answer: of generation_config.json, else of config.json or its text part, and of the
+    tokenizer. Values that are not token ids are left out."""
+    text = checkpoint.config.get("text_config")
+    configs = (checkpoint.generation_config, checkpoint.config, text if isinstance(text, Mapping) else {})
+    found = next((value for config in configs if (value := config.get("eos_token_id")) is not None), None)
     ids = (*(found if isinstance(found, list) else [found]), tokenizer.eos_token_id)
     return tuple(dict.fromkeys(i for i in ids if type(i) is int and 0 <= i < vocab_size))
 

@@ -79,8 +79,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False) -> Tokenizer:
-        """Load the tokenizer of a checkpoint folder: its tokenizer.json unchanged, or else Transformers' conversion of
-        another file. Raises `CheckpointError` if there is none or it is damaged."""
+        """Load the tokenizer of a checkpoint folder (`load_hf` says from which file). Raises `CheckpointError` if there
+        is none or it is damaged."""
         try:
             facts = load_facts(path, trust_remote_code=trust_remote_code)
             return cls(facts, partial(load_hf, path, trust_remote_code=trust_remote_code))

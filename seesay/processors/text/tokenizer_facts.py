@@ -14,6 +14,7 @@ from typing import Any, Self
 from seesay.checkpoint import check_tokenizer_files
 from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.errors import CheckpointError
+from seesay.processors.text import sentencepiece_folder
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 _READ_BY_TRANSFORMERS = (
@@ -78,13 +79,15 @@ def load_facts(path: Path, *, trust_remote_code: bool) -> TokenizerFacts:
 
 
 def load_hf(path: Path, *, trust_remote_code: bool) -> Any:
-    """Return Transformers' object for the tokenizer in a folder: its tokenizer.json unchanged, or else Transformers'
-    conversion of another file."""
+    """Return Transformers' object for the tokenizer in a folder: its tokenizer.json unchanged, else our conversion of
+    SentencePiece's tokenizer.model, else Transformers' conversion of another file."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if (path / "tokenizer.json").is_file():
         # The classes of specific models use only the vocabulary in the file, with their own pre-tokenizer.
         return PreTrainedTokenizerFast.from_pretrained(str(path))
+    if (path / sentencepiece_folder.FILE).is_file():
+        return sentencepiece_folder.load_sentencepiece(path)
     return AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
 
 

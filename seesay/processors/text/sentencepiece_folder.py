@@ -1,0 +1,110 @@
+"""Load the tokenizer of a folder that has SentencePiece's tokenizer.model and no tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from seesay.checkpoint.files import read_object
+from seesay.errors import CheckpointError
+from seesay.processors.text.sentencepiece_model import SentencePieceModel, read_sentencepiece
+
+FILE = "tokenizer.model"
+
+_COPIED = ("special_tokens_map.json", "chat_template.jinja", "chat_template.json", "additional_chat_templates")
+_CODE = ("auto_map", "tokenizer_class", "tokenizer_file")
+"""Entries of tokenizer_config.json that name code or files which are not used here."""
+_FIRST_PREFIX_CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast")
+"""Classes that put a space before the first text only, unless tokenizer_config.json says `legacy`."""
+_MAX_ADDED = 1 << 16
+
+
+def load_sentencepiece(folder: Path) -> Any:
+    """Return a fast tokenizer of Transformers with the ids of the folder's tokenizer.model and of the tokens that its
+    other files add. No code of the checkpoint is needed or run.
+
+    Raises `CheckpointError` for a damaged file, and for added tokens whose ids leave a gap.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    config = read_object(folder / "tokenizer_config.json") or {}
+    model = read_sentencepiece(folder / FILE)
+    added = dict(sorted(_added_tokens(folder, config)))
+    renamed = {
+        index: token.content
+        for index, token in added.items()
+        if index < len(model.pieces) and token.content != model.pieces[index].text
+    }
+    tokenizer = model.to_tokenizer(
+        renamed=renamed,
+        adds_bos=bool(config.get("add_bos_token", True)),
+        adds_eos=bool(config.get("add_eos_token", False)),
+        only_first_prefix=_is_first_only(config),
+    )
+    _add(tokenizer, model, added, folder)
+    with TemporaryDirectory() as made:
+        _write(Path(made), folder, config, tokenizer)
+        return PreTrainedTokenizerFast.from_pretrained(made)
+
+
+def _is_first_only(config: Mapping[str, Any]) -> bool:
+    legacy = config.get("legacy")
+    if legacy is None:
+        return config.get("tokenizer_class") in _FIRST_PREFIX_CLASSES
+    return not legacy
+
+
+def _added_tokens(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[int, AddedToken]]:
+    """Yield the tokens that files beside the model add or rename, by id."""
+    for text, index in (read_object(folder / "added_tokens.json") or {}).items():
+        if not isinstance(index, int) or index < 0:
+            raise CheckpointError(f"{folder / 'added_tokens.json'}: {text!r} must have an id, got {index!r}")
+        yield index, AddedToken(text, normalized=False, special=True)
+    decoder = config.get("added_tokens_decoder") or {}
+    for key, token in decoder.items() if isinstance(decoder, dict) else ():
+        content = token.get("content") if isinstance(token, dict) else token
+        if not str(key).isdecimal() or len(str(key)) > 9 or not isinstance(content, str) or not content:
+            where = folder / "tokenizer_config.json"
+            raise CheckpointError(f"{where}: added_tokens_decoder must map ids to tokens, got {str(key)[:40]!r}")
+        flags = token if isinstance(token, dict) else {}
+        yield (
+            int(key),
+            AddedToken(
+                content,
+                normalized=bool(flags.get("normalized", False)),
+                special=bool(flags.get("special", True)),
+                lstrip=bool(flags.get("lstrip", False)),
+                rstrip=bool(flags.get("rstrip", False)),
+                single_word=bool(flags.get("single_word", False)),
+            ),
+        )
+
+
+def _add(tokenizer: Tokenizer, model: SentencePieceModel, added: Mapping[int, AddedToken], folder: Path) -> None:
+    """Add the tokens behind the model's pieces under the ids that the files say."""
+    behind = {index: token for index, token in added.items() if index >= len(model.pieces)}
+    if len(behind) > _MAX_ADDED:
+        raise CheckpointError(f"{folder}: {len(behind)} added tokens, at most {_MAX_ADDED} are supported")
+    tokenizer.add_tokens([token for index, token in added.items() if index < len(model.pieces)])
+    for index, token in behind.items():
+        tokenizer.add_tokens([token])
+        if tokenizer.token_to_id(token.content) != index:
+            found = tokenizer.token_to_id(token.content)
+            raise CheckpointError(f"{folder}: the added token {token.content!r} must have id {index}, it gets {found}")
+
+
+def _write(target: Path, folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+    tokenizer.save(str(target / "tokenizer.json"))
+    kept = {key: value for key, value in config.items() if key not in _CODE}
+    (target / "tokenizer_config.json").write_text(json.dumps(kept), encoding="utf-8")
+    for name in _COPIED:
+        if (folder / name).is_dir():
+            shutil.copytree(folder / name, target / name)
+        elif (folder / name).is_file():
+            shutil.copyfile(folder / name, target / name)

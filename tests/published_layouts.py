@@ -1,0 +1,321 @@
+"""Folders as they lie on the hub, made of tiny checkpoints: the same weights under the published names, the published
+config.json with small sizes, and the files that people find beside them.
+
+Each layout is named after the release whose files it follows. What a later release of Transformers would write instead
+is not in them: no `rope_parameters`, no `layer_types`, no `dtype`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+Json = dict[str, Any]
+
+CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+CODE = "raise RuntimeError('code of a checkpoint was run')\n"
+
+
+def _text(tiny: Json, **published: Any) -> Json:
+    """The text settings that were published before Transformers 5, with the sizes of a tiny checkpoint."""
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    kept = (*sizes, "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act", "initializer_range")
+    return {
+        **{name: tiny[name] for name in kept},
+        "attention_dropout": 0.0,
+        "rope_theta": tiny["rope_parameters"]["rope_theta"],
+        "use_cache": True,
+        "torch_dtype": "float32",
+        **published,
+    }
+
+
+def _qwen_vl(tiny: Json, vision: Json, version: str) -> Json:
+    text = tiny["text_config"]
+    return {
+        **_text(text, use_sliding_window=False, sliding_window=32768, max_window_layers=28),
+        **{name: tiny[name] for name in ("architectures", "model_type", "tie_word_embeddings")},
+        **{name: value for name, value in tiny.items() if name.endswith("token_id")},
+        "vision_token_id": tiny["vision_end_token_id"] + 1,
+        "bos_token_id": text["pad_token_id"],
+        "eos_token_id": text["eos_token_id"],
+        "rope_scaling": {"type": "mrope", "mrope_section": text["rope_parameters"]["mrope_section"]},
+        "transformers_version": version,
+        "vision_config": vision,
+    }
+
+
+def _qwen2_vl(tiny: Json) -> Json:
+    own = tiny["vision_config"]
+    kept = ("depth", "embed_dim", "mlp_ratio", "num_heads", "hidden_size", "patch_size", "spatial_merge_size")
+    vision = {**{name: own[name] for name in kept}, "in_chans": 3, "temporal_patch_size": 2}
+    return _qwen_vl(tiny, {**vision, "spatial_patch_size": own["patch_size"]}, "4.41.2")
+
+
+def _qwen2_5_vl(tiny: Json) -> Json:
+    unpublished = ("model_type", "rope_parameters", "in_channels", "initializer_range")
+    own = {name: value for name, value in tiny["vision_config"].items() if name not in unpublished}
+    return _qwen_vl(tiny, {**own, "in_chans": 3, "spatial_patch_size": own["patch_size"]}, "4.41.2")
+
+
+def _llava(tiny: Json) -> Json:
+    own, text = tiny["vision_config"], tiny["text_config"]
+    kept = ("hidden_size", "image_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers")
+    vision = {**{name: own[name] for name in (*kept, "patch_size")}, "projection_dim": 768, "vocab_size": 32000}
+    return {
+        "architectures": tiny["architectures"],
+        "ignore_index": -100,
+        "image_token_index": tiny["image_token_index"],
+        "model_type": "llava",
+        "pad_token_id": text["pad_token_id"],
+        "projector_hidden_act": "gelu",
+        "text_config": _text(
+            text,
+            _name_or_path="lmsys/vicuna-7b-v1.5",
+            architectures=["LlamaForCausalLM"],
+            model_type="llama",
+            eos_token_id=text["eos_token_id"],
+            bos_token_id=text["bos_token_id"],
+        ),
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "transformers_version": "4.36.0.dev0",
+        "vision_config": vision,
+        "vision_feature_layer": -2,
+        "vision_feature_select_strategy": "default",
+        "vocab_size": text["vocab_size"],
+    }
+
+
+def _internvl(tiny: Json) -> Json:
+    text = tiny["text_config"]
+    own = {**tiny["vision_config"], "architectures": ["InternVLVisionModel"], "torch_dtype": "float32"}
+    kept = ("architectures", "downsample_ratio", "image_seq_length", "image_token_id", "model_type")
+    more = ("projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy")
+    qwen = _text(text, architectures=["Qwen2ForCausalLM"], model_type="qwen2", rope_scaling=None)
+    return {
+        **{name: tiny[name] for name in (*kept, *more)},
+        "text_config": {
+            **qwen,
+            "bos_token_id": text["bos_token_id"],
+            "eos_token_id": text["eos_token_id"],
+            "max_window_layers": 70,
+            "sliding_window": None,
+            "use_sliding_window": False,
+        },
+        "torch_dtype": "float32",
+        "transformers_version": "4.52.0.dev0",
+        "vision_config": own,
+    }
+
+
+def _plain(**published: Any) -> Callable[[Json], Json]:
+    def make(tiny: Json) -> Json:
+        ids = {name: tiny[name] for name in ("bos_token_id", "eos_token_id") if tiny[name] is not None}
+        own = {name: tiny[name] for name in ("architectures", "model_type", "tie_word_embeddings")}
+        return {**_text(tiny), **own, **ids, **published}
+
+    return make
+
+
+def _phi3(tiny: Json) -> Json:
+    rope = tiny["rope_parameters"]
+    code = "modeling_phi3.Phi3ForCausalLM"
+    return _plain(
+        auto_map={"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": code},
+        original_max_position_embeddings=tiny["original_max_position_embeddings"],
+        rope_scaling={"long_factor": rope["long_factor"], "short_factor": rope["short_factor"], "type": "su"},
+        sliding_window=262144,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+    )(tiny)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """tiny: the tiny checkpoint. rename: its tensors' prefixes to the published ones. extra: tensors beside them.
+    tokenizer: entries of tokenizer_config.json. files: further files; None deletes one."""
+
+    tiny: str
+    config: Callable[[Json], Json]
+    rename: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
+    template_file: str | None = None
+
+
+_QWEN_PROCESSOR = {
+    "min_pixels": 256, "max_pixels": 6400, "patch_size": 4, "temporal_patch_size": 2, "merge_size": 2,
+    "image_mean": CLIP_MEAN, "image_std": CLIP_STD,
+    "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor",
+}  # fmt: skip
+_CLIP_PROCESSOR = {
+    "crop_size": {"height": 20, "width": 20}, "do_center_crop": True, "do_convert_rgb": True, "do_normalize": True,
+    "do_rescale": True, "do_resize": True, "image_mean": CLIP_MEAN, "image_std": CLIP_STD,
+    "image_processor_type": "CLIPImageProcessor", "processor_class": "LlavaProcessor", "resample": 3,
+    "rescale_factor": 1 / 255, "size": {"shortest_edge": 20},
+}  # fmt: skip
+_INTERN_PROCESSOR = {
+    "crop_size": None, "crop_to_patches": False, "data_format": "channels_first", "default_to_square": True,
+    "do_center_crop": None, "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True,
+    "image_mean": CLIP_MEAN, "image_processor_type": "GotOcr2ImageProcessorFast", "image_std": CLIP_STD,
+    "max_patches": 6, "min_patches": 1, "processor_class": "InternVLProcessor", "resample": 3,
+    "rescale_factor": 1 / 255, "return_tensors": None, "size": {"height": 16, "width": 16},
+}  # fmt: skip
+_INV_FREQ = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(8) for layer in range(2)}
+
+LAYOUTS: dict[str, Layout] = {
+    "Qwen2-VL-2B-Instruct": Layout(
+        tiny="qwen2_vl",
+        config=_qwen2_vl,
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False, "errors": "replace", "bos_token": None},
+        files={"preprocessor_config.json": _QWEN_PROCESSOR, "processor_config.json": None},
+        template_file="chat_template.json",
+    ),
+    "Qwen2.5-VL-3B-Instruct": Layout(
+        tiny="qwen2_5_vl",
+        config=_qwen2_5_vl,
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False, "split_special_tokens": False},
+        files={"preprocessor_config.json": _QWEN_PROCESSOR, "processor_config.json": None},
+        template_file="tokenizer_config.json",
+    ),
+    "llava-1.5-7b-hf": Layout(
+        tiny="llava",
+        config=_llava,
+        rename={"vision_tower.": "vision_tower.vision_model."},
+        extra={"vision_tower.vision_model.embeddings.position_ids": torch.arange(26)[None]},
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False, "use_default_system_prompt": False},
+        files={
+            "preprocessor_config.json": _CLIP_PROCESSOR,
+            "processor_config.json": {
+                "image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": 4,
+                "processor_class": "LlavaProcessor", "vision_feature_select_strategy": "default",
+            },
+            "added_tokens.json": {"<image>": 268},
+        },
+        template_file="chat_template.json",
+    ),
+    "InternVL3-1B-hf": Layout(
+        tiny="internvl",
+        config=_internvl,
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "split_special_tokens": False, "errors": "replace"},
+        files={
+            "preprocessor_config.json": _INTERN_PROCESSOR,
+            "video_preprocessor_config.json": {**_INTERN_PROCESSOR, "video_processor_type": "InternVLVideoProcessor"},
+            "processor_config.json": {"image_seq_length": 4, "processor_class": "InternVLProcessor"},
+        },
+        template_file="chat_template.jinja",
+    ),
+    "Llama-2-7b-chat-hf": Layout(
+        tiny="llama",
+        config=_plain(pretraining_tp=1, rope_scaling=None, transformers_version="4.32.0.dev0"),
+        extra=_INV_FREQ,
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False, "padding_side": "right"},
+        files={"special_tokens_map.json": {"bos_token": "<s>", "eos_token": "<|im_end|>"}},
+        template_file="tokenizer_config.json",
+    ),
+    "Qwen2.5-0.5B-Instruct": Layout(
+        tiny="qwen2",
+        config=_plain(use_sliding_window=False, sliding_window=32768, max_window_layers=21),
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False, "bos_token": None},
+        template_file="tokenizer_config.json",
+    ),
+    "Qwen3-0.6B": Layout(
+        tiny="qwen3",
+        config=_plain(
+            head_dim=24, attention_bias=False, max_window_layers=28, rope_scaling=None, sliding_window=None,
+            use_sliding_window=False,
+        ),
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer"},
+        template_file="tokenizer_config.json",
+    ),
+    "Mistral-7B-Instruct-v0.1": Layout(
+        tiny="mistral",
+        config=_plain(sliding_window=32),
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": True, "use_default_system_prompt": False},
+        files={"params.json": {"dim": 64}, "consolidated.safetensors": {"tok_embeddings.weight": torch.zeros(4, 4)}},
+        template_file="tokenizer_config.json",
+    ),
+    "Phi-3-mini-128k-instruct": Layout(
+        tiny="phi3_longrope",
+        config=_phi3,
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False},
+        files={"configuration_phi3.py": CODE, "modeling_phi3.py": CODE, "sample_finetune.py": CODE},
+        template_file="tokenizer_config.json",
+    ),
+}  # fmt: skip
+
+
+def publish(name: str, source: Path, target: Path) -> Path:
+    """Write the layout `name` of the tiny checkpoint in `source` into the new folder `target` and return it."""
+    layout = LAYOUTS[name]
+    target.mkdir()
+    _write_json(target / "config.json", layout.config(json.loads((source / "config.json").read_text())))
+    _write_weights(target, load_file(source / "model.safetensors"), layout)
+    _write_tokenizer(target, source, layout)
+    generation = json.loads((source / "generation_config.json").read_text())
+    eos, pad = generation["eos_token_id"], generation["pad_token_id"]
+    published = {"bos_token_id": pad, "eos_token_id": [eos, pad], "pad_token_id": pad, "transformers_version": "4.37.0"}
+    _write_json(target / "generation_config.json", published)
+    (target / "README.md").write_text("---\nlicense: other\n---\n")
+    (target / ".gitattributes").write_text("*.safetensors filter=lfs diff=lfs merge=lfs -text\n")
+    (target / "original").mkdir()
+    (target / "original" / "consolidated.00.pth").write_bytes(b"a pickle")
+    (target / "pytorch_model.bin").write_bytes(b"a pickle")
+    for file, content in layout.files.items():
+        if content is None:
+            (target / file).unlink(missing_ok=True)
+        elif file.endswith(".safetensors"):
+            save_file(content, target / file)
+        elif isinstance(content, str):
+            (target / file).write_text(content)
+        else:
+            _write_json(target / file, content)
+    return target
+
+
+def _write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2))
+
+
+def _write_weights(target: Path, state: dict[str, torch.Tensor], layout: Layout) -> None:
+    """Two shards and their index."""
+    renamed = dict(layout.extra)
+    for own, tensor in state.items():
+        prefix = next((p for p in layout.rename if own.startswith(p)), "")
+        renamed[layout.rename.get(prefix, "") + own.removeprefix(prefix)] = tensor
+    names = sorted(renamed)
+    weight_map = {}
+    for number, part in enumerate((names[::2], names[1::2]), start=1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save_file({own: renamed[own].contiguous() for own in part}, target / file, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(part, file))
+    total = sum(tensor.numel() * tensor.element_size() for tensor in renamed.values())
+    _write_json(target / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _write_tokenizer(target: Path, source: Path, layout: Layout) -> None:
+    shutil.copyfile(source / "tokenizer.json", target / "tokenizer.json")
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    for unpublished in ("backend", "extra_special_tokens", "processor_class"):
+        config.pop(unpublished, None)
+    added = json.loads((source / "tokenizer.json").read_text())["added_tokens"]
+    config["added_tokens_decoder"] = {str(token.pop("id")): token for token in added}
+    config["model_max_length"] = 32768
+    template = (source / "chat_template.jinja").read_text()
+    config.update({name: value for name, value in layout.tokenizer.items() if name not in ("bos_token",) or value})
+    if layout.template_file == "tokenizer_config.json":
+        config["chat_template"] = template
+    elif layout.template_file == "chat_template.json":
+        _write_json(target / "chat_template.json", {"chat_template": template})
+    else:
+        (target / "chat_template.jinja").write_text(template)
+    _write_json(target / "tokenizer_config.json", config)
