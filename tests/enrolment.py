@@ -38,6 +38,10 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
+    "llava_next": Tiny(architecture="LlavaNextForConditionalGeneration"),
+    "llava_next_mistral": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
+    "llava_next_llama3": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
+    "llava_next_qwen": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
 }
 
 

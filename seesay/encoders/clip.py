@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
+from seesay.encoders.arrangement import LearnedRows
 from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, SplitAttention, add_norm, get_activation
 from seesay.encoders.tiles import TileEncoder
 
@@ -19,7 +20,8 @@ class ClipConfig:
     """Sizes of tower and projector. `image_size` and `patch_size` are in pixels.
 
     `feature_layers` are the layers whose outputs are joined for the projector (0: the embeddings, i: after layer i);
-    layers above the last of them are not built. `keeps_class_row`: the row of the class token is kept.
+    layers above the last of them are not built. `keeps_class_row`: the row of the class token is kept. `learned_rows`:
+    see `LearnedRows`.
     """
 
     hidden_size: int
@@ -34,6 +36,7 @@ class ClipConfig:
     out_hidden_size: int
     projector_activation: str
     projector_bias: bool
+    learned_rows: tuple[str, ...] = ()
 
     @property
     def num_patches(self) -> int:
@@ -129,6 +132,7 @@ class ProjectedClip(nn.Module):
         self.config = config
         self.tower = ClipTower(config)
         self.projector = _Projector(config)
+        self.learned = LearnedRows(config.learned_rows, config.out_hidden_size)
 
     def forward(self, patches: Tensor) -> Tensor:
         hidden = self.tower(patches)
@@ -137,7 +141,7 @@ class ProjectedClip(nn.Module):
 
 
 class ClipEncoder(TileEncoder):
-    """Tower and projector as an encoder. Features: those of `TileEncoder`, with one tile of `image_size`²."""
+    """Tower and projector as an encoder. Features: those of `TileEncoder`, with tiles of `image_size`²."""
 
     def __init__(self, model: ProjectedClip, normalizer: PixelNormalizer, weights: LoadedLayers | None = None) -> None:
         config = model.config
@@ -147,5 +151,6 @@ class ClipEncoder(TileEncoder):
             tile_size=(config.image_size, config.image_size),
             patch_size=(config.patch_size, config.patch_size),
             hidden_size=config.out_hidden_size,
+            learned=model.learned,
             weights=weights,
         )

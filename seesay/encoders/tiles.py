@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.transfers import upload
+from seesay.encoders.arrangement import LearnedRows, arrange_rows
 from seesay.encoders.graphs import GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
 from seesay.encoders.pixels import PatchLoader
@@ -20,8 +21,10 @@ class TileEncoder:
     """Encodes with `model`, which turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size],
     in the dtype and on the device of its parameters.
 
-    Features: `pixels` uint8 [tiles, height, width, 3], or the frames of `PatchLoader` and `num_tiles`. `tile_size` is
-    (height, width), `patch_size` (ph, pw). `weights` are those of the model, where a checkpoint has them.
+    Features: `pixels` uint8 [tiles, height, width, 3], or the frames of `PatchLoader` and `num_tiles`; and, where the
+    rows are to be arranged, those of `arrange_rows`. `tile_size` is
+    (height, width), `patch_size` (ph, pw). `learned`: rows of the model that arrangements use. `weights` are those of
+    the model, where a checkpoint has them.
     """
 
     weights: LoadedLayers
@@ -34,12 +37,14 @@ class TileEncoder:
         tile_size: tuple[int, int],
         patch_size: tuple[int, int],
         hidden_size: int,
+        learned: LearnedRows | None = None,
         weights: LoadedLayers | None = None,
     ) -> None:
         self.model = model
         if weights is not None:
             self.weights = weights
         self.hidden_size = hidden_size
+        self._learned = learned or LearnedRows((), hidden_size)
         parameter = next(model.parameters())
         self.dtype, self.device = parameter.dtype, parameter.device
         self._graphed = GraphedTower(partial(_plan, model))
@@ -74,10 +79,11 @@ class TileEncoder:
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """Return rows [tiles · R, hidden_size] for every item, from one call of the tower."""
+        """Return rows for every item, from one call of the tower: [tiles · R, hidden_size], or those arranged."""
         patches = self._load_patches(features)
         rows = self._graphed(patches, len(patches), self.dtype)
-        return [part.flatten(0, 1) for part in torch.split(rows, list(map(_count_tiles, features)))]
+        parts = torch.split(rows, list(map(_count_tiles, features)))
+        return arrange_rows([part.flatten(0, 1) for part in parts], self._learned, features)
 
 
 def _plan(model: nn.Module, _num_tiles: int, *, num_before: int) -> nn.Module:  # noqa: ARG001

@@ -29,6 +29,10 @@ from transformers import (
     LlamaForCausalLM,
     LlavaConfig,
     LlavaForConditionalGeneration,
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
+    LlavaNextImageProcessor,
+    LlavaNextProcessor,
     LlavaProcessor,
     MistralConfig,
     MistralForCausalLM,
@@ -67,6 +71,15 @@ LONGROPE = {
     "long_factor": [2.0 + 0.5 * i for i in range(8)],
     "original_max_position_embeddings": SHORT_LIMIT,
 }
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+LLAVA_NEXT_RESOLUTIONS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 BOS_CHATML = "{{ bos_token }}" + CHATML
 QWEN_TEXT = {
     "hidden_size": 64,
@@ -235,6 +248,42 @@ def _llava(path: Path) -> None:
     ).save_pretrained(path)  # fmt: skip
 
 
+def _llava_next(text_class: Any, *, has_bos: bool = True, **extra: Any) -> Callable[[Path], None]:
+    """Tiles of 12 pixels, 3 x 3 rows each: an odd number, so that padding is odd and even."""
+
+    def write(path: Path) -> None:
+        template = CHATML.replace("@image@", "<image>\n")
+        tokenizer = make_tokenizer(template, has_bos=has_bos, image_token="<image>")
+        vision = CLIPVisionConfig(
+            hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=12,
+            patch_size=4,
+        )  # fmt: skip
+        text = text_class(
+            vocab_size=288,
+            **QWEN_TEXT,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            **extra,
+        )
+        config = LlavaNextConfig(
+            vision_config=vision, text_config=text, image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+            image_seq_length=9, image_grid_pinpoints=LLAVA_NEXT_RESOLUTIONS,
+        )  # fmt: skip
+        save_model(LlavaNextForConditionalGeneration(config), path)
+        LlavaNextProcessor(
+            image_processor=LlavaNextImageProcessor(
+                size={"shortest_edge": 12},
+                crop_size={"height": 12, "width": 12},
+                image_grid_pinpoints=LLAVA_NEXT_RESOLUTIONS,
+            ),
+            tokenizer=tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+            chat_template=template,
+        ).save_pretrained(path)  # fmt: skip
+
+    return write
+
+
 def _internvl(path: Path) -> None:
     # InternVL with InternLM2: tokenizer and template both write `<s>`.
     template = BOS_CHATML.replace("@image@", "<IMG_CONTEXT>\n").replace("@video@", "<video>\n")
@@ -289,6 +338,10 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen2_5_vl": _qwen2_5_vl,
     "llava": _llava,
     "internvl": _internvl,
+    "llava_next": _llava_next(LlamaConfig),
+    "llava_next_mistral": _llava_next(MistralConfig, sliding_window=None),
+    "llava_next_llama3": _llava_next(LlamaConfig, rope_parameters=LLAMA3_ROPE),
+    "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),
 }
 
 

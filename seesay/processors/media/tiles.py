@@ -1,0 +1,41 @@
+"""Cutting pictures into tiles at one of several resolutions (LLaVA's any-resolution rule, arXiv 2408.03326, 3.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from seesay.processors.media.images import Frames, Resample, resize
+
+
+def select_resolution(size: tuple[int, int], resolutions: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the resolution that can show the most pixels of a picture of `size`, and of these the one that wastes the
+    fewest of its own. Pairs are (height, width)."""
+
+    def score(resolution: tuple[int, int]) -> tuple[int, int]:
+        scale = min(resolution[1] / size[1], resolution[0] / size[0])
+        shown = min(int(size[1] * scale) * int(size[0] * scale), size[0] * size[1])
+        return shown, shown - resolution[0] * resolution[1]
+
+    return max(resolutions, key=score)
+
+
+def fit_inside(size: tuple[int, int], resolution: tuple[int, int]) -> tuple[int, int]:
+    """Return the (height, width) of a picture of `size`, scaled until it touches `resolution` from inside."""
+    height, width = size
+    if resolution[1] / width < resolution[0] / height:
+        return min(math.ceil(height * (resolution[1] / width)), resolution[0]), resolution[1]
+    return resolution[0], min(math.ceil(width * (resolution[0] / height)), resolution[1])
+
+
+def cut_padded(frame: Frames, resolution: tuple[int, int], tile: tuple[int, int], resample: Resample) -> Frames:
+    """Fit a picture uint8 [1, H, W, 3] into the middle of `resolution`, black around it, and cut it into tiles: uint8
+    [tiles, height, width, 3], row by row."""
+    height, width = fit_inside((frame.shape[1], frame.shape[2]), resolution)
+    canvas = np.zeros((*resolution, 3), dtype=np.uint8)
+    top, left = (resolution[0] - height) // 2, (resolution[1] - width) // 2
+    canvas[top : top + height, left : left + width] = resize(frame, (height, width), resample=resample)[0]
+    rows, columns = resolution[0] // tile[0], resolution[1] // tile[1]
+    return canvas.reshape(rows, tile[0], columns, tile[1], 3).transpose(0, 2, 1, 3, 4).reshape(-1, *tile, 3)

@@ -1,0 +1,105 @@
+"""The base of families whose tower is a CLIP that takes squares of one size, with two linear layers behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.vl.family import NESTED_DECODER, NESTED_FRONTS, Family, WeightMap, is_layer_above
+from seesay.vl.pixels import PixelSettings, read_processor
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import LoadedEncoder
+
+_TOWERS = ("vision_tower.", "vision_tower.vision_model.")
+_UNUSED = ("post_layernorm.", "embeddings.position_ids")
+
+
+def make_weights(learned_rows: tuple[str, ...] = ()) -> WeightMap:
+    """Return the weight map of such a family, in whose checkpoints `learned_rows` stand beside the tower."""
+    return WeightMap(
+        decoder=NESTED_DECODER,
+        tower={
+            **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
+            **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
+            **{front + name: f"learned.{name}" for front in NESTED_FRONTS for name in learned_rows},
+        },
+        ignored=tuple(front + tower + name for front in NESTED_FRONTS for tower in _TOWERS for name in _UNUSED),
+    )
+
+
+class ProjectedTowerFamily(Family):
+    """Reads the tower's settings, and builds it.
+
+    strategies: values of `vision_feature_select_strategy` that the family supports. processor: class of the image
+    processor, for settings that its file leaves out. learned_rows: see `LearnedRows`."""
+
+    strategies: ClassVar[tuple[str, ...]] = ("default", "full")
+    processor: ClassVar[str]
+    learned_rows: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        config = checkpoint.model_config
+        vision, where = config.vision_config, checkpoint.path
+        if vision.model_type != "clip_vision_model":
+            raise CheckpointError(
+                f"{where}: vision tower {vision.model_type!r} is not supported (clip_vision_model is)"
+            )
+        strategy = config.vision_feature_select_strategy
+        if strategy not in self.strategies:
+            raise CheckpointError(
+                f"{where}: vision_feature_select_strategy must be one of {', '.join(self.strategies)}, got {strategy!r}"
+            )
+        self.settings = read_processor(checkpoint, "image_processor")
+        self.pixels = PixelSettings.read(self.settings, where, processor=self.processor)
+        self.image_size: int = vision.image_size
+        self.grid_side: int = vision.image_size // vision.patch_size
+        self.image_token: int = config.image_token_index
+        layers = config.vision_feature_layer
+        layers = (layers,) if isinstance(layers, int) else tuple(layers)
+        self._feature_layers = tuple(i if i >= 0 else i + vision.num_hidden_layers + 1 for i in layers)
+        if not all(0 <= i <= vision.num_hidden_layers for i in self._feature_layers):
+            raise CheckpointError(
+                f"{where}: vision_feature_layer={layers} is outside of {vision.num_hidden_layers} layers"
+            )
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
+        import torch
+
+        from seesay.encoders.clip import ClipConfig, ClipEncoder, ProjectedClip
+        from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.weights import load_tower
+
+        config = self.checkpoint.model_config
+        vision = config.vision_config
+        sizes = ClipConfig(
+            hidden_size=vision.hidden_size,
+            num_heads=vision.num_attention_heads,
+            intermediate_size=vision.intermediate_size,
+            image_size=vision.image_size,
+            patch_size=vision.patch_size,
+            activation=vision.hidden_act,
+            norm_eps=vision.layer_norm_eps,
+            feature_layers=self._feature_layers,
+            keeps_class_row=config.vision_feature_select_strategy == "full",
+            out_hidden_size=config.text_config.hidden_size,
+            projector_activation=config.projector_hidden_act,
+            projector_bias=config.multimodal_projector_bias,
+            learned_rows=self.learned_rows,
+        )
+        with torch.device("meta"):
+            model = ProjectedClip(sizes)
+        weights = load_tower(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
+        return ClipEncoder(model, PixelNormalizer(**self.pixels.statistics), weights)
+
+    def _used_tower_name(self, name: str) -> str | None:
+        """Return the tower's name of a tensor; None for layers above the last one whose output is used."""
+        parameter = self.weights.tower_name(name)
+        if parameter is not None and is_layer_above(parameter, "tower.encoder.layers.", max(self._feature_layers)):
+            return None
+        return parameter
