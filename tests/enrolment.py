@@ -39,6 +39,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
     "llava_next": Tiny(architecture="LlavaNextForConditionalGeneration"),
+    "llava_interleave": Tiny(architecture="LlavaForConditionalGeneration", variant=True),
+    "llava_onevision": Tiny(architecture="LlavaOnevisionForConditionalGeneration"),
     "llava_next_mistral": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
     "llava_next_llama3": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
     "llava_next_qwen": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),

@@ -1,4 +1,4 @@
-"""Arranges the rows that a tower made of an item: drops some, orders them, and puts learned rows between them.
+"""Arranges the rows that a tower made of an item: drops, orders and blends them, puts learned rows between them.
 
 A family gives the arrangement as numbers, so that tiles, newlines, unpadding and separators need no code here.
 """
@@ -6,12 +6,16 @@ A family gives the arrangement as numbers, so that tiles, newlines, unpadding an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from seesay.device.transfers import upload
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class LearnedRows(nn.Module):
@@ -25,7 +29,7 @@ class LearnedRows(nn.Module):
 
     def stack(self) -> Tensor:
         """Return all rows [names, size], in the order of their names."""
-        rows = list(self.parameters())
+        rows: list[Tensor] = list(self.parameters())
         return torch.stack(rows) if rows else torch.empty(0, self._size)
 
 
@@ -34,18 +38,33 @@ def arrange_rows(rows: Sequence[Tensor], learned: LearnedRows, features: Sequenc
     as they are if the item has no arrangement.
 
     Feature `rows` int32 [S]: row number `rows[s]` of the tower's rows followed by the learned ones comes at place s of
-    the item. Negative numbers count from the end, as in Python: -1 is the last learned row.
+    the item. Negative numbers count from the end, as in Python: -1 is the last learned row. `rows` int32 [S, K] with
+    `row_weights` float32 [S, K]: at place s comes the sum of K rows, each times its weight.
     """
     arranged = [index for index, item in enumerate(features) if "rows" in item]
     if not arranged:
         return list(rows)
     between = learned.stack().to(rows[0])
-    numbers = []
-    for index in arranged:
-        given, count = features[index]["rows"], len(rows[index]) + len(between)
-        assert -count <= given.min() and given.max() < count, f"an arrangement of {count} rows"
-        numbers.append(given % count)
+    tables = [torch.cat((rows[index], between)) for index in arranged]
+    arrays = [_number_from_start(features[index]["rows"], len(table)) for index, table in zip(arranged, tables)]
+    weighted = [index for index in arranged if "row_weights" in features[index]]
+    uploaded = upload([*arrays, *(features[index]["row_weights"] for index in weighted)], between.device)
+    weights = dict(zip(weighted, uploaded[len(arrays) :], strict=True))
     result = list(rows)
-    for index, wanted in zip(arranged, upload(numbers, between.device), strict=True):
-        result[index] = torch.cat((rows[index], between)).index_select(0, wanted)
+    for index, table, numbers in zip(arranged, tables, uploaded):
+        is_blended = index in weights
+        result[index] = _blend(table, numbers, weights[index]) if is_blended else table.index_select(0, numbers)
     return result
+
+
+def _number_from_start(numbers: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.int32]:
+    assert -count <= numbers.min() and numbers.max() < count, f"an arrangement of {count} rows"
+    return numbers % np.int32(count)
+
+
+def _blend(table: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
+    """Return [S, size], the sums of the rows `numbers` [S, K] times `weights` [S, K], added up in float32."""
+    total = torch.zeros(len(numbers), table.shape[1], dtype=torch.float32, device=table.device)
+    for column in range(numbers.shape[1]):
+        total.addcmul_(table.index_select(0, numbers[:, column]).float(), weights[:, column, None])
+    return total.to(table.dtype)

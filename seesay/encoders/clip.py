@@ -1,4 +1,5 @@
-"""The CLIP vision tower (arXiv 2103.00020) and LLaVA's projector (arXiv 2310.03744): pictures of one size to rows."""
+"""The vision towers of CLIP (arXiv 2103.00020) and SigLIP (arXiv 2303.15343) with LLaVA's projector (arXiv 2310.03744):
+pictures of one size to rows."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ class ClipConfig:
     """Sizes of tower and projector. `image_size` and `patch_size` are in pixels.
 
     `feature_layers` are the layers whose outputs are joined for the projector (0: the embeddings, i: after layer i);
-    layers above the last of them are not built. `keeps_class_row`: the row of the class token is kept. `learned_rows`:
-    see `LearnedRows`.
+    layers above the last of them are not built. `has_class_token`: CLIP's tower has a class token before the patches, a
+    norm before the first layer, and no bias in the patch embedding; SigLIP's is the other way round. `keeps_class_row`:
+    the row of the class token is kept. `learned_rows`: see `LearnedRows`.
     """
 
     hidden_size: int
@@ -32,6 +34,7 @@ class ClipConfig:
     activation: str
     norm_eps: float
     feature_layers: tuple[int, ...]
+    has_class_token: bool
     keeps_class_row: bool
     out_hidden_size: int
     projector_activation: str
@@ -41,11 +44,6 @@ class ClipConfig:
     @property
     def num_patches(self) -> int:
         return (self.image_size // self.patch_size) ** 2
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that one picture becomes."""
-        return self.num_patches + self.keeps_class_row
 
 
 class _Attention(SplitAttention):
@@ -74,13 +72,15 @@ class _Layer(nn.Module):
 class _Embeddings(nn.Module):
     def __init__(self, config: ClipConfig) -> None:
         super().__init__()
-        self.class_embedding = nn.Parameter(torch.empty(config.hidden_size))
-        self.patch_embedding = Linear(3 * config.patch_size**2, config.hidden_size, bias=False)
-        self.position_embedding = nn.Embedding(config.num_patches + 1, config.hidden_size)
+        self.class_embedding = nn.Parameter(torch.empty(config.hidden_size)) if config.has_class_token else None
+        self.patch_embedding = Linear(3 * config.patch_size**2, config.hidden_size, bias=not config.has_class_token)
+        self.position_embedding = nn.Embedding(config.num_patches + config.has_class_token, config.hidden_size)
 
     def forward(self, patches: Tensor) -> Tensor:
-        first = self.class_embedding.expand(len(patches), 1, -1)
-        return torch.cat((first, self.patch_embedding(patches)), dim=1) + self.position_embedding.weight
+        x = self.patch_embedding(patches)
+        if self.class_embedding is not None:
+            x = torch.cat((self.class_embedding.expand(len(patches), 1, -1), x), dim=1)
+        return x + self.position_embedding.weight
 
 
 class _Encoder(nn.Module):
@@ -90,17 +90,21 @@ class _Encoder(nn.Module):
 
 
 class ClipTower(nn.Module):
-    """Patch vectors [N, patches, 3·P·P] to the joined feature layers [N, patches + 1, hidden · layers]."""
+    """Patch vectors [N, patches, 3·P·P] to the joined feature layers [N, patches, hidden · layers], with a row for the
+    class token before those of the patches if there is one."""
 
     def __init__(self, config: ClipConfig) -> None:
         super().__init__()
         self.embeddings = _Embeddings(config)
-        self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.norm_eps)  # as checkpoints spell it
+        # As checkpoints spell it.
+        self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.norm_eps) if config.has_class_token else None
         self.encoder = _Encoder(config)
         self.feature_layers = config.feature_layers
 
     def forward(self, patches: Tensor) -> Tensor:
-        x = self.pre_layrnorm(self.embeddings(patches))
+        x = self.embeddings(patches)
+        if self.pre_layrnorm is not None:
+            x = self.pre_layrnorm(x)
         layers = cast("list[_Layer]", list(self.encoder.layers))
         norms = [*(layer.layer_norm1 for layer in layers), None]
         outputs = {0: x.clone()} if 0 in self.feature_layers else {}
@@ -136,7 +140,8 @@ class ProjectedClip(nn.Module):
 
     def forward(self, patches: Tensor) -> Tensor:
         hidden = self.tower(patches)
-        result: Tensor = self.projector(hidden if self.config.keeps_class_row else hidden[:, 1:])
+        drops_class_row = self.config.has_class_token and not self.config.keeps_class_row
+        result: Tensor = self.projector(hidden[:, 1:] if drops_class_row else hidden)
         return result
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,10 +22,10 @@ class TileEncoder:
     """Encodes with `model`, which turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size],
     in the dtype and on the device of its parameters.
 
-    Features: `pixels` uint8 [tiles, height, width, 3], or the frames of `PatchLoader` and `num_tiles`; and, where the
-    rows are to be arranged, those of `arrange_rows`. `tile_size` is
-    (height, width), `patch_size` (ph, pw). `learned`: rows of the model that arrangements use. `weights` are those of
-    the model, where a checkpoint has them.
+    Features: `pixels` uint8 [tiles, height, width, 3], of which the tower does not see what lies behind the last whole
+    patch, or the frames of `PatchLoader` and `num_tiles`; and, where rows are to be arranged, those of `arrange_rows`.
+    `tile_size` is (height, width), `patch_size` (ph, pw). `learned`: rows of the model that arrangements use. `weights`
+    are those of the model, where a checkpoint has them.
     """
 
     weights: LoadedLayers
@@ -49,8 +50,9 @@ class TileEncoder:
         self.dtype, self.device = parameter.dtype, parameter.device
         self._graphed = GraphedTower(partial(_plan, model))
         self._normalizer = normalizer
-        self._tile_size, self._patch_size = tile_size, patch_size
         group = (tile_size[0] // patch_size[0], tile_size[1] // patch_size[1])
+        self._patch_size = patch_size
+        self._seen_size = (group[0] * patch_size[0], group[1] * patch_size[1])
         self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
@@ -62,14 +64,16 @@ class TileEncoder:
     def _load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
         if self.device.type == "cpu":
-            return cut_patches(self.load_pixels(*features), self._patch_size)
+            height, width = self._seen_size
+            return cut_patches(self.load_pixels(*features)[:, :height, :width], self._patch_size)
         vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
         return vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
 
     def _send_tiles(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return tiles as frames that keep their size."""
-        patch = (1, *self._patch_size)
-        return {"frames": item["pixels"], "sizes": (self._tile_size,), "resample": "bilinear", "patch": patch}
+        patch, (height, width) = (1, *self._patch_size), self._seen_size
+        frames = np.ascontiguousarray(item["pixels"][:, :height, :width])
+        return {"frames": frames, "sizes": (self._seen_size,), "resample": "bilinear", "patch": patch}
 
     def disable_graphs(self) -> None:
         self._graphed.records_graphs = False

@@ -5,10 +5,14 @@ An array [height, width] lies as its rows lie in the picture, so that numpy's ow
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int32]
+Blends = tuple[Rows, npt.NDArray[np.float32]]
+"""Row numbers [..., 4], and the weights with which these four are added up."""
 
 
 def number_rows(first: int, grid: tuple[int, int]) -> Rows:
@@ -40,6 +44,44 @@ def end_lines(numbers: Rows, newline: int) -> Rows:
     return np.pad(numbers, ((0, 0), (0, 1)), constant_values=newline)
 
 
-def chain(*parts: Rows | list[int]) -> Rows:
+def shrink(numbers: Rows, size: tuple[int, int]) -> Blends:
+    """Return the rows of a smaller picture of `size` (height, width), by torch's bilinear interpolation without aligned
+    corners: [height, width, 4]."""
+    (lines, down), (columns, right) = (_lie_between(old, new) for old, new in zip(numbers.shape, size, strict=True))
+    picked = [numbers[lines[i]][:, columns[j]] for i in (0, 1) for j in (0, 1)]
+    weights = [down[i][:, None] * right[j] for i in (0, 1) for j in (0, 1)]
+    return np.stack(picked, axis=-1), np.stack(weights, axis=-1)
+
+
+def _lie_between(old: int, new: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the two of `old` lines that each of `new` lines lies between, and their shares: [2, new] each."""
+    half = np.float32(0.5)
+    places = np.maximum((np.arange(new, dtype=np.float32) + half) * np.float32(old / new) - half, np.float32(0))
+    first = np.minimum(places.astype(np.int64), old - 1)
+    share = (places - first).astype(np.float32)
+    return np.stack((first, np.minimum(first + 1, old - 1))), np.stack((1 - share, share))
+
+
+def blend(numbers: Rows) -> Blends:
+    """Return rows that are taken as they are, in the form of `shrink`."""
+    weights = np.zeros((*numbers.shape, 4), dtype=np.float32)
+    weights[..., 0] = 1
+    return np.repeat(numbers[..., None], 4, axis=-1), weights
+
+
+def end_blended_lines(lines: Blends, newline: int) -> Blends:
+    """As `end_lines`, for lines [height, width, 4]."""
+    last = blend(np.full((len(lines[0]), 1), newline, dtype=np.int32))
+    numbers, weights = (np.concatenate(pair, axis=1) for pair in zip(lines, last, strict=True))
+    return numbers, weights
+
+
+def chain(*parts: Rows) -> Rows:
     """Return the parts one after another, each line by line: [S]."""
-    return np.concatenate([np.asarray(part, dtype=np.int32).ravel() for part in parts])
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def chain_blends(*parts: Blends) -> dict[str, npt.NDArray[Any]]:
+    """Return the features of the parts one after another: `rows` and `row_weights` [S, 4]."""
+    rows, weights = (np.concatenate([each.reshape(-1, 4) for each in kind]) for kind in zip(*parts, strict=True))
+    return {"rows": rows, "row_weights": weights}

@@ -1,4 +1,4 @@
-"""The base of families whose tower is a CLIP that takes squares of one size, with two linear layers behind it."""
+"""The base of families whose tower is a CLIP or SigLIP for squares of one size, with two linear layers behind it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from seesay.encoders.encoder import LoadedEncoder
 
 _TOWERS = ("vision_tower.", "vision_tower.vision_model.")
-_UNUSED = ("post_layernorm.", "embeddings.position_ids")
+_UNUSED = ("post_layernorm.", "embeddings.position_ids", "head.")
+_HAS_CLASS_TOKEN = {"clip_vision_model": True, "siglip_vision_model": False}
 
 
 def make_weights(learned_rows: tuple[str, ...] = ()) -> WeightMap:
@@ -46,14 +47,19 @@ class ProjectedTowerFamily(Family):
         super().__init__(checkpoint, tokenizer)
         config = checkpoint.model_config
         vision, where = config.vision_config, checkpoint.path
-        if vision.model_type != "clip_vision_model":
-            raise CheckpointError(
-                f"{where}: vision tower {vision.model_type!r} is not supported (clip_vision_model is)"
-            )
+        if vision.model_type not in _HAS_CLASS_TOKEN:
+            known = " and ".join(_HAS_CLASS_TOKEN)
+            raise CheckpointError(f"{where}: vision tower {vision.model_type!r} is not supported ({known} are)")
+        self.has_class_token = _HAS_CLASS_TOKEN[vision.model_type]
         strategy = config.vision_feature_select_strategy
         if strategy not in self.strategies:
             raise CheckpointError(
                 f"{where}: vision_feature_select_strategy must be one of {', '.join(self.strategies)}, got {strategy!r}"
+            )
+        if strategy == "default" and not self.has_class_token:
+            raise CheckpointError(
+                f"{where}: vision_feature_select_strategy='default' drops the row of a class token, which a "
+                f"{vision.model_type} has not"
             )
         self.settings = read_processor(checkpoint, "image_processor")
         self.pixels = PixelSettings.read(self.settings, where, processor=self.processor)
@@ -86,6 +92,7 @@ class ProjectedTowerFamily(Family):
             activation=vision.hidden_act,
             norm_eps=vision.layer_norm_eps,
             feature_layers=self._feature_layers,
+            has_class_token=self.has_class_token,
             keeps_class_row=config.vision_feature_select_strategy == "full",
             out_hidden_size=config.text_config.hidden_size,
             projector_activation=config.projector_hidden_act,

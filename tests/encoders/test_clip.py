@@ -32,6 +32,7 @@ def make_config(**changes: Any) -> ClipConfig:
         "activation": "quick_gelu",
         "norm_eps": 1e-5,
         "feature_layers": (2,),
+        "has_class_token": True,
         "keeps_class_row": False,
         "out_hidden_size": 24,
         "projector_activation": "gelu",
@@ -74,7 +75,7 @@ def test_pictures_together_equal_each_alone(keeps_class_row: bool) -> None:
         torch.nn.init.normal_(parameter, std=0.3)
     features = [{"pixels": torch.randint(0, 256, (1, 12, 12, 3), dtype=torch.uint8).numpy()} for _ in range(3)]
     together = encoder.encode(features)
-    assert [tuple(rows.shape) for rows in together] == [(config.num_rows, 24)] * 3
+    assert [tuple(rows.shape) for rows in together] == [(config.num_patches + keeps_class_row, 24)] * 3
     for one, rows in zip(features, together):
         torch.testing.assert_close(encoder.encode([one])[0], rows, rtol=0, atol=1e-5)
 

@@ -33,6 +33,11 @@ from transformers import (
     LlavaNextForConditionalGeneration,
     LlavaNextImageProcessor,
     LlavaNextProcessor,
+    LlavaOnevisionConfig,
+    LlavaOnevisionForConditionalGeneration,
+    LlavaOnevisionImageProcessor,
+    LlavaOnevisionProcessor,
+    LlavaOnevisionVideoProcessor,
     LlavaProcessor,
     MistralConfig,
     MistralForCausalLM,
@@ -51,6 +56,8 @@ from transformers import (
     Qwen2VLVideoProcessor,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SiglipImageProcessor,
+    SiglipVisionConfig,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -284,6 +291,58 @@ def _llava_next(text_class: Any, *, has_bos: bool = True, **extra: Any) -> Calla
     return write
 
 
+def _siglip(image_size: int) -> Any:
+    return SiglipVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=image_size,
+        patch_size=4, vision_use_head=False,
+    )  # fmt: skip
+
+
+def _qwen_text(tokenizer: Any) -> Any:
+    return Qwen2Config(
+        vocab_size=288,
+        **QWEN_TEXT,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _llava_interleave(path: Path) -> None:
+    template = CHATML.replace("@image@", "<image>")
+    tokenizer = make_tokenizer(template, image_token="<image>")
+    config = LlavaConfig(
+        vision_config=_siglip(14), text_config=_qwen_text(tokenizer), vision_feature_layer=-1,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"), image_seq_length=9,
+        vision_feature_select_strategy="full",
+    )  # fmt: skip
+    save_model(LlavaForConditionalGeneration(config), path)
+    LlavaProcessor(
+        image_processor=SiglipImageProcessor(size={"height": 14, "width": 14}), tokenizer=tokenizer, patch_size=4,
+        vision_feature_select_strategy="full", num_additional_image_tokens=0, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
+def _llava_onevision(path: Path) -> None:
+    """Tiles of 14 pixels, of which the tower sees 12 (as it sees 378 of 384), and pictures of which lines shrink."""
+    template = CHATML.replace("@image@", "<image>").replace("@video@", "<video>")
+    tokenizer = make_tokenizer(template, image_token="<image>", video_token="<video>")
+    resolutions = [[14 * rows, 14 * columns] for rows in range(1, 4) for columns in range(1, 4)]
+    config = LlavaOnevisionConfig(
+        vision_config=_siglip(14), text_config=_qwen_text(tokenizer), image_grid_pinpoints=resolutions,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        video_token_index=tokenizer.convert_tokens_to_ids("<video>"), vision_aspect_ratio="anyres_max_4",
+    )  # fmt: skip
+    save_model(LlavaOnevisionForConditionalGeneration(config), path)
+    size = {"height": 14, "width": 14}
+    statistics = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27]}
+    LlavaOnevisionProcessor(
+        image_processor=LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=resolutions, **statistics),
+        video_processor=LlavaOnevisionVideoProcessor(size=size, **statistics), tokenizer=tokenizer, num_image_tokens=9,
+        vision_feature_select_strategy="full", vision_aspect_ratio="anyres_max_4", chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
 def _internvl(path: Path) -> None:
     # InternVL with InternLM2: tokenizer and template both write `<s>`.
     template = BOS_CHATML.replace("@image@", "<IMG_CONTEXT>\n").replace("@video@", "<video>\n")
@@ -339,6 +398,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "llava": _llava,
     "internvl": _internvl,
     "llava_next": _llava_next(LlamaConfig),
+    "llava_interleave": _llava_interleave,
+    "llava_onevision": _llava_onevision,
     "llava_next_mistral": _llava_next(MistralConfig, sliding_window=None),
     "llava_next_llama3": _llava_next(LlamaConfig, rope_parameters=LLAMA3_ROPE),
     "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),

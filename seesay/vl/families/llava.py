@@ -1,4 +1,5 @@
-"""LLaVA-1.5 in its Transformers form: a CLIP tower on a square picture, two linear layers, a text decoder."""
+"""LLaVA-1.5 and LLaVA-Interleave in their Transformers form: a CLIP or SigLIP tower on a square picture, two linear
+layers, a text decoder."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Llava(ProjectedTowerFamily):
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
-        self._num_rows = self.grid_side**2 + (config.vision_feature_select_strategy == "full")
+        self._num_rows = self.grid_side**2 + (self.has_class_token and config.vision_feature_select_strategy == "full")
         self._markers = {Modality.IMAGE: self.token_text(self.image_token)}
         final = self.settings["crop_size"] if self._crops else self._size
         if read_square(final, where, "crop_size" if self._crops else "size") != (self.image_size, self.image_size):
