@@ -1,0 +1,485 @@
+"""A test of the tests: faults that are easy to make in a family, each of which the contract must find.
+
+A fault is put into our code in this process, the family is loaded anew, and the check that should find it must fail;
+without the fault it must pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import family_checks
+import numpy as np
+import pytest
+import torch
+from enrolment import ENROLLED
+from family_contract import Loaded, load_beside_transformers, load_family
+
+from seesay.encoders.tiles import TileEncoder
+from seesay.processors.media import images, tiles
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import Expansion, Modality
+from seesay.vl import any_resolution, arrangement, dynamic_resolution
+from seesay.vl.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.families import internvl, llava, llava_next, llava_onevision
+from seesay.vl.family import Family, WeightMap
+from seesay.vl.pixels import PixelSettings
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
+    pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning"),
+]
+Patch = pytest.MonkeyPatch
+ROUNDED = [(147, 392), (392, 147)]
+"""Sizes at which rounding decides about a line."""
+Fault = Callable[[Patch], None]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`fault` in the model `name`, which `check` (a function of `family_checks`) must find."""
+
+    fault: Fault
+    name: str
+    check: str
+
+    def __str__(self) -> str:
+        return f"{self.fault.__name__}-{self.name}-{self.check}"
+
+
+MUTATIONS: list[Mutation] = []
+
+
+def caught_by(check: str, *names: str) -> Callable[[Fault], Fault]:
+    """Declare a fault that `check` finds in each of the models `names`."""
+
+    def declare(fault: Fault) -> Fault:
+        MUTATIONS.extend(Mutation(fault, name, check) for name in names)
+        return fault
+
+    return declare
+
+
+def wrap(patch: Patch, owner: Any, name: str, change: Callable[[Any], Any]) -> None:
+    """Let what `owner.name` returns be changed."""
+    original = getattr(owner, name)
+
+    def changed(*args: Any, **options: Any) -> Any:
+        return change(original(*args, **options))
+
+    patch.setattr(owner, name, changed)
+
+
+# --- cache keys -------------------------------------------------------------------------------------------------------
+
+
+@caught_by("keys_follow_options", "qwen2_vl", "qwen2_5_vl", "internvl")
+def key_without_options(patch: Patch) -> None:
+    original = Family.media_key
+    patch.setattr(Family, "media_key", lambda self, modality, options: original(self, modality, {}))
+
+
+def _drop_from_key(patch: Patch, modality: Modality, name: str) -> None:
+    original = Family.media_key
+
+    def media_key(self: Family, kind: Modality, options: Any) -> bytes:
+        kept = {key: value for key, value in options.items() if (kind, key) != (modality, name)}
+        return original(self, kind, kept)
+
+    patch.setattr(Family, "media_key", media_key)
+
+
+@caught_by("keys_follow_options", "internvl")
+def key_without_one_option(patch: Patch) -> None:
+    _drop_from_key(patch, Modality.IMAGE, "max_dynamic_patch")
+
+
+@caught_by("keys_follow_options", "qwen2_vl")
+def key_without_one_option_of_videos(patch: Patch) -> None:
+    _drop_from_key(patch, Modality.VIDEO, "max_pixels")
+
+
+@caught_by("keys_follow_options", "qwen2_5_vl", "internvl")
+def key_without_modality(patch: Patch) -> None:
+    original = Family.media_key
+    patch.setattr(Family, "media_key", lambda self, _modality, options: original(self, Modality.IMAGE, options))
+
+
+@caught_by("keys_follow_settings", "qwen2_vl", "llava", "internvl")
+def key_without_settings(patch: Patch) -> None:
+    patch.setattr(Family, "media_key", lambda self, modality, options: repr((modality, options)).encode())
+
+
+@caught_by("keys_follow_settings", "llava", "internvl")
+def key_without_statistics(patch: Patch) -> None:
+    patch.setattr(PixelSettings, "as_json", lambda self: {"resample": self.resample})
+
+
+@caught_by("keys_follow_settings", "llava", "internvl", "qwen2_vl")
+def key_without_filter(patch: Patch) -> None:
+    patch.setattr(PixelSettings, "as_json", lambda self: self.statistics)
+
+
+def _drop_setting(patch: Patch, family: type[Family], name: str) -> None:
+    original = vars(family)["preprocessing"].fget
+    patch.setattr(family, "preprocessing", property(lambda self: {**original(self), name: None}))
+
+
+@caught_by("keys_follow_settings", "internvl")
+def key_without_number_of_tiles(patch: Patch) -> None:
+    _drop_setting(patch, internvl.InternVL, "tiles")
+
+
+@caught_by("keys_follow_settings", "llava")
+def key_without_size(patch: Patch) -> None:
+    _drop_setting(patch, llava.Llava, "size")
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def _shorten(expansion: Expansion) -> Expansion:
+    last = int(np.flatnonzero(expansion.takes_embedding)[-1])
+    kept = np.arange(len(expansion.token_ids)) != last
+    return Expansion(token_ids=expansion.token_ids[kept], takes_embedding=expansion.takes_embedding[kept])
+
+
+def _each_class(names: tuple[str, ...], change: Callable[[type[Family]], None]) -> None:
+    for name in names:
+        change(ENROLLED[name])
+
+
+VISION = ("qwen2_vl", "qwen2_5_vl", "llava", "internvl", "llava_next", "llava_onevision")
+
+
+@caught_by("tokens_equal_the_processors", *VISION)
+@caught_by("counts_equal_the_processors", *VISION)
+@caught_by("rows_equal_the_models", "llava")
+def one_placeholder_too_few(patch: Patch) -> None:
+    _each_class(VISION, lambda family: wrap(patch, family, "expand", _shorten))
+
+
+@caught_by("tokens_equal_the_processors", "internvl", "qwen2_vl")
+def no_end_token(patch: Patch) -> None:
+    def drop(expansion: Expansion) -> Expansion:
+        return Expansion(token_ids=expansion.token_ids[:-1], takes_embedding=expansion.takes_embedding[:-1])
+
+    _each_class(("internvl", "qwen2_vl"), lambda family: wrap(patch, family, "expand", drop))
+
+
+@caught_by("tokens_equal_the_processors", "internvl")
+def a_separator_is_split_in_two(patch: Patch) -> None:
+    """Each half of the text is tokenized by itself."""
+    original = Tokenizer.encode
+
+    def encode(self: Tokenizer, text: str, *args: Any, **options: Any) -> Any:
+        if "Frame" not in text or len(text) > 12:
+            return original(self, text, *args, **options)
+        middle = text.index("Frame") + 2
+        parts = [original(self, part, *args, **options) for part in (text[:middle], text[middle:])]
+        return [token for part in parts for token in part]
+
+    patch.setattr(Tokenizer, "encode", encode)
+
+
+@caught_by("tokens_equal_the_processors", "internvl")
+def frames_are_numbered_from_zero(patch: Patch) -> None:
+    original = Tokenizer.encode
+
+    def encode(self: Tokenizer, text: str, *args: Any, **options: Any) -> Any:
+        if "Frame" in text and len(text) < 12:
+            number = int("".join(filter(str.isdigit, text)))
+            text = text.replace(str(number), str(number - 1))
+        return original(self, text, *args, **options)
+
+    patch.setattr(Tokenizer, "encode", encode)
+
+
+@caught_by("pixels_equal_the_processors", "internvl")
+def rows_and_columns_of_tiles_are_swapped(patch: Patch) -> None:
+    wrap(patch, internvl, "tile_grid", lambda grid: grid[::-1])
+
+
+@caught_by("counts_equal_the_processors", "internvl")
+def no_thumbnail_is_counted(patch: Patch) -> None:
+    def drop(measures: Any) -> Any:
+        return {**measures, "num_tiles": max(1, measures["num_tiles"] - 1)}
+
+    wrap(patch, internvl.InternVL, "measure", drop)
+
+
+@caught_by("plans_equal_what_is_prepared", "internvl")
+def preprocessing_cuts_another_number_of_tiles_than_was_planned(patch: Patch) -> None:
+    wrap(patch, internvl.InternVL, "preprocess", lambda features: {**features, "num_tiles": 1})
+
+
+@caught_by("counts_equal_the_processors", "qwen2_vl", "qwen2_5_vl")
+def sizes_are_rounded_down(patch: Patch) -> None:
+    def smart_resize(height: int, width: int, *, factor: int, **limits: int) -> tuple[int, int]:
+        found = images.smart_resize(height, width, factor=factor, **limits)
+        down = (max(factor, height // factor * factor), max(factor, width // factor * factor))
+        return down if limits["min_pixels"] <= math.prod(down) <= limits["max_pixels"] else found
+
+    patch.setattr(dynamic_resolution, "smart_resize", smart_resize)
+
+
+@caught_by("counts_equal_the_processors", "llava_next")
+def padding_is_not_rounded(patch: Patch) -> None:
+    """49 · 3/8 of something is a whole number, and a little less in floating point."""
+    patch.setattr(arrangement, "round", lambda value, _digits: value, raising=False)
+
+
+@caught_by("counts_equal_the_processors", "llava_next")
+def padding_is_rounded_to_the_next_line(patch: Patch) -> None:
+    patch.setattr(arrangement, "round", lambda value, _digits: round(value), raising=False)
+
+
+@caught_by("counts_equal_the_processors", "llava_next", "llava_onevision")
+@caught_by("tokens_equal_the_processors", "llava_next")
+def padding_is_cut_off_at_one_side_only(patch: Patch) -> None:
+    def unpad(numbers: Any, size: tuple[int, int]) -> Any:
+        found = arrangement.unpad(numbers, size)
+        cut = [whole - left for whole, left in zip(numbers.shape, found.shape, strict=True)]
+        return numbers[: len(numbers) - cut[0] // 2, : numbers.shape[1] - cut[1] // 2]
+
+    patch.setattr(any_resolution, "unpad", unpad)
+
+
+@caught_by("tokens_equal_the_processors", "llava_next")
+def the_last_line_has_no_newline(patch: Patch) -> None:
+    wrap(patch, llava_next, "chain", lambda numbers: numbers[:-1])
+
+
+@caught_by("counts_equal_the_processors", "llava_next", "llava_onevision")
+def height_and_width_of_a_resolution_are_swapped(patch: Patch) -> None:
+    wrap(patch, any_resolution, "select_resolution", lambda found: found[::-1])
+
+
+@caught_by("counts_equal_the_processors", "llava_onevision")
+def large_pictures_are_not_shrunk(patch: Patch) -> None:
+    patch.setattr(llava_onevision, "_SHRINKS_ABOVE", math.inf)
+
+
+@caught_by("keys_follow_options", "llava_next", "llava_onevision")
+def key_without_the_number_of_tiles(patch: Patch) -> None:
+    _drop_from_key(patch, Modality.IMAGE, "max_dynamic_patch")
+
+
+# --- pixels and rows --------------------------------------------------------------------------------------------------
+
+
+@caught_by("pixels_equal_the_processors", *VISION)
+def statistics_of_another_processor(patch: Patch) -> None:
+    halves = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "rescale_factor": 1 / 255}
+    patch.setattr(PixelSettings, "statistics", property(lambda self: halves))
+
+
+@caught_by("pixels_equal_the_processors", *VISION)
+def channels_of_the_mean_are_swapped(patch: Patch) -> None:
+    patch.setattr(
+        PixelSettings,
+        "statistics",
+        property(lambda self: {"mean": self.mean[::-1], "std": self.std, "rescale_factor": self.rescale_factor}),
+    )
+
+
+@caught_by("pixels_equal_the_processors", "llava", "qwen2_vl")
+def another_filter(patch: Patch) -> None:
+    for module in (llava, dynamic_resolution):
+        patch.setattr(module, "resize", lambda frames, size, **_: images.resize(frames, size, resample="bilinear"))
+
+
+@caught_by("pixels_equal_the_processors", "qwen2_vl", "qwen2_5_vl")
+@caught_by("rows_equal_the_models", "qwen2_5_vl")
+def patches_are_not_in_merge_order(patch: Patch) -> None:
+    def shuffle(found: Any) -> Any:
+        patches, grid = found
+        groups = patches.reshape(-1, 4, patches.shape[1])
+        return groups[:, [0, 2, 1, 3]].reshape(patches.shape).contiguous(), grid
+
+    wrap(patch, dynamic_resolution, "qwen_patchify", shuffle)
+
+
+@caught_by("pixels_equal_the_processors", "internvl")
+def the_thumbnail_comes_first(patch: Patch) -> None:
+    wrap(patch, internvl, "split_tiles", lambda tiles: np.roll(tiles, 1, axis=0))
+
+
+@caught_by("pixels_equal_the_processors", "llava")
+def pictures_are_cropped_at_a_corner(patch: Patch) -> None:
+    patch.setattr(llava, "center_crop", lambda frames, size: frames[:, : size[0], : size[1]])
+
+
+@caught_by("rows_equal_the_models", "llava")
+def the_last_layer_instead_of_the_one_before(patch: Patch) -> None:
+    original = ENROLLED["llava"].__init__
+
+    def init(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self._feature_layers = tuple(layer + 1 for layer in self._feature_layers)
+
+    patch.setattr(ENROLLED["llava"], "__init__", init)
+
+
+@caught_by("rows_equal_the_models", *VISION)
+@caught_by("packed_equals_alone", *VISION)
+def rows_of_two_items_are_swapped(patch: Patch) -> None:
+    from seesay.encoders.qwen_vit import QwenEncoder
+
+    for encoder in (TileEncoder, QwenEncoder):
+        wrap(patch, encoder, "encode", lambda rows: [*rows[1::-1], *rows[2:]])
+
+
+@caught_by("packed_equals_alone", "qwen2_vl", "qwen2_5_vl")
+def pictures_attend_to_their_neighbours(patch: Patch) -> None:
+    """All frames of all items are one segment."""
+    from seesay.encoders import qwen_vit
+
+    patch.setattr(qwen_vit, "_make_kept_layout", qwen_vit._make_kept_layout.__wrapped__)
+    wrap(patch, qwen_vit, "_order_windows", lambda found: (*found[:2], found[2].sum(keepdims=True)))
+
+
+@caught_by("rows_equal_the_models", "llava_next", "llava_onevision")
+def newlines_come_before_their_lines(patch: Patch) -> None:
+    for family in (llava_next, llava_onevision):
+        wrap(patch, family, "end_lines", lambda lines: np.roll(lines, 1, axis=1))
+
+
+@caught_by("rows_equal_the_models", "llava_next", "llava_onevision")
+def a_newline_is_a_row_of_the_picture(patch: Patch) -> None:
+    for family in (llava_next, llava_onevision):
+        patch.setattr(family, "NEWLINE", -2)
+
+
+@caught_by("rows_equal_the_models", "llava_next", "llava_onevision")
+def tiles_lie_one_below_the_other(patch: Patch) -> None:
+    """Each tile is a band of lines of the picture."""
+
+    def join(first: int, tiles: tuple[int, int], grid: tuple[int, int]) -> Any:
+        found = arrangement.join_tiles(first, tiles, grid)
+        return np.sort(found, axis=None).reshape(found.shape)
+
+    patch.setattr(any_resolution, "join_tiles", join)
+
+
+@caught_by("rows_equal_the_models", "llava_next")
+def the_whole_picture_comes_last(patch: Patch) -> None:
+    patch.setattr(llava_next, "chain", lambda whole, lines: arrangement.chain(lines, whole))
+
+
+@caught_by("pixels_equal_the_processors", "llava_next", "llava_onevision")
+def pictures_are_padded_at_one_side_only(patch: Patch) -> None:
+    def cut(frame: Any, resolution: tuple[int, int], tile: tuple[int, int], resample: Any) -> Any:
+        height, width = tiles.fit_inside((frame.shape[1], frame.shape[2]), resolution)
+        canvas = np.zeros((1, *resolution, 3), dtype=np.uint8)
+        canvas[:, :height, :width] = images.resize(frame, (height, width), resample=resample)
+        return tiles.cut_padded(canvas, resolution, tile, resample)
+
+    patch.setattr(any_resolution, "cut_padded", cut)
+
+
+@caught_by("rows_equal_the_models", "llava_onevision")
+def lines_are_shrunk_to_their_nearest(patch: Patch) -> None:
+    def nearest(old: int, new: int) -> Any:
+        lines = np.arange(new) * old // new
+        return np.stack((lines, lines)), np.stack((np.ones(new, np.float32), np.zeros(new, np.float32)))
+
+    patch.setattr(arrangement, "_lie_between", nearest)
+
+
+@caught_by("rows_equal_the_models", "llava_onevision")
+def every_frame_is_the_first(patch: Patch) -> None:
+    grid = np.arange(9, dtype=np.int32)
+
+    def chain(*parts: Any) -> Any:
+        found = arrangement.chain_blends(*parts)
+        rows = found["rows"]
+        return {**found, "rows": np.where(rows < 0, rows, rows % len(grid))}
+
+    patch.setattr(llava_onevision, "chain_blends", chain)
+
+
+# --- positions and names ----------------------------------------------------------------------------------------------
+
+
+@caught_by("positions_equal_the_models", "qwen2_vl", "qwen2_5_vl")
+@caught_by("logits_equal_the_models", "qwen2_5_vl")
+def a_clip_has_no_time(patch: Patch) -> None:
+    for name in ("qwen2_vl", "qwen2_5_vl"):
+        patch.setattr(ENROLLED[name], "time_interval", lambda self, features: 0.0)
+
+
+@caught_by("positions_equal_the_models", "qwen2_5_vl")
+def a_clip_has_one_step_per_grid(patch: Patch) -> None:
+    patch.setattr(ENROLLED["qwen2_5_vl"], "time_interval", lambda self, features: 1.0)
+
+
+@caught_by("positions_equal_the_models", "qwen2_vl")
+def the_answer_starts_one_position_late(patch: Patch) -> None:
+    wrap(patch, DynamicResolutionFamily, "positions", lambda found: (found[0], found[1] + 1))
+
+
+@caught_by("positions_equal_the_models", "qwen2_vl")
+def height_and_width_are_swapped(patch: Patch) -> None:
+    wrap(patch, DynamicResolutionFamily, "positions", lambda found: (found[0][[0, 2, 1]], found[1]))
+
+
+@caught_by("every_tensor_is_known", *VISION)
+def names_of_newer_checkpoints_are_unknown(patch: Patch) -> None:
+    original = WeightMap._prefix
+    patch.setattr(
+        WeightMap, "_prefix", lambda self, name: None if name.startswith("model.vis") else original(self, name)
+    )
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def load(tiny_checkpoint: Callable[[str], Path]) -> Callable[[str], Loaded]:
+    made: dict[str, Loaded] = {}
+
+    def get(name: str) -> Loaded:
+        if name not in made:
+            made[name] = load_beside_transformers(tiny_checkpoint(name), name)
+        return made[name]
+
+    return get
+
+
+def run(check: str, loaded: Loaded, scratch: Path) -> None:
+    arguments = {
+        "keys_follow_settings": (scratch,),
+        "counts_equal_the_processors": ([*family_checks.random_sizes(400), *ROUNDED],),
+    }
+    getattr(family_checks, check)(loaded, *arguments.get(check, ()))
+
+
+@pytest.mark.parametrize(("name", "check"), sorted({(each.name, each.check) for each in MUTATIONS}))
+def test_a_sound_family_passes(name: str, check: str, load: Callable[[str], Loaded], tmp_path: Path) -> None:
+    run(check, load(name), tmp_path)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+def test_a_fault_is_found(
+    mutation: Mutation, load: Callable[[str], Loaded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = load(mutation.name)
+    mutation.fault(monkeypatch)
+    family, tokenizer = load_family(sound.path)
+    encoder = family.build_encoder(torch.device("cpu"), torch.float32)
+    faulty = replace(sound, family=family, tokenizer=tokenizer, encoder=encoder)
+    with pytest.raises(AssertionError):
+        run(mutation.check, faulty, tmp_path)
+
+
+def test_every_check_finds_a_fault() -> None:
+    """A check that no fault makes fail proves nothing."""
+    checks = {check.__name__ for check in family_checks.CHECKS}
+    checks |= {"keys_follow_settings", "counts_equal_the_processors"}
+    assert {each.check for each in MUTATIONS} == checks
