@@ -46,6 +46,8 @@ FIELDS = {
         "vision_feature_layer", "vision_config.num_attention_heads", "vision_config.layer_norm_eps",
         "image_token_index", "image_token_id", "vision_feature_select_strategy", "projector_hidden_act",
     ),
+    "llava_next": ("image_grid_pinpoints", "vision_config.image_size"),
+    "llava_onevision": ("image_grid_pinpoints", "vision_aspect_ratio", "video_token_index", "vision_config.patch_size"),
     "internvl": (
         "downsample_ratio", "vision_config.image_size", "vision_config.patch_size", "vision_config.hidden_size",
         "vision_config.norm_type", "vision_feature_layer", "image_token_id",
@@ -55,6 +57,7 @@ PROCESSOR_FIELDS = {
     "llava": ("size", "crop_size", "image_mean", "image_std", "resample", "rescale_factor", "do_resize"),
     "qwen2_5_vl": ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels", "size", "image_std"),
     "internvl": ("size", "min_patches", "max_patches", "image_mean"),
+    "llava_next": ("size", "crop_size", "image_grid_pinpoints", "image_processor_type"),
 }
 
 

@@ -102,10 +102,11 @@ def _find_defaults(settings: Mapping[str, Any], where: object, processor: str) -
     return {}
 
 
-def read_square(size: Mapping[str, Any] | int, where: object, name: str) -> tuple[int, int]:
+def read_square(size: Any, where: object, name: str) -> tuple[int, int]:
     """Return the (height, width) of a size setting. Raises `CheckpointError` naming a setting that fixes only one."""
     if isinstance(size, int):
         return size, size
-    if not isinstance(size.get("height"), int) or not isinstance(size.get("width"), int):
-        raise CheckpointError(f"{where}: processor setting {name}={dict(size)!r} must give height and width")
-    return size["height"], size["width"]
+    height, width = (size.get("height"), size.get("width")) if isinstance(size, Mapping) else (None, None)
+    if not isinstance(height, int) or not isinstance(width, int):
+        raise CheckpointError(f"{where}: processor setting {name}={str(size)[:80]} must give height and width")
+    return height, width

@@ -140,20 +140,45 @@ def test_flat_config_and_one_processor_file(
     assert preprocess(family, draw_media(VIDEO, 4, 90, 90))["grid"] == (2, 20, 20)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("llava", {"size": 20, "crop_size": 20, "do_center_crop": True, "resample": 3}),
+        (
+            "llava_next",
+            {
+                "aspect_ratio_setting": "anyres",
+                "image_processor_type": "LlavaNextImageProcessor",
+                "image_grid_pinpoints": [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]],
+                "size": {"shortest_edge": 12},
+                "crop_size": {"height": 12, "width": 12},
+                "do_center_crop": True,
+                "do_convert_rgb": True,
+                "resample": 3,
+            },
+        ),
+        ("llava_onevision", {"size": {"height": 14, "width": 14}, "image_mean": [0.5, 0.45, 0.4],
+                             "image_std": [0.3, 0.28, 0.27]}),
+    ],
+)  # fmt: skip
 def test_llava_with_the_inner_vision_model(
-    tiny_checkpoint: Callable[[str], Path], load: Callable[[str], Loaded], tmp_path: Path
+    name: str,
+    settings: dict[str, Any],
+    tiny_checkpoint: Callable[[str], Path],
+    load: Callable[[str], Loaded],
+    tmp_path: Path,
 ) -> None:
-    path = shutil.copytree(tiny_checkpoint("llava"), tmp_path / "inner")
+    """The names and the one processor file of published checkpoints."""
+    path = shutil.copytree(tiny_checkpoint(name), tmp_path / "inner")
     state = load_file(path / "model.safetensors")
     inner = {name.replace("vision_tower.", "vision_tower.vision_model."): value for name, value in state.items()}
     inner["vision_tower.vision_model.embeddings.position_ids"] = torch.arange(26)[None]
     inner["language_model.model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
     save_file(inner, path / "model.safetensors", metadata={"format": "pt"})
     (path / "processor_config.json").unlink()
-    settings = {"size": 20, "crop_size": 20, "do_center_crop": True, "resample": 3}
     (path / "preprocessor_config.json").write_text(json.dumps(settings))
     family, _ = load_family(path)
-    loaded = load("llava")
+    loaded = load(name)
     features = preprocess(family, draw_image(40, 90))
     rows = family.build_encoder(torch.device("cpu"), torch.float32).encode([features])
     expected = loaded.encoder.encode([preprocess(loaded.family, draw_image(40, 90))])
@@ -195,7 +220,24 @@ def test_internvl_with_token_names_in_one_table(tiny_checkpoint: Callable[[str],
         ("qwen2_vl", "processor_config.json", {"image_processor": {"patch_size": 8}}, "patches of"),
         ("qwen2_5_vl", "processor_config.json", {"video_processor": {"image_mean": [0.1, 0.2, 0.3]}}, "normalized"),
         ("qwen2_5_vl", "processor_config.json", {"image_processor": {"image_std": [0.1]}}, "three values"),
-        ("llava", "config.json", {"vision_config": {"model_type": "siglip_vision_model"}}, "siglip_vision_model"),
+        ("llava", "config.json", {"vision_config": {"model_type": "dinov2"}}, "dinov2"),
+        ("llava_interleave", "config.json", {"vision_feature_select_strategy": "default"}, "has not"),
+        ("llava_next", "config.json", {"vision_feature_select_strategy": "full"}, "must be one of default, got 'full'"),
+        ("llava_next", "processor_config.json", {"image_processor": {"image_grid_pinpoints": [[12, 24]]}}, "not those"),
+        (
+            "llava_next",
+            "processor_config.json",
+            {"image_processor": {"crop_size": {"height": 9, "width": 9}}},
+            "tower's 12",
+        ),
+        ("llava_onevision", "config.json", {"vision_aspect_ratio": "pad"}, "anyres_max_N, got 'pad'"),
+        ("llava_onevision", "processor_config.json", {"video_processor": {"image_std": [1, 1, 1]}}, "differently"),
+        (
+            "llava_onevision",
+            "processor_config.json",
+            {"video_processor": {"size": {"height": 7, "width": 7}}},
+            "the tower's",
+        ),
         ("llava", "config.json", {"vision_feature_layer": 7}, "vision_feature_layer"),
         ("llava", "processor_config.json", {"image_processor": {"crop_size": {"height": 24, "width": 24}}}, "takes 20"),
         ("internvl", "processor_config.json", {"image_processor": {"size": {"height": 8, "width": 8}}}, "size"),
