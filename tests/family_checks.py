@@ -38,6 +38,7 @@ from seesay.vl.prompt import TokenizedPrompt, build_input
 OPTION_VALUES = {
     "min_pixels": (20_000, 700),
     "max_pixels": (1_200, 5_000),
+    "total_pixels": (3_000, 9_000),
     "min_dynamic_patch": (2,),
     "max_dynamic_patch": (1, 2, 3),
     "resized_height": (39,),
