@@ -15,7 +15,6 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,11 +27,11 @@ from seesay.engine.loop import EngineLoop
 from seesay.engine.messages import TokenRequest
 from seesay.engine.process import kinds
 from seesay.engine.process.service import Service
-from seesay.errors import RequestError
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.launched_step import StepResult
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.step_input import PlanSplices
 from seesay.llm.step_plan import StepPlan
 from seesay.values import MultimodalInput
 
@@ -71,12 +70,12 @@ class IdleRunner:
     def apply(self, plan: StepPlan) -> None:
         pass
 
-    def find_impossible(self, plan: StepPlan, embeddings: object) -> Mapping[int, RequestError]:
+    def find_splices(self, plan: StepPlan, embeddings: object) -> PlanSplices:
         del plan, embeddings
-        return {}
+        return PlanSplices({}, {})
 
-    def launch(self, plan: StepPlan, embeddings: object) -> Any:
-        del embeddings
+    def launch(self, plan: StepPlan, splices: object) -> Any:
+        del splices
         if len(plan.rows) == self._num_rows == plan.num_tokens:
             self.times_s.append(time.thread_time())
         result = StepResult(token_ids={row.seq_id: (7,) for row in plan.rows if row.samples})

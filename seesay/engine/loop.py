@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from seesay.llm.launched_step import StepResult
     from seesay.llm.runner import ModelRunner
     from seesay.llm.sampling_row import LogitsProcessor
+    from seesay.llm.step_input import Splices
 
 logger = logging.getLogger("seesay")
 
@@ -100,7 +101,6 @@ class EngineLoop:
         self._commands = WaitingCommands()
         self._flight = StepFlight(
             runner,
-            self.embeddings.store,
             self._pacer,
             live=self._live,
             processors=self._processors,
@@ -277,10 +277,10 @@ class EngineLoop:
         has_more = bool(plan.rows) or not self._flight.is_empty
         if plan.saves or plan.loads:
             plan = self._copy_blocks(plan)
-        plan = self._end_impossible(plan)
+        plan, splices = self._end_impossible(plan)
         if plan.rows:
             self._note_launch(plan)
-            self._flight.launch(plan)
+            self._flight.launch(plan, splices)
         if not plan.rows or not self._is_ahead:
             self._flight.collect()
         self.embeddings.release(self._scheduler.take_released())
@@ -297,12 +297,15 @@ class EngineLoop:
             return self._scheduler.undo_copies(plan)
         return plan
 
-    def _end_impossible(self, plan: StepPlan) -> StepPlan:
-        """End the sequences whose rows cannot be computed, before any row is. Returns the plan without these rows."""
-        errors = self._runner.find_impossible(plan, self.embeddings.store)
+    def _end_impossible(self, plan: StepPlan) -> tuple[StepPlan, Mapping[int, Splices]]:
+        """End the sequences whose rows cannot be computed, before any row is. Returns the plan without these rows, and
+        the embeddings that go into the others."""
+        splices, errors = self._runner.find_splices(plan, self.embeddings.store)
         for seq_id, error in errors.items():
             self._fail(seq_id, error)
-        return replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors)) if errors else plan
+        if errors:
+            plan = replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors))
+        return plan, splices
 
     def _note_launch(self, plan: StepPlan) -> None:
         """Note when the first rows of sequences are launched: with the plan with which they begin."""

@@ -1,7 +1,7 @@
 """Runs steps: turns plans into tensors, computes them and samples. Changes nothing but the KV cache and its row table.
 
 A runner is driven by plans alone: two that follow the same plans sample the same tokens. For each plan, in order,
-`apply` takes its deltas, `copy_blocks` makes its copies, `find_impossible` tells which rows cannot be computed,
+`apply` takes its deltas, `copy_blocks` makes its copies, `find_splices` tells which rows cannot be computed,
 `launch` begins to compute the others, `sample` chooses their tokens once masks are there, and `LaunchedStep.collect`
 waits. The next step can be launched before this one is collected: what a step samples stays on the device and is what
 the next one begins with.
@@ -18,7 +18,7 @@ import torch
 from seesay.device.query import cpu_threads, measure_memory, synchronize
 from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stream, traced
 from seesay.device.transfers import HostCopy
-from seesay.errors import ConfigError, RequestError
+from seesay.errors import ConfigError
 from seesay.llm.decode_graphs import DecodeGraphs
 from seesay.llm.device_rows import DeviceRows, make_draws, token_place
 from seesay.llm.host_cache import HostCache, staging_bytes
@@ -34,11 +34,13 @@ from seesay.llm.sampler import choose_tokens
 from seesay.llm.sampling_row import LogitsProcessor, SamplingRow
 from seesay.llm.step_input import (
     Embeddings,
+    PlanSplices,
+    Splices,
     StepPadding,
     StepRows,
     arrange_rows,
     build_warm_up_inputs,
-    find_impossible,
+    find_splices,
     make_step_input,
 )
 from seesay.llm.step_plan import StepPlan, TokenMasks
@@ -274,15 +276,16 @@ class ModelRunner:
         self.rows.apply(plan)
         self.device_rows.take(plan, self.rows)
 
-    def find_impossible(self, plan: StepPlan, embeddings: Embeddings) -> Mapping[int, RequestError]:
-        """By sequence id, the errors of the rows that must not be launched: an embedding is missing or has other than
-        `len(item.slots)` rows. `embeddings` [R_i, hidden] by media hash has those that rows need."""
-        return find_impossible(plan, self.rows, embeddings, hidden_size=self.decoder.config.hidden_size)
+    def find_splices(self, plan: StepPlan, embeddings: Embeddings) -> PlanSplices:
+        """Return the embeddings that the plan's rows need, and by sequence id the errors of the rows that must not be
+        launched: an embedding is missing or has other than `len(item.slots)` rows. `embeddings` are [R_i, hidden] by
+        media hash."""
+        return find_splices(plan, self.rows, embeddings, hidden_size=self.decoder.config.hidden_size)
 
-    def launch(self, plan: StepPlan, embeddings: Embeddings) -> LaunchedStep:
-        """Begin to compute the plan's rows, none of which is impossible; on a GPU that goes on while the host does
-        other things. Rows may begin at a token that the step launched before samples. `sample` must follow before the
-        next launch."""
+    def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
+        """Begin to compute the plan's rows; on a GPU that goes on while the host does other things. `splices` are those
+        of `find_splices`, which found no error in any of these rows. Rows may begin at a token that the step launched
+        before samples. `sample` must follow before the next launch."""
         device = self.decoder.device
         with (
             torch.inference_mode(),
@@ -291,7 +294,7 @@ class ModelRunner:
             traced("step", device),
         ):
             stopwatch = Stopwatch(self.stream)
-            launched = self._launch(plan, embeddings)
+            launched = self._launch(plan, splices)
         launched.stopwatch = stopwatch if launched.step.rows else None
         self._unsampled = launched
         return launched
@@ -322,7 +325,9 @@ class ModelRunner:
         """Follow a plan to its end. All of its rows must be possible."""
         self.apply(plan)
         self.copy_blocks(plan)
-        launched = self.launch(plan, embeddings)
+        splices, errors = self.find_splices(plan, embeddings)
+        assert not errors, errors
+        launched = self.launch(plan, splices)
         self.sample(launched)
         return launched.collect()
 
@@ -334,10 +339,10 @@ class ModelRunner:
         is_small = step.num_tokens * self.decoder.config.flops_per_token < SINGLE_THREAD_FLOPS
         return 1 if is_small else self._num_threads
 
-    def _launch(self, plan: StepPlan, embeddings: Embeddings) -> LaunchedStep:
+    def _launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
         assert self._cache is not None, "allocate_cache comes before launch"
         config, block_size = self.decoder.config, self.block_size
-        step = arrange_rows(plan, self.rows, embeddings, block_size=block_size)
+        step = arrange_rows(plan, self.rows, splices, block_size=block_size)
         if not step.rows:
             return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):

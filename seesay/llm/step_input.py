@@ -54,7 +54,7 @@ class StepRows:
     pending: npt.NDArray[np.int64]
     samples_all: bool
     follows_prompt: bool
-    splices: Mapping[int, _Splices]
+    splices: Mapping[int, Splices]
 
     @property
     def num_tokens(self) -> int:
@@ -78,38 +78,57 @@ class StepRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Splices:
-    """Embedding rows of one sequence's row: target offsets from its first token, and the embeddings in pieces."""
+class Splices:
+    """Embedding rows of one sequence's row: target offsets from its first token, and the embeddings in pieces. Both are
+    empty for tokens between media."""
 
     offsets: list[npt.NDArray[np.int64]]
     pieces: list[torch.Tensor]
 
 
-def find_impossible(
-    plan: StepPlan, table: RowTable, embeddings: Embeddings, *, hidden_size: int
-) -> dict[int, RequestError]:
-    """By sequence id, the errors of the rows whose embeddings are missing or do not fit."""
+class PlanSplices(NamedTuple):
+    """By sequence id, the splices of the rows of a plan that begin before the end of their sequence's media, and the
+    errors of those whose embeddings are missing or do not fit."""
+
+    splices: Mapping[int, Splices]
+    errors: Mapping[int, RequestError]
+
+
+def find_splices(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, hidden_size: int) -> PlanSplices:
+    """Look up the embedding rows that go into the rows of a plan."""
+    splices: dict[int, Splices] = {}
     errors: dict[int, RequestError] = {}
     for row in plan.rows:
         member = table[row.seq_id]
         if row.start >= member.media_end:
             continue
-        for splice in member.splices(row.start, row.start + row.num_tokens):
-            item = member.items[splice.item_index]
-            embedding, expected = embeddings.get(item.hash), (len(item.slots), hidden_size)
-            if embedding is None or tuple(embedding.shape) != expected:
-                shape = "is missing" if embedding is None else f"has shape {list(embedding.shape)}"
-                errors[row.seq_id] = RequestError(
-                    ErrorCode.INTERNAL,
-                    f"the embedding of {item.modality.value} {splice.item_index} {shape}; "
-                    f"its place in the prompt takes {list(expected)}",
-                )
-    return errors
+        try:
+            splices[row.seq_id] = _find_splices(row, member, embeddings, hidden_size)
+        except RequestError as error:
+            errors[row.seq_id] = error
+    return PlanSplices(splices, errors)
 
 
-def arrange_rows(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, block_size: int) -> StepRows:
-    """Put the rows of a plan, in which `find_impossible` found nothing, in their order. Written for many rows of one
-    token: their numbers are handled as arrays."""
+def _find_splices(row: Row, member: RowState, embeddings: Embeddings, hidden_size: int) -> Splices:
+    offsets, pieces = [], []
+    for splice in member.splices(row.start, row.start + row.num_tokens):
+        item = member.items[splice.item_index]
+        embedding, expected = embeddings.get(item.hash), (len(item.slots), hidden_size)
+        if embedding is None or tuple(embedding.shape) != expected:
+            shape = "is missing" if embedding is None else f"has shape {list(embedding.shape)}"
+            raise RequestError(
+                ErrorCode.INTERNAL,
+                f"the embedding of {item.modality.value} {splice.item_index} {shape}; "
+                f"its place in the prompt takes {list(expected)}",
+            )
+        offsets.append(item.slots[splice.row_start : splice.row_stop] - row.start)
+        pieces.append(embedding[splice.row_start : splice.row_stop])
+    return Splices(offsets=offsets, pieces=pieces)
+
+
+def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices], *, block_size: int) -> StepRows:
+    """Put the rows of a plan in their order. `splices` of `find_splices`, which found no errors. Written for many rows
+    of one token: their numbers are handled as arrays."""
     rows = plan.rows
     if any(row.num_tokens > 1 for row in rows):
         rows = tuple(sorted(rows, key=_is_long_row))
@@ -123,11 +142,11 @@ def arrange_rows(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, blo
     assert (stops > starts).all() and (num_blocks * block_size >= stops).all(), plan
     pending = np.flatnonzero(stops > num_known)
     assert (starts[pending] == num_known[pending]).all(), plan
-    splices = {}
     in_prompt = np.flatnonzero(starts < num_prompt)
+    spliced = {}
     for index in in_prompt.tolist():
-        if (found := _find_splices(rows[index], members[index], embeddings)) is not None:
-            splices[index] = found
+        if rows[index].start < members[index].media_end and (found := splices[rows[index].seq_id]).pieces:
+            spliced[index] = found
     return StepRows(
         rows=rows,
         members=members,
@@ -137,7 +156,7 @@ def arrange_rows(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, blo
         pending=pending,
         samples_all=bool((counts == 1).all()) and all(map(_SAMPLES, rows)),
         follows_prompt=not len(in_prompt),
-        splices=splices,
+        splices=spliced,
     )
 
 
@@ -285,7 +304,7 @@ def _write_decode(
         input_ids[index] = members[index].token_ids[step.rows[index].start]
 
 
-def _join_pieces(splices: Mapping[int, _Splices], device: torch.device) -> torch.Tensor | None:
+def _join_pieces(splices: Mapping[int, Splices], device: torch.device) -> torch.Tensor | None:
     pieces = [piece for found in splices.values() for piece in found.pieces]
     for piece in pieces:
         mark_used(piece)
@@ -318,21 +337,6 @@ def _make_layout(rows: Seq[Row], tables: Seq[tuple[int, ...]], block_size: int, 
         block_size=block_size,
         num_decode=num_decode,
     )
-
-
-def _find_splices(row: Row, member: RowState, embeddings: Embeddings) -> _Splices | None:
-    """The embedding rows that go into a row's positions, or None when there are none."""
-    found = member.splices(row.start, row.start + row.num_tokens)
-    if not found:
-        return None
-    offsets, pieces = [], []
-    for splice in found:
-        item = member.items[splice.item_index]
-        embedding = embeddings.get(item.hash)
-        assert embedding is not None, f"the embedding of item {splice.item_index} of sequence {row.seq_id} is missing"
-        offsets.append(item.slots[splice.row_start : splice.row_stop] - row.start)
-        pieces.append(embedding[splice.row_start : splice.row_stop])
-    return _Splices(offsets=offsets, pieces=pieces)
 
 
 def build_profile_inputs(limits: RunnerLimits, *, device: torch.device) -> Iterator[tuple[ModelInput, int]]:

@@ -68,8 +68,8 @@ def recorded() -> Iterator[list[Event]]:
         events.append(Event("apply", -1, plan))
         apply(self, plan)
 
-    def note_launch(self: ModelRunner, plan: StepPlan, embeddings: Any) -> LaunchedStep:
-        launched = launch(self, plan, embeddings)
+    def note_launch(self: ModelRunner, plan: StepPlan, splices: Any) -> LaunchedStep:
+        launched = launch(self, plan, splices)
         numbers[id(launched)] = len(numbers)
         kept.append(launched)
         events.append(Event("launch", numbers[id(launched)], plan))
@@ -126,7 +126,7 @@ def follow(runner: ModelRunner, events: list[Event]) -> None:
                 key: torch.empty(len(item.slots), hidden, dtype=runner.dtype, device=device)
                 for key, item in items.items()
             }
-            steps[number] = runner.launch(given, embeddings)
+            steps[number] = runner.launch(given, runner.find_splices(given, embeddings).splices)
         elif what == "sample":
             runner.sample(steps[number], given)
         else:

@@ -517,10 +517,10 @@ def test_failing_step_ends_the_row_at_fault_only(
     runner = loop_of(text_engine)._runner
     launch = runner.launch
 
-    def fail_on_long_prompts(plan: Any, embeddings: Any) -> Any:
+    def fail_on_long_prompts(plan: Any, splices: Any) -> Any:
         if any(runner.rows[row.seq_id].num_prompt_tokens > 60 for row in plan.rows):
             raise error
-        return launch(plan, embeddings)
+        return launch(plan, splices)
 
     expected = ask(text_engine, parse(["short", "small"], max_new_tokens=6, ignore_eos=True))
     monkeypatch.setattr(runner, "launch", fail_on_long_prompts)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from asking import ask, ask_in_order, count_tokens, held, make_conversations, make_video_prompt, parse
 from enrolment import FAMILIES, VIDEO_FAMILIES
 from llm.device_state import State, read_state
@@ -26,6 +27,7 @@ from seesay.engine.engine import AsyncEngine
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.plan_codec import decode_plan, encode_plan
 from seesay.llm.runner import ModelRunner
+from seesay.llm.step_input import PlanSplices
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.registry import find_family, list_families
 
@@ -66,11 +68,12 @@ class Tape:
     kept: list[LaunchedStep] = field(default_factory=list)  # so that ids stay unique
     tokens: dict[int, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
     states: dict[int, State] = field(default_factory=dict)
+    embeddings: dict[bytes, torch.Tensor] = field(default_factory=dict)
     num_bytes: int = 0
 
     def watch(self, runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         apply, copy_blocks, launch, sample = runner.apply, runner.copy_blocks, runner.launch, runner.sample
-        collect = LaunchedStep.collect
+        find_splices, collect = runner.find_splices, LaunchedStep.collect
 
         def pack(plan: Any) -> bytes:
             data = encode_plan(plan)
@@ -85,13 +88,17 @@ class Tape:
             self.events.append(("copy", -1, pack(plan)))
             copy_blocks(plan)
 
-        def watch_launch(plan: Any, embeddings: Any) -> LaunchedStep:
-            needed = [item.hash for row in plan.rows for item in runner.rows[row.seq_id].items]
-            there = {key: found.clone() for key in needed if (found := embeddings.get(key)) is not None}
-            launched = launch(plan, embeddings)
+        def watch_find(plan: Any, embeddings: Any) -> PlanSplices:
+            for key in [item.hash for row in plan.rows for item in runner.rows[row.seq_id].items]:
+                if (found := embeddings.get(key)) is not None:
+                    self.embeddings[key] = found.clone()
+            return find_splices(plan, embeddings)
+
+        def watch_launch(plan: Any, splices: Any) -> LaunchedStep:
+            launched = launch(plan, splices)
             number = self.numbers[id(launched)] = len(self.numbers)
             self.kept.append(launched)
-            self.events.append(("launch", number, (pack(plan), there)))
+            self.events.append(("launch", number, (pack(plan), dict(self.embeddings))))
             return launched
 
         def watch_sample(launched: LaunchedStep, *others: Any, **options: Any) -> None:
@@ -111,6 +118,7 @@ class Tape:
         for name, watched in (
             ("apply", watch_apply),
             ("copy_blocks", watch_copies),
+            ("find_splices", watch_find),
             ("launch", watch_launch),
             ("sample", watch_sample),
         ):
@@ -129,8 +137,9 @@ class Tape:
                 runner.copy_blocks(decode_plan(given))
             elif what == "launch":
                 plan = decode_plan(given[0])
-                assert not runner.find_impossible(plan, given[1])
-                launched[number] = runner.launch(plan, given[1])
+                splices, errors = runner.find_splices(plan, given[1])
+                assert not errors
+                launched[number] = runner.launch(plan, splices)
             elif what == "sample":
                 runner.sample(launched[number])
                 assert not compares or read_state(runner) == self.states[number]

@@ -73,10 +73,10 @@ def test_steps_beside_streamed_answers_are_as_small_as_a_slow_machine_needs(
     seconds: list[float | None] = []
     launch, collect = ModelRunner.launch, LaunchedStep.collect
 
-    def watch_launch(runner: ModelRunner, plan: StepPlan, embeddings: Any) -> LaunchedStep:
+    def watch_launch(runner: ModelRunner, plan: StepPlan, splices: Any) -> LaunchedStep:
         if plan.is_streamed:
             sizes.append(measure_work(plan.rows).num_prompt_tokens)
-        return launch(runner, plan, embeddings)
+        return launch(runner, plan, splices)
 
     def watch_collect(launched: LaunchedStep) -> StepResult:
         result = collect(launched)

@@ -97,7 +97,7 @@ def test_an_embedding_that_does_not_fit_is_found_before_the_launch(backbone: Any
     if wrong in shapes:
         embeddings[bad.items[0].hash] = torch.zeros(shapes[wrong])
     plan = begin(runner, bad, good)
-    errors = runner.find_impossible(plan, embeddings)
+    errors = runner.find_splices(plan, embeddings).errors
     assert set(errors) == {1} and errors[1].code is ErrorCode.INTERNAL and "image 0" in errors[1].message
     result = runner.run(StepPlan(rows=plan.rows[1:]), embeddings)
     [row] = result.rows
@@ -109,8 +109,8 @@ def test_an_embedding_that_does_not_fit_is_found_before_the_launch(backbone: Any
 def test_a_row_behind_its_pictures_needs_no_embedding(runner: Any) -> None:
     plan = begin(runner, Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams()))
     behind, across = (StepPlan(rows=(Row(1, start, 12 - start, True),)) for start in (7, 6))
-    assert not runner.find_impossible(behind, {})
-    assert set(runner.find_impossible(across, {})) == set(runner.find_impossible(plan, {})) == {1}
+    assert runner.find_splices(behind, {}) == ({}, {})
+    assert set(runner.find_splices(across, {}).errors) == set(runner.find_splices(plan, {}).errors) == {1}
 
 
 def test_a_plan_without_rows_computes_nothing(runner: Any) -> None:
