@@ -26,6 +26,7 @@ from seesay.errors import ConfigError, RequestError
 from seesay.log import set_up_logging
 from seesay.offline.deprecated import with_call_arguments, with_pipeline_arguments
 from seesay.offline.session import Session, stream_turns
+from seesay.offline.template_options import take_template_options, with_template_options
 from seesay.offline.token_rows import read_token_rows
 from seesay.values import GenerationRequest
 from seesay.vl.messages import parse_prompts
@@ -201,6 +202,8 @@ class Pipeline:
         gen_config: one for all prompts, or a list with one for each prompt.
         do_preprocess: apply the chat template; without it a prompt is raw text.
         use_tqdm: show a progress bar.
+        kwargs: `chat_template_kwargs`, variables of the chat template by name (`enable_thinking`, …); `tools` and
+            `documents`, lists of dicts for templates that take them. Answers are texts, tool calls in them too.
 
         A prompt that cannot be answered gets a response with finish_reason 'error', whose text explains the error.
         """
@@ -460,8 +463,10 @@ class Pipeline:
     ) -> tuple[list[GenerationRequest | RequestError], bool]:
         if adapter_name is not None:
             raise ConfigError(f"adapter_name={adapter_name!r} is not supported: adapters cannot be loaded")
-        gen_config = with_call_arguments(gen_config, arguments, function=function)
-        return parse_prompts(prompts, gen_config, do_preprocess=do_preprocess)
+        options, others = take_template_options(arguments, do_preprocess=do_preprocess)
+        gen_config = with_call_arguments(gen_config, others, function=function)
+        requests, is_list = parse_prompts(prompts, gen_config, do_preprocess=do_preprocess)
+        return with_template_options(requests, options), is_list
 
     def _stream(self, requests: Sequence[GenerationRequest | RequestError], *, pieces: bool) -> Answers:
         builders = [AnswerBuilder(index) for index in range(len(requests))]

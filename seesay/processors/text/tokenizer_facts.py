@@ -22,7 +22,8 @@ _READ_BY_TRANSFORMERS = (
     "chat_template.json", "config.json", "processor_config.json",
 )  # fmt: skip
 _KEPT = "tokenizer-1"
-"""The number counts the fields of `TokenizerFacts` and how they are read: raise it with a change."""
+"""The number counts the fields of `TokenizerFacts` and how they are read, also from tokenizer.model: raise it with a
+change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +59,14 @@ class TokenizerFacts:
 
 
 def load_facts(path: Path, *, trust_remote_code: bool) -> TokenizerFacts:
-    """Return the facts of the tokenizer in a folder. Those of a tokenizer.json are kept for the next time.
+    """Return the facts of the tokenizer in a folder. Those of a tokenizer.json or tokenizer.model are kept for the next
+    time.
 
     Raises `CheckpointError` if there is no tokenizer, and whatever Transformers raises for a damaged one.
     """
     names = _check_files(path)
-    if not (path / "tokenizer.json").is_file():  # code of the checkpoint may read other files
+    if not any((path / name).is_file() for name in ("tokenizer.json", sentencepiece_folder.FILE)):
+        # Code of the checkpoint may read other files.
         return TokenizerFacts.of(load_hf(path, trust_remote_code=trust_remote_code))
     key = _make_key(path, names)
     kept = read_kept(key)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import seesay.demo
 from seesay.errors import CheckpointError
@@ -194,3 +195,27 @@ def test_a_hostile_vocabulary_takes_bounded_time(tmp_path: Path) -> None:
     model = read_sentencepiece(file)
     model.to_tokenizer(renamed={}, adds_bos=False, adds_eos=False, only_first_prefix=False)
     assert time.perf_counter() - began < 30
+
+
+def test_a_folder_with_sentencepiece_alone_answers(tmp_path: Path) -> None:
+    """A decoder whose only tokenizer file is tokenizer.model, and whose only template is that of its name."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from seesay import EngineConfig, GenerationConfig, pipeline
+
+    folder = write(tmp_path / "vicuna-7b-v1.5", legacy=False, tokenizer_class="LlamaTokenizer")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=464, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=1024, bos_token_id=1, eos_token_id=2, initializer_range=0.3,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    greedy = GenerationConfig(max_new_tokens=8, do_sample=False, ignore_eos=True)
+    text, ids = IDS["texts"][1], [1, *IDS["bpe"][1]]
+    with torch.no_grad():
+        expected = model.generate(torch.tensor([ids]), max_new_tokens=8, min_new_tokens=8, do_sample=False)
+    with pipeline(str(folder), backend_config=EngineConfig(device_type="cpu", session_len=512)) as pipe:
+        assert pipe(text, greedy, do_preprocess=False).token_ids == expected[0, len(ids) :].tolist()
+        assert pipe.chat_template.name == "vicuna"
+        assert pipe(text, greedy).finish_reason == "length"
