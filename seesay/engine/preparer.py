@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -41,6 +42,7 @@ from seesay.values import (
 from seesay.vl.media import MediaFront, OpenRequest, PreparedMedia
 from seesay.vl.media_batch import MediaBatch
 from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
+from seesay.vl.video_pictures import Split, spread_messages, spread_raw
 
 _LEAST_CHARS, _CHARS_PER_TOKEN, _LEAST_PARTS = 1 << 20, 64, 4096
 """Most of a conversation before its template, which may leave out what earlier turns thought."""
@@ -258,19 +260,22 @@ class RequestPreparer:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
             )
-        tokens, media = self._tokenize_prompt(request, max_tokens)
-        return tokens, self._media.open(media)
+        allowance = self._media.make_allowance()
+        split = partial(self._media.split_videos, allowance=allowance)
+        tokens, media = self._tokenize_prompt(request, max_tokens, split)
+        return tokens, self._media.open(media, allowance)
 
     def _tokenize_prompt(
-        self, request: GenerationRequest, max_tokens: int
+        self, request: GenerationRequest, max_tokens: int, split: Split
     ) -> tuple[TokenizedPrompt, tuple[MediaPart, ...]]:
         rendered: RenderedPrompt
         if isinstance(request.prompt, str):
             self._check_size((request.prompt,), max_tokens)
-            rendered = render_raw(request.prompt, request.media, self._family.markers)
+            rendered = render_raw(*spread_raw(request.prompt, request.media, split), self._family.markers)
         elif _is_conversation(request):
             messages = [message for message in request.prompt if isinstance(message, Message)]
             self._check_size(_texts_of(messages), max_tokens)
+            messages = spread_messages(messages, split)
             rendered = self.chat_template.render(messages, markers=self._family.markers, **request.template_options)
         else:
             check_prompt_length(len(request.prompt), max_tokens, wants_answer=_wants_answer(request))

@@ -20,8 +20,10 @@ from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
 from seesay.hashing import digest
 from seesay.processors.media.allowance import Allowance
-from seesay.processors.media.frame_sampling import fill_sampling_options
+from seesay.processors.media.frame_sampling import FrameSampling, fill_sampling_options
 from seesay.processors.media.open import DECODE_OPTIONS, OpenedMedia, open_media
+from seesay.processors.media.video import LoadedVideo, Video
+from seesay.processors.media.video_frame import VideoFrame, split_video
 from seesay.thread_pool import ThreadPool
 from seesay.values import EngineStats, MediaPart, MediaPlace, MediaSize, Modality
 from seesay.vl.decoded_before import SeenContents, SeenMedia
@@ -33,6 +35,8 @@ from seesay.vl.pixel_gate import PixelGate
 _FETCH_THREADS = 32
 _MAX_SEEN = 16384
 _PIXELS_AT_ONCE = 256 << 20
+_PICTURES_OF_A_VIDEO = 8
+"""Frames that are taken of a video for a model that takes pictures only, where neither request nor family say more."""
 T = TypeVar("T")
 
 
@@ -112,11 +116,27 @@ class MediaFront:
         self._decoders = ThreadPool(config.thread_num, name="seesay-media")
         self._fetchers = ThreadPool(_FETCH_THREADS, name="seesay-fetch")
 
-    def open(self, media: Sequence[MediaPart]) -> OpenRequest:
+    def make_allowance(self) -> Allowance:
+        """Return what the media of one request may cost. Its time begins now."""
+        return Allowance(self._limits)
+
+    def split_videos(self, media: Sequence[MediaPart], allowance: Allowance) -> list[tuple[MediaPart, ...]]:
+        """Return what stands for each of `media`: itself, or the frames of a video as pictures where the family takes
+        pictures and no videos. Videos are read or fetched for that, and not decoded, unless PyAV is missing."""
+        allowance.check_items(len(media))
+        is_split = self._family.modalities == (Modality.IMAGE,)
+        if not is_split or all(part.modality is Modality.IMAGE for part in media):
+            return [(part,) for part in media]
+        futures = [self._fetchers.submit(self._split_video, part, allowance) for part in media]
+        return _gather(futures, [part.place for part in media])
+
+    def open(self, media: Sequence[MediaPart], allowance: Allowance | None = None) -> OpenRequest:
         """Read or fetch `media` and count their tokens, in order. Decodes nothing. Raises the first `RequestError`
         among them."""
-        allowance = Allowance(self._limits)
-        allowance.check_items(len(media))
+        allowance = allowance or self.make_allowance()
+        sources = [part.source for part in media]
+        videos = {id(source.video) for source in sources if isinstance(source, VideoFrame)}
+        allowance.check_items(len(videos) + sum(not isinstance(source, VideoFrame) for source in sources))
         if len(media) == 1:
             with _located(media[0].place):
                 return OpenRequest(items=[self._open_one(media[0], allowance)], allowance=allowance)
@@ -152,6 +172,24 @@ class MediaFront:
         self._fetchers.close()
         self._decoders.close()
         self._cache.clear()
+
+    def _split_video(self, part: MediaPart, allowance: Allowance) -> tuple[MediaPart, ...]:
+        if part.modality is Modality.IMAGE:
+            return (part,)
+        limits, known = self._limits, DECODE_OPTIONS[Modality.VIDEO]
+        chosen = {k: v for k, v in part.options.items() if k in known}
+        num_frames = self._family.default_num_frames or _PICTURES_OF_A_VIDEO
+        chosen = dict(fill_sampling_options(chosen, num_frames=num_frames, limit=limits.max_frames))
+        video = open_media(Modality.VIDEO, part.source, {"transparency": self._transparency, **chosen}, allowance)
+        assert isinstance(video, Video)
+        size = video.size()
+        if size is None:
+            video = LoadedVideo(video.frames(), FrameSampling.checked(limit=limits.max_frames))
+            size = video.size()
+        options = {k: v for k, v in part.options.items() if k not in known}
+        return tuple(
+            replace(part, modality=Modality.IMAGE, source=frame, options=options) for frame in split_video(video, size)
+        )
 
     def _open_one(self, part: MediaPart, allowance: Allowance) -> OpenItem:
         family, modality = self._family, part.modality
@@ -224,7 +262,7 @@ class MediaFront:
             return self._decode_one(item, Allowance(self._limits)).features
 
     def _decode_one(self, item: OpenItem, allowance: Allowance) -> PreparedMedia:
-        with self._gate.passing(None if item.size is None else item.size.num_pixels):
+        with self._gate.passing(_num_pixels_at_once(item)):
             started = time.perf_counter()
             decoded = item.media.decode()
             if item.size is None:
@@ -255,6 +293,13 @@ class MediaFront:
         if item.plan is not None and item.size == size:
             return item.plan
         return self._family.plan_media(item.media.modality, size, item.options)
+
+
+def _num_pixels_at_once(item: OpenItem) -> int | None:
+    """Return the pixels that decoding an item holds in memory; None where only decoding tells."""
+    if isinstance(item.media, VideoFrame):
+        return item.media.num_pixels_at_once
+    return None if item.size is None else item.size.num_pixels
 
 
 def locate(error: RequestError, place: MediaPlace) -> RequestError:

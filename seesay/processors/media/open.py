@@ -20,9 +20,10 @@ from seesay.processors.media.pillow import image_of_array
 from seesay.processors.media.sources import describe, read_bytes, read_source
 from seesay.processors.media.video import LoadedVideo, PictureSequence, Video
 from seesay.processors.media.video_file import VideoFile
+from seesay.processors.media.video_frame import VideoFrame
 from seesay.values import Modality, VideoFrames
 
-OpenedMedia: TypeAlias = Picture | Video
+OpenedMedia: TypeAlias = Picture | Video | VideoFrame
 
 # Options of a media part that choose the pixels to take; all others belong to the family's preprocessing.
 DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
@@ -33,7 +34,9 @@ DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
 
 def open_media(modality: Modality, source: Any, options: Mapping[str, Any], allowance: Allowance) -> OpenedMedia:
     """Check `options`, which are those of `DECODE_OPTIONS`, and read or fetch a source that `load_image` or
-    `load_video` takes. Raises `RequestError`."""
+    `load_video` takes, or a frame of an opened video. Raises `RequestError`."""
+    if isinstance(source, VideoFrame):
+        return source
     unknown = set(options) - DECODE_OPTIONS[modality]
     if unknown:
         known = ", ".join(sorted(DECODE_OPTIONS[modality])) or "none"

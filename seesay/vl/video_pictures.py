@@ -1,0 +1,40 @@
+"""Puts the frames of a video into a prompt as pictures, where the model takes pictures only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from seesay.values import MediaPart, Message, Modality, TextPart
+from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+
+Split = Callable[[Sequence[MediaPart]], list[tuple[MediaPart, ...]]]
+"""Returns what stands for each part: itself, or the frames of a video."""
+
+_TOKENS = re.compile(f"{re.escape(IMAGE_TOKEN)}|{re.escape(VIDEO_TOKEN)}")
+
+
+def spread_messages(messages: Sequence[Message], split: Split) -> list[Message]:
+    """Replace each video by its frames, where the video was. A chat template writes them as it writes pictures."""
+    pieces = iter(split([part for message in messages for part in message.parts if isinstance(part, MediaPart)]))
+
+    def spread(part: TextPart | MediaPart) -> tuple[TextPart | MediaPart, ...]:
+        return next(pieces) if isinstance(part, MediaPart) else (part,)
+
+    return [
+        replace(message, parts=tuple(piece for part in message.parts for piece in spread(part))) for message in messages
+    ]
+
+
+def spread_raw(text: str, media: Sequence[MediaPart], split: Split) -> tuple[str, tuple[MediaPart, ...]]:
+    """Replace each `VIDEO_TOKEN` in a raw prompt by an `IMAGE_TOKEN` per frame, each in a line of its own. A text whose
+    tokens are not those of its media is returned as it is."""
+    found = [Modality.VIDEO if token == VIDEO_TOKEN else Modality.IMAGE for token in _TOKENS.findall(text)]
+    if sorted(found) != sorted(part.modality for part in media):
+        return text, tuple(media)
+    queues = {modality: iter([p for p in media if p.modality is modality]) for modality in Modality}
+    pieces = split([next(queues[modality]) for modality in found])
+    numbers = iter([len(piece) for piece in pieces])
+    spread = _TOKENS.sub(lambda _: "\n".join([IMAGE_TOKEN] * next(numbers)), text)
+    return spread, tuple(part for piece in pieces for part in piece)
