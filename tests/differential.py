@@ -30,6 +30,7 @@ from seesay.engine.core import EngineCore
 from seesay.engine.loop import EngineLoop
 from seesay.engine.messages import TokenOutput, TokenRequest
 from seesay.llm.block_pool import BlockPool
+from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.runner import ModelRunner
 from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.sampling_params import SamplingParams
@@ -198,9 +199,12 @@ class Engine:
         self.faults = faults
         self.runner = ModelRunner.load(
             checkpoint,
-            checkpoint.text_config,
+            DecoderConfig.from_hf(
+                checkpoint.text_config,
+                tied_embeddings=bool(config.tie_word_embeddings),
+                session_len=SESSION_LEN,
+            ),
             decoder_name=decoder_name,
-            tied_embeddings=bool(config.tie_word_embeddings),
             device=device,
             dtype=torch.float32,
             limits=RunnerLimits(

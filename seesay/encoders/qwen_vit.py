@@ -1,7 +1,9 @@
-"""The vision towers of Qwen2-VL and Qwen2.5-VL: patches of pictures and videos of any size, packed into one call.
+"""The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: patches of pictures and videos of any size, packed into one
+call.
 
-Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows.
-Architecture: arXiv 2409.12191 section 2.1 and arXiv 2502.13923 section 2.1.
+Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows. Qwen3-VL
+adds learned positions, and gives its decoder's first layers the outputs of some of its own.
+Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1 and arXiv 2511.21631 section 2.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from seesay.encoders.layers import (
     group_segments,
 )
 from seesay.encoders.pixels import PatchLoader
+from seesay.errors import CheckpointError
 
 Grid = tuple[int, int, int]
 _EPS = 1e-6
@@ -47,6 +50,8 @@ class QwenVisionConfig:
 
     `uses_rms_norm`: RMS norm and a gated MLP (Qwen2.5-VL), else layer norm and a plain MLP. `window_size` is the side
     of a window in merged tokens, None without windows; layers in `full_attention_layers` attend to whole frames.
+    position_side: side of the square grid of learned positions, which is stretched over a frame; None without one.
+    deep_layers: numbers of the layers whose output is merged, too, each into columns of its own behind the others.
     """
 
     depth: int
@@ -61,6 +66,18 @@ class QwenVisionConfig:
     window_size: int | None = None
     full_attention_layers: frozenset[int] = frozenset()
     rope_theta: float = 10000.0
+    patch_bias: bool = False
+    position_side: int | None = None
+    deep_layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(not 0 <= index < self.depth for index in self.deep_layers):
+            raise CheckpointError(f"vision_config: layers {list(self.deep_layers)} are not all of the {self.depth}")
+
+    @property
+    def embedding_size(self) -> int:
+        """Columns of the tower's output."""
+        return self.out_hidden_size * (1 + len(self.deep_layers))
 
     @property
     def merge_unit(self) -> int:
@@ -78,7 +95,8 @@ class PackedLayout:
     back; None if nothing moves.
 
     `frames` is for batches whose grids have been seen before: a GPU computes them with cuDNN, whose first call for a
-    shape takes tens of milliseconds. `frames_once` is for new grids.
+    shape takes tens of milliseconds. `frames_once` is for new grids. taps: indices int64 [P, 4] of learned positions
+    and their shares float32 [P, 4], for each patch; None without such positions.
     """
 
     order: Tensor | None
@@ -88,6 +106,7 @@ class PackedLayout:
     windows: Segments
     frames: Segments
     frames_once: Segments
+    taps: tuple[Tensor, Tensor] | None = None
 
 
 @lru_cache(maxsize=256)
@@ -137,6 +156,24 @@ def _find_coordinates(
     return coordinates.reshape(-1, config.merge_unit, 2)[order].reshape(-1, 2)
 
 
+def _find_taps(
+    grids: Sequence[Grid], order: npt.NDArray[np.int64], coordinates: npt.NDArray[np.int64], config: QwenVisionConfig
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return which learned positions each patch takes, int64 [P, 4], and how much of each, float32 [P, 4]: bilinear,
+    the corners of a frame are those of the grid."""
+    assert config.position_side is not None
+    side, unit = config.position_side, config.merge_unit
+    counts = [t * h * w // unit for t, h, w in grids]
+    sizes = np.repeat(np.array([grid[1:] for grid in grids]), counts, axis=0)[order].repeat(unit, axis=0)
+    places = coordinates.astype(np.float32) * np.float32(side - 1) / np.maximum(sizes - 1, 1).astype(np.float32)
+    first = np.floor(places).astype(np.int64)
+    share = places - first
+    rows, columns = (np.stack([first[:, axis], np.minimum(first[:, axis] + 1, side - 1)], axis=1) for axis in (0, 1))
+    row_shares, column_shares = (np.stack([1 - share[:, axis], share[:, axis]], axis=1) for axis in (0, 1))
+    indices = (rows[:, :, None] * side + columns[:, None]).reshape(-1, 4)
+    return indices, (row_shares[:, :, None] * column_shares[:, None]).reshape(-1, 4).astype(np.float32)
+
+
 def _compute_angles(coordinates: Tensor, config: QwenVisionConfig) -> Tensor:
     """Return the angles of a head's pairs, float32 [P, head_dim / 2]: the first half of the frequencies multiplies the
     row, the second the column."""
@@ -164,7 +201,12 @@ def _make_cpu_layout(grids: Sequence[Grid], config: QwenVisionConfig) -> PackedL
     order, window_lengths, frame_lengths = _order_windows(grids, config)
     order = order[np.argsort(np.repeat(window_lengths, window_lengths), kind="stable")]
     inverse = np.argsort(order)
-    angles = _compute_angles(torch.from_numpy(_find_coordinates(grids, order, config)), config)
+    coordinates = _find_coordinates(grids, order, config)
+    angles = _compute_angles(torch.from_numpy(coordinates), config)
+    taps = None
+    if config.position_side is not None:
+        indices, shares = _find_taps(grids, order, coordinates, config)
+        taps = torch.from_numpy(indices), torch.from_numpy(shares)
     frame_rows = (inverse[:, None] * unit + np.arange(unit)).ravel()
     frames = group_segments(frame_lengths * unit, frame_rows, device)
     windows = frames
@@ -179,6 +221,7 @@ def _make_cpu_layout(grids: Sequence[Grid], config: QwenVisionConfig) -> PackedL
         windows=windows,
         frames=frames,
         frames_once=frames,
+        taps=taps,
     )
 
 
@@ -189,7 +232,8 @@ def _make_gpu_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: to
     order, window_lengths, frame_lengths = _order_windows(grids, config)
     starts = [np.cumsum([0, *lengths * unit], dtype=np.int32) for lengths in (window_lengths, frame_lengths)]
     coordinates = _find_coordinates(grids, order, config)
-    on_device = upload([order, np.argsort(order), coordinates, *starts], device)
+    taps = [] if config.position_side is None else _find_taps(grids, order, coordinates, config)
+    on_device = upload([order, np.argsort(order), coordinates, *starts, *taps], device)
     angles = _compute_angles(on_device[2], config)
     frames = group_neighbours(frame_lengths * unit)
     frames_once = SegmentTable(on_device[4], int(frame_lengths.max()) * unit)
@@ -203,6 +247,7 @@ def _make_gpu_layout(grids: Sequence[Grid], config: QwenVisionConfig, device: to
         windows=windows,
         frames=frames,
         frames_once=frames_once,
+        taps=(on_device[5], on_device[6]) if taps else None,
     )
 
 
@@ -237,6 +282,11 @@ class _Block(nn.Module):
         self.mlp: GatedMlp | Mlp = mlp(config.hidden_size, config.intermediate_size, config.activation)
         self._offsets: tuple[Tensor | None, Tensor | None] = (None, None)
 
+    @property
+    def offset(self) -> Tensor | None:
+        """What must be added to x behind this block: the sum of the biases that were left out."""
+        return self._offsets[1]
+
     def leave_biases_out(self, offset: Tensor) -> Tensor:
         """Leave the biases of this block's updates out of x. `offset` is the sum of the biases left out before; returns
         the sum with this block's."""
@@ -267,15 +317,32 @@ class _Merger(nn.Module):
         return result
 
 
+class _DeepMerger(nn.Module):
+    """As `_Merger`, of the output of an inner block; the norm is of the joined patches."""
+
+    def __init__(self, config: QwenVisionConfig) -> None:
+        super().__init__()
+        self.size = config.hidden_size * config.merge_unit
+        self.ln_q = nn.LayerNorm(self.size, _EPS)
+        self.mlp = nn.Sequential(Linear(self.size, self.size), nn.GELU(), Linear(self.size, config.out_hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.mlp(self.ln_q(x.view(-1, self.size)))
+        return result
+
+
 class QwenVisionTower(nn.Module):
-    """Turns patch vectors [P, patch_dim] of items, one after another, into rows [P / merge_unit, out]."""
+    """Turns patch vectors [P, patch_dim] of items, one after another, into rows [P / merge_unit, embedding_size]."""
 
     def __init__(self, config: QwenVisionConfig) -> None:
         super().__init__()
         self.config = config
-        self.patch_embed = Linear(config.patch_dim, config.hidden_size, bias=False)
+        self.patch_embed = Linear(config.patch_dim, config.hidden_size, bias=config.patch_bias)
+        if config.position_side is not None:
+            self.pos_embed = nn.Embedding(config.position_side**2, config.hidden_size)
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.depth))
         self.merger = _Merger(config)
+        self.deep_mergers = nn.ModuleList(_DeepMerger(config) for _ in config.deep_layers)
 
     @property
     def device(self) -> torch.device:
@@ -300,15 +367,27 @@ class QwenVisionTower(nn.Module):
         x = self.patch_embed(patches)
         if layout.order is not None:
             x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
+        if layout.taps is not None:
+            x = x + self._mix_positions(*layout.taps).to(x.dtype)
         blocks = cast("list[_Block]", list(self.blocks))
         norms = [*(block.norm1 for block in blocks), self.merger.ln_q]
-        normed = norms[0](x)
+        normed, deep = norms[0](x), list[Tensor]()
         for index, (block, next_norm) in enumerate(zip(blocks, norms[1:], strict=True)):
             sees_frames = self.config.window_size is None or index in self.config.full_attention_layers
             segments = frames if sees_frames else layout.windows
             normed = block(x, normed, layout, segments, next_norm)
-        merged: Tensor = self.merger(normed)
+            if index in self.config.deep_layers:
+                merger = self.deep_mergers[self.config.deep_layers.index(index)]
+                deep.append(merger(x if block.offset is None else (x + block.offset).to(x.dtype)))
+        merged: Tensor = torch.cat([self.merger(normed), *deep], dim=1) if deep else self.merger(normed)
         return merged if layout.inverse is None else merged.index_select(0, layout.inverse)
+
+    def _mix_positions(self, indices: Tensor, shares: Tensor) -> Tensor:
+        """Return the learned positions of all patches, float32 [P, hidden]."""
+        mixed = torch.zeros(len(indices), self.config.hidden_size, device=self.device)
+        for index, share in zip(indices.unbind(1), shares.unbind(1), strict=True):
+            mixed.addcmul_(self.pos_embed(index).float(), share[:, None])
+        return mixed
 
 
 class QwenEncoder:
@@ -324,7 +403,7 @@ class QwenEncoder:
         if weights is not None:
             self.weights = weights
         self._graphed = GraphedTower(tower.plan)
-        self.hidden_size = tower.config.out_hidden_size
+        self.hidden_size = tower.config.embedding_size
         self.dtype = tower.merger.ln_q.weight.dtype
         self.device = tower.device
         group = (tower.config.merge_size, tower.config.merge_size)

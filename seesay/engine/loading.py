@@ -198,9 +198,8 @@ def load_runner(model: OpenedModel, resolved: ResolvedConfig, *, max_step_tokens
     backbone = model.backbone
     return ModelRunner.load(
         model.checkpoint,
-        backbone.text_config,
+        backbone.decoder_config(session_len=resolved.session_len),
         decoder_name=backbone.decoder_name,
-        tied_embeddings=backbone.tie_word_embeddings,
         device=resolved.device,
         dtype=resolved.dtype,
         limits=RunnerLimits(

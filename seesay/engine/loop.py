@@ -92,7 +92,7 @@ class EngineLoop:
             encoder,
             vision_config,
             self._live,
-            embedding_size=runner.decoder.config.hidden_size,
+            embedding_size=runner.decoder.config.embedding_size,
             pacer=self._pacer,
         )
         self.control: ModelControl | None = None

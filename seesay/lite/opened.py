@@ -15,7 +15,6 @@ from seesay.engine.opened_model import OpenedModel, open_model
 from seesay.errors import CheckpointError, ConfigError
 from seesay.lite.plain_layer import Source
 from seesay.lite.settings import LiteSettings
-from seesay.llm.models.spec import DecoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +55,7 @@ def open_source(settings: LiteSettings) -> Opened:
     if checkpoint.quantization is not None:
         raise CheckpointError(f"{folder} is quantized already ({checkpoint.quantization.format}): give the plain model")
     with checkpoint.blamed():
-        text_config = model.backbone.text_config
-        resolved = resolve(config, checkpoint, text_config)
+        resolved = resolve(config, checkpoint, model.backbone.text_config)
         if settings.calib_seqlen > resolved.session_len:
             raise ConfigError(
                 f"calib_seqlen must be at most {resolved.session_len}, the model's longest text, "
@@ -65,11 +63,7 @@ def open_source(settings: LiteSettings) -> Opened:
             )
         source = Source(
             checkpoint,
-            DecoderConfig.from_hf(
-                text_config,
-                tied_embeddings=model.backbone.tie_word_embeddings,
-                session_len=settings.calib_seqlen,
-            ),
+            model.backbone.decoder_config(session_len=settings.calib_seqlen),
             model.backbone.decoder_name,
             device=resolved.device,
             dtype=resolved.dtype,

@@ -89,16 +89,14 @@ class ModelRunner:
     def load(
         cls,
         checkpoint: Checkpoint,
-        text_config: ModelConfig,
+        config: DecoderConfig,
         *,
         decoder_name: Callable[[str], str | None],
-        tied_embeddings: bool,
         device: torch.device,
         dtype: torch.dtype,
         limits: RunnerLimits,
     ) -> ModelRunner:
         """A runner with the checkpoint's weights. Raises `CheckpointError` naming what does not fit."""
-        config = DecoderConfig.from_hf(text_config, tied_embeddings=tied_embeddings, session_len=limits.session_len)
         decoder = Decoder.load(checkpoint, config, decoder_name=decoder_name, device=device, dtype=dtype)
         return cls(decoder, limits)
 
@@ -232,7 +230,7 @@ class ModelRunner:
             for inputs, wanted in build_warm_up_inputs(
                 padding,
                 block_size=self.block_size,
-                hidden_size=self.decoder.config.hidden_size,
+                embedding_size=self.decoder.config.embedding_size,
                 device=device,
                 dtype=self.dtype,
             ):
@@ -278,9 +276,9 @@ class ModelRunner:
 
     def find_splices(self, plan: StepPlan, embeddings: Embeddings) -> PlanSplices:
         """Return the embeddings that the plan's rows need, and by sequence id the errors of the rows that must not be
-        launched: an embedding is missing or has other than `len(item.slots)` rows. `embeddings` are [R_i, hidden] by
+        launched: an embedding is missing or has other than `len(item.slots)` rows. `embeddings` are [R_i, embedding_size] by
         media hash."""
-        return find_splices(plan, self.rows, embeddings, hidden_size=self.decoder.config.hidden_size)
+        return find_splices(plan, self.rows, embeddings, embedding_size=self.decoder.config.embedding_size)
 
     def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
         """Begin to compute the plan's rows; on a GPU that goes on while the host does other things. `splices` are those

@@ -94,7 +94,7 @@ class PlanSplices(NamedTuple):
     errors: Mapping[int, RequestError]
 
 
-def find_splices(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, hidden_size: int) -> PlanSplices:
+def find_splices(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, embedding_size: int) -> PlanSplices:
     """Look up the embedding rows that go into the rows of a plan."""
     splices: dict[int, Splices] = {}
     errors: dict[int, RequestError] = {}
@@ -103,17 +103,17 @@ def find_splices(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, hid
         if row.start >= member.media_end:
             continue
         try:
-            splices[row.seq_id] = _find_splices(row, member, embeddings, hidden_size)
+            splices[row.seq_id] = _find_splices(row, member, embeddings, embedding_size)
         except RequestError as error:
             errors[row.seq_id] = error
     return PlanSplices(splices, errors)
 
 
-def _find_splices(row: Row, member: RowState, embeddings: Embeddings, hidden_size: int) -> Splices:
+def _find_splices(row: Row, member: RowState, embeddings: Embeddings, embedding_size: int) -> Splices:
     offsets, pieces = [], []
     for splice in member.splices(row.start, row.start + row.num_tokens):
         item = member.items[splice.item_index]
-        embedding, expected = embeddings.get(item.hash), (len(item.slots), hidden_size)
+        embedding, expected = embeddings.get(item.hash), (len(item.slots), embedding_size)
         if embedding is None or tuple(embedding.shape) != expected:
             shape = "is missing" if embedding is None else f"has shape {list(embedding.shape)}"
             raise RequestError(
@@ -358,7 +358,7 @@ def build_profile_inputs(limits: RunnerLimits, *, device: torch.device) -> Itera
 
 
 def build_warm_up_inputs(
-    padding: StepPadding, *, block_size: int, hidden_size: int, device: torch.device, dtype: torch.dtype
+    padding: StepPadding, *, block_size: int, embedding_size: int, device: torch.device, dtype: torch.dtype
 ) -> Iterator[tuple[ModelInput, torch.Tensor]]:
     """An input of every size, as prompt and, once, beside decode rows; every number of wanted tokens (int64); and one
     with an embedding."""
@@ -373,7 +373,7 @@ def build_warm_up_inputs(
         )
         yield inputs, torch.arange(count, device=device)
     first = torch.zeros(1, dtype=torch.int64, device=device)
-    embedding = torch.zeros(1, hidden_size, dtype=dtype, device=device)
+    embedding = torch.zeros(1, embedding_size, dtype=dtype, device=device)
     yield replace(inputs, splice_rows=first, splice_embeddings=embedding), first
 
 

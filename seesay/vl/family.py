@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint, is_buffer
 from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.llm.models.spec import DecoderConfig
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import DETAILS
@@ -108,11 +109,23 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
+    num_deep_layers: see `DecoderConfig`.
     """
 
     text_config: ModelConfig
     decoder_name: Callable[[str], str | None]
     tie_word_embeddings: bool
+    num_deep_layers: int = 0
+
+    def decoder_config(self, *, session_len: int) -> DecoderConfig:
+        """Return the decoder's options, for texts of at most `session_len` tokens. Raises `CheckpointError` naming what
+        is not supported."""
+        return DecoderConfig.from_hf(
+            self.text_config,
+            tied_embeddings=self.tie_word_embeddings,
+            session_len=session_len,
+            num_deep_layers=self.num_deep_layers,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import transformers
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
+from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.plan_deltas import make_begun
 from seesay.llm.runner import ModelRunner
 from seesay.llm.runner_limits import RunnerLimits
@@ -82,6 +83,7 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3", {"head_dim": 16, "sliding_window": 9, "layer_types": GEMMA3_LAYERS, **GEMMA3_ROPE}),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2, "tie_word_embeddings": True}),
     "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
+    "qwen3-vl": ("Qwen3VL", {"rope_parameters": MROPE | {"mrope_interleaved": True}, "head_dim": 10}),
     "qwen2-vl": ("Qwen2VL", {"rope_parameters": MROPE, "tie_word_embeddings": True}),
 }
 
@@ -123,9 +125,9 @@ def make_backbone(name: str, folder: Path, **sizes: Any) -> Backbone:
     """Save a model whose weights are large and whose norms are uneven, so that a wrong one gives other logits."""
     kind, changes = BACKBONES[name]
     sizes = SIZES | changes | sizes
-    if kind in ("Qwen2_5_VL", "Qwen2VL"):
+    if kind in ("Qwen2_5_VL", "Qwen2VL", "Qwen3VL"):
         tied = sizes["tie_word_embeddings"]
-        vision = {"depth": 1, "num_heads": 2, "intermediate_size": 8, "mlp_ratio": 1}
+        vision = {"depth": 1, "num_heads": 2, "intermediate_size": 8, "mlp_ratio": 1, "deepstack_visual_indexes": []}
         vision |= (
             {"hidden_size": 60, "embed_dim": 16} if kind == "Qwen2VL" else {"hidden_size": 16, "out_hidden_size": 60}
         )
@@ -178,11 +180,11 @@ def load_runner(
 ) -> ModelRunner:
     checkpoint = checkpoint or Checkpoint.load(backbone.path)
     config = checkpoint.model_config
+    is_tied = bool(config.tie_word_embeddings)
     runner = ModelRunner.load(
         checkpoint,
-        checkpoint.text_config,
+        DecoderConfig.from_hf(checkpoint.text_config, tied_embeddings=is_tied, session_len=session_len),
         decoder_name=decoder_name,
-        tied_embeddings=bool(config.tie_word_embeddings),
         device=torch.device(device),
         dtype=dtype,
         limits=RunnerLimits(max_batch_size=8, max_step_tokens=150, session_len=session_len, block_size=block_size),

@@ -112,7 +112,10 @@ def test_dynamic_rope_is_stretched_for_long_sessions(saved: Any) -> None:
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "llama3"),
         ({"rope_parameters": {"full_attention": {}}}, "rope_theta"),
         ({"rope_parameters": {"rope_theta": 1.0, "mrope_section": [1, 1, 1]}}, "mrope_section"),
-        ({"rope_parameters": {"rope_theta": 1.0, "mrope_interleaved": True}}, "mrope_interleaved"),
+        (
+            {"rope_parameters": {"rope_theta": 1.0, "mrope_section": [1, 1, 3], "mrope_interleaved": True}},
+            "interleaved",
+        ),
         ({"layer_types": ["linear_attention"] * 3}, "linear_attention"),
         ({"layer_types": ["sliding_attention"] * 3}, "sliding_window"),
     ],

@@ -32,7 +32,8 @@ class ModelInput:
 
     input_ids int64 [T]; positions int64 [T] or [3, T]; is_long bool [T] or None (see `Rotary.tables`);
     slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows;
-    splice_rows int64 [R] and splice_embeddings [R, hidden]: which tokens take an embedding instead of their id's.
+    splice_rows int64 [R] and splice_embeddings [R, embedding_size]: the tokens that take an embedding instead of their
+    id's.
     faults: float32 [T] of zeros; becomes NaN for tokens that left something not finite in the KV cache.
     """
 
@@ -339,13 +340,17 @@ class Decoder:
         residual = self.embed(inputs)
         step = self._begin_step(inputs)
         if 0 < len(residual) <= self._max_few_rows:
-            for layer, cache in zip(layers, caches, strict=True):
+            for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
                 layer.run_few(residual, cache, step)
+                self._add_deep(residual, inputs, index)
             hidden = ops.rms_norm(residual, self._norm.data, self.config.norm_eps)
             return hidden if wanted is None else hidden.index_select(0, wanted)
         delta = None
         for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
-            delta, residual = layer.run(delta, residual, cache, step, wanted if number == len(layers) else None)
+            is_last = number == len(layers)
+            delta, residual = layer.run(delta, residual, cache, step, wanted if is_last else None)
+            if not is_last:
+                self._add_deep(residual, inputs, number - 1)
         assert delta is not None
         return ops.add_rms_norm(delta, residual, self._norm.data, self.config.norm_eps)
 
@@ -357,12 +362,22 @@ class Decoder:
         if self._embedding_scale != 1.0:
             residual.mul_(self._embedding_scale)
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
-            self._ops.splice(residual, inputs.splice_rows, inputs.splice_embeddings)
+            first = inputs.splice_embeddings[:, : self.config.hidden_size]
+            self._ops.splice(residual, inputs.splice_rows, first)
         return residual
+
+    def _add_deep(self, residual: torch.Tensor, inputs: ModelInput, index: int) -> None:
+        """Add to the residual stream behind layer `index` what the embeddings have for it, if anything."""
+        if index >= self.config.num_deep_layers or inputs.splice_rows is None or inputs.splice_embeddings is None:
+            return
+        size = self.config.hidden_size
+        part = inputs.splice_embeddings[:, (index + 1) * size : (index + 2) * size]
+        residual.index_add_(0, inputs.splice_rows, part.to(residual.dtype))
 
     def forward_layer(self, index: int, residual: torch.Tensor, inputs: ModelInput, cache: LayerCache) -> torch.Tensor:
         """Return the residual stream behind layer `index`. `residual` [T, hidden] is changed."""
         delta, residual = self._layers[index].run(None, residual, cache, self._begin_step(inputs))
+        self._add_deep(residual, inputs, index)
         return residual.add_(delta)
 
     def normalize(self, residual: torch.Tensor) -> torch.Tensor:

@@ -23,15 +23,17 @@ class RotarySpec:
     """Rotary position embedding.
 
     `dim` leading components of each head are rotated. `sections` split the dim / 2 frequencies among the rows of
-    multimodal positions [3, T]; empty means 1-D positions. `inv_freq` has dim / 2 values. Scalings that depend on
-    the length of a text (longrope, dynamic) have `long_inv_freq` too: it turns all tokens of a text that has more than
-    `short_limit` positions. The keys of a text that grows beyond that are computed again, so that none of it mixes the
-    two; the scheduler sees to that. `scale` multiplies cosine and sine.
+    multimodal positions [3, T]; empty means 1-D positions. A row takes neighbouring frequencies or, if they are
+    interleaved, every third one, and the first row takes what is left. `inv_freq` has dim / 2 values. Scalings that
+    depend on the length of a text (longrope, dynamic) have `long_inv_freq` too: it turns all tokens of a text that has
+    more than `short_limit` positions. The keys of a text that grows beyond that are computed again, so that none of it
+    mixes the two; the scheduler sees to that. `scale` multiplies cosine and sine.
     """
 
     dim: int
     sections: tuple[int, ...]
     inv_freq: tuple[float, ...]
+    is_interleaved: bool = False
     long_inv_freq: tuple[float, ...] | None = None
     short_limit: int | None = None
     scale: float = 1.0
@@ -39,6 +41,10 @@ class RotarySpec:
     def section_of_component(self) -> npt.NDArray[np.int64]:
         """int64 [dim]: the row of multimodal positions that turns each component."""
         rows = np.concatenate([np.full(size, i % 3) for i, size in enumerate(self.sections)])
+        if self.is_interleaved:
+            rows = np.zeros(self.dim // 2, dtype=np.int64)
+            for row in (1, 2):
+                rows[row : 3 * self.sections[row] : 3] = row
         return np.concatenate([rows, rows]).astype(np.int64)
 
 
@@ -65,6 +71,8 @@ class DecoderConfig:
     rotaries: those that layers choose from. All turn the same components by the same rows of positions, and only the
     first one may have long frequencies. layers: one entry per layer.
     fused_checkpoint: the checkpoint stores q, k, v as one tensor and gate, up as one.
+    num_deep_layers: behind so many layers, the first ones, something is added to the residual stream at the tokens that
+    take an embedding: an embedding has a further part of `hidden_size` for each of them.
     norm_offset: the checkpoint stores norm weights less this. embedding_scale: factor of embeddings looked up by token
     ids. attention_scale: factor of attention scores.
     """
@@ -89,6 +97,7 @@ class DecoderConfig:
     activation: Activation = "silu"
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
+    num_deep_layers: int = 0
     norm_placement: NormPlacement = "before"
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
@@ -96,6 +105,11 @@ class DecoderConfig:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def embedding_size(self) -> int:
+        """The size of an embedding that takes the place of a token's."""
+        return self.hidden_size * (1 + self.num_deep_layers)
 
     @property
     def mlp_norm(self) -> str:
@@ -115,7 +129,12 @@ class DecoderConfig:
 
     @classmethod
     def from_hf(
-        cls, config: ModelConfig, *, tied_embeddings: bool | None = None, session_len: int | None = None
+        cls,
+        config: ModelConfig,
+        *,
+        tied_embeddings: bool | None = None,
+        session_len: int | None = None,
+        num_deep_layers: int = 0,
     ) -> DecoderConfig:
         """The decoder that the configuration of a text decoder describes.
 
@@ -132,6 +151,8 @@ class DecoderConfig:
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         num_kv_heads = config.num_key_value_heads or config.num_attention_heads
         rotaries, layers = _make_layers(config, head_dim=head_dim, session_len=session_len)
+        if num_deep_layers >= len(layers):
+            raise CheckpointError(f"embeddings are added behind {num_deep_layers} layers of {len(layers)}")
         if config.num_attention_heads % num_kv_heads:
             raise CheckpointError(
                 f"num_attention_heads={config.num_attention_heads} is no multiple of num_key_value_heads={num_kv_heads}"
@@ -157,6 +178,7 @@ class DecoderConfig:
             activation=_activation(config),
             attention_soft_cap=getattr(config, "attn_logit_softcapping", None),
             logit_soft_cap=getattr(config, "final_logit_softcapping", None),
+            num_deep_layers=num_deep_layers,
             norm_placement=kind.norm_placement,
             norm_offset=kind.norm_offset,
             embedding_scale=float(config.hidden_size**0.5) if kind.scales_embeddings else 1.0,
@@ -187,6 +209,7 @@ _KINDS = {
     "qwen2_vl_text": _Kind(qkv_bias=True),
     "qwen2_5_vl_text": _Kind(qkv_bias=True),
     "qwen3": _Kind(qk_norm=True),
+    "qwen3_vl_text": _Kind(qk_norm=True),
     "smollm3": _Kind(),
 }
 
@@ -273,12 +296,13 @@ def make_rotary(
     kind = parameters.get("rope_type", "default")
     if "rope_theta" not in parameters:
         raise CheckpointError(f"rope_parameters={parameters!r} has no rope_theta")
-    if parameters.get("mrope_interleaved"):
-        raise CheckpointError("rope_parameters.mrope_interleaved=True is not supported")
     dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
     sections = tuple(parameters.get("mrope_section") or ())
+    is_interleaved = bool(parameters.get("mrope_interleaved"))
     if sections and sum(sections) * 2 != dim:
         raise CheckpointError(f"rope_parameters.mrope_section={sections}: adds up to {sum(sections)}, not {dim // 2}")
+    if is_interleaved and (len(sections) != 3 or any(3 * sections[i] - 3 + i >= dim // 2 for i in (1, 2))):
+        raise CheckpointError(f"rope_parameters.mrope_section={sections} cannot be interleaved")
     inv_freq, scale = _frequencies(config, parameters, dim, seq_len=None)
     long_inv_freq = short_limit = None
     if kind == "longrope":
@@ -291,6 +315,7 @@ def make_rotary(
         dim=dim,
         sections=sections,
         inv_freq=inv_freq,
+        is_interleaved=is_interleaved,
         long_inv_freq=long_inv_freq,
         short_limit=short_limit,
         scale=scale,
