@@ -36,6 +36,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "phi3_longrope": Tiny(architecture="Phi3ForCausalLM"),
     "qwen2_vl": Tiny(architecture="Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
+    "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
     "llava_next": Tiny(architecture="LlavaNextForConditionalGeneration"),

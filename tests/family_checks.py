@@ -166,10 +166,12 @@ def rows_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = Non
     rows = loaded.encoder.encode([item.features for item in made.items])
     assert [len(r) for r in rows] == [len(item.slots) for item in made.items]
     assert all(r.shape[1] == loaded.encoder.hidden_size for r in rows)
-    embeddings = spliced_embeddings(loaded, run_processor(loaded, media))
+    embeddings, deep = spliced_embeddings(loaded, run_processor(loaded, media))
     assert len(embeddings) == len(made.token_ids)
+    first = 0
     for number, (ours, item) in enumerate(zip(rows, made.items, strict=True)):
-        theirs = embeddings[torch.from_numpy(item.slots)]
+        theirs = torch.cat([embeddings[torch.from_numpy(item.slots)], deep[first : first + len(ours)]], dim=1)
+        first += len(ours)
         assert theirs.std() > 0.1, "the random tower says nothing"
         assert (ours - theirs).abs().max() < 1e-4, (number, float((ours - theirs).abs().max()))
 
@@ -192,12 +194,22 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
     made = build(loaded, media)
     embeddings = loaded.model.get_input_embeddings()(torch.from_numpy(made.token_ids)).detach().clone()
     features = [item.features for item in made.items]
+    deep: list[torch.Tensor] = []
+    takes_rows = torch.zeros(1, len(embeddings), dtype=torch.bool)
     for item, rows in zip(made.items, loaded.encoder.encode(features) if features else (), strict=True):
-        embeddings[torch.from_numpy(item.slots)] = rows
+        takes_rows[0, torch.from_numpy(item.slots)] = True
+        embeddings[torch.from_numpy(item.slots)] = rows[:, : embeddings.shape[1]]
+        deep.append(rows[:, embeddings.shape[1] :])
     positions = torch.from_numpy(made.positions)
     positions = positions[:, None] if positions.dim() == 2 else positions[None]
+    extra: dict[str, Any] = {}
+    if deep and deep[0].shape[1]:  # the decoder alone takes them
+        parts = torch.split(torch.cat(deep), embeddings.shape[1], dim=1)
+        extra = {"visual_pos_masks": takes_rows, "deepstack_visual_embeds": list(parts)}
     with torch.no_grad():
-        ours = loaded.model(inputs_embeds=embeddings[None], position_ids=positions).logits
+        decoder = loaded.model.model.language_model
+        hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state
+        ours = loaded.model.lm_head(hidden)
         theirs = loaded.model(**run_processor(loaded, media)).logits
     assert theirs.std() > 0.1
     assert (ours - theirs).abs().max() < 1e-3, float((ours - theirs).abs().max())

@@ -173,13 +173,15 @@ class _Seen(Exception):
     """Ends a forward pass once its embeddings are known."""
 
 
-def spliced_embeddings(loaded: Loaded, inputs: Any) -> torch.Tensor:
-    """Return what Transformers' model gives its decoder for the processor's `inputs`, whatever these are: [T, hidden].
-    The rows of media are in it."""
-    seen: list[torch.Tensor] = []
+def spliced_embeddings(loaded: Loaded, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what Transformers' model gives its decoder for the processor's `inputs`, whatever these are: [T, hidden],
+    with the rows of media in it; and what it adds to rows of media behind further layers, in the order of the rows:
+    [R, layers · hidden], or no columns."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def see(_module: Any, _args: Any, kwargs: Mapping[str, Any]) -> None:
-        seen.append(kwargs["inputs_embeds"][0])
+        embeddings, deep = kwargs["inputs_embeds"][0], kwargs.get("deepstack_visual_embeds")
+        seen.append((embeddings, torch.cat(deep, dim=1) if deep else embeddings[:, :0]))
         raise _Seen
 
     decoder = loaded.model.model.language_model

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from seesay.checkpoint import Checkpoint
-    from seesay.checkpoint.model_config import ModelConfig
     from seesay.llm.kv_layout import KVLayout
     from seesay.llm.runner_limits import RunnerLimits
 

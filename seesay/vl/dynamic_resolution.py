@@ -97,7 +97,7 @@ class DynamicResolutionFamily(Family):
     """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, or those of `send_frames`; the plan's measures, with
     `grid` (t, h, w) in patches; and for a video `seconds_per_grid`, the time between two steps of t."""
 
-    modalities = (Modality.IMAGE, Modality.VIDEO)
+    modalities: ClassVar[tuple[Modality, ...]] = (Modality.IMAGE, Modality.VIDEO)
     num_position_axes = 3
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
         Modality.IMAGE: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
@@ -144,13 +144,14 @@ class DynamicResolutionFamily(Family):
                     f"{checkpoint.path}: the {modality.value} processor makes patches of (size, frames, merge) "
                     f"{given}, config.json's vision_config says {expected}"
                 )
-        if self.settings[Modality.IMAGE].pixels.statistics != self.settings[Modality.VIDEO].pixels.statistics:
+        first, *others = (settings.pixels.statistics for settings in self.settings.values())
+        if any(other != first for other in others):
             raise CheckpointError(f"{checkpoint.path}: pictures and videos are normalized differently: not supported")
         self.merge_size: int = vision.spatial_merge_size
         self._start, self._end = config.vision_start_token_id, config.vision_end_token_id
         self._pads = {Modality.IMAGE: config.image_token_id, Modality.VIDEO: config.video_token_id}
         start, end = self.token_text(self._start), self.token_text(self._end)
-        self._markers = {modality: start + self.token_text(pad) + end for modality, pad in self._pads.items()}
+        self._markers = {each: start + self.token_text(self._pads[each]) + end for each in self.modalities}
 
     @property
     def markers(self) -> Mapping[Modality, str]:

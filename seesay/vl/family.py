@@ -70,12 +70,14 @@ class WeightMap:
 
     `decoder` and `tower` map a prefix to what replaces it in the decoder's names (`layers.0.self_attn.q_proj.weight`,
     `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and in the tower's. Tensors whose prefix is in `ignored` are
-    not used, and neither are buffers (`is_buffer`).
+    not used, and neither are buffers (`is_buffer`). tower_patterns: regular expressions and what replaces them in the
+    tower's names, one after another.
     """
 
     decoder: Mapping[str, str]
     tower: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    tower_patterns: tuple[tuple[str, str], ...] = ()
 
     def decoder_name(self, name: str) -> str | None:
         """Return the decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
@@ -83,7 +85,12 @@ class WeightMap:
 
     def tower_name(self, name: str) -> str | None:
         """Return the tower's name of checkpoint tensor `name`; None when it is not the tower's."""
-        return self._rename(name, self.tower)
+        found = self._rename(name, self.tower)
+        if found is None:
+            return None
+        for pattern, replacement in self.tower_patterns:
+            found = re.sub(pattern, replacement, found)
+        return found
 
     def is_leftover(self, name: str) -> bool:
         """Return whether neither decoder nor tower use the tensor, and it is not expected either: another head of the

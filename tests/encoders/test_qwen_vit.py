@@ -33,6 +33,15 @@ def make_config(**changes: Any) -> QwenVisionConfig:
     return QwenVisionConfig(**{**values, **changes})
 
 
+DEEP: dict[str, Any] = {
+    "uses_rms_norm": False,
+    "window_size": None,
+    "patch_bias": True,
+    "position_side": 5,
+    "deep_layers": (0, 1),
+}
+
+
 def make_tower(config: QwenVisionConfig) -> QwenVisionTower:
     tower = QwenVisionTower(config)
     generator = torch.Generator().manual_seed(0)
@@ -113,6 +122,27 @@ def test_one_plain_picture_moves_nothing() -> None:
     assert layout.order is None and not isinstance(layout.frames, SegmentTable) and len(layout.frames) == 1
 
 
+@pytest.mark.parametrize("window_size", [None, 2])
+def test_learned_positions_are_stretched_over_each_frame(window_size: int | None) -> None:
+    config = make_config(position_side=5, window_size=window_size)
+    positions = torch.randn(5, 5, 3, generator=torch.Generator().manual_seed(6))
+    for layout in (make_layout(GRIDS, config, CPU), _make_gpu_layout(GRIDS, config, CPU)):
+        assert layout.taps is not None
+        indices, shares = layout.taps
+        found = (positions.flatten(0, 1)[indices] * shares[:, :, None]).sum(1).view(-1, config.merge_unit, 3)
+        if layout.inverse is not None:
+            found = found[layout.inverse]
+        first = 0
+        for t, h, w in GRIDS:
+            own = found[first : first + t * h * w // 4].view(t, h // 2, w // 2, 2, 2, 3).permute(0, 1, 3, 2, 4, 5)
+            first += t * h * w // 4
+            stretched = torch.nn.functional.interpolate(
+                positions.permute(2, 0, 1)[None], (h, w), mode="bilinear", align_corners=True
+            )[0].permute(1, 2, 0)
+            for frame in own.reshape(t, h, w, 3):
+                torch.testing.assert_close(frame, stretched, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("lengths", [[5], [3, 3, 3], [4, 1, 4, 2, 1], [7, 2]])
 def test_attend_stays_inside_segments(lengths: list[int]) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -126,7 +156,9 @@ def test_attend_stays_inside_segments(lengths: list[int]) -> None:
     torch.testing.assert_close(attend(query, key, value, groups), expected)
 
 
-@pytest.mark.parametrize("changes", [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP]
+)
 def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
     config = make_config(**changes)
     tower = make_tower(config)
@@ -138,7 +170,7 @@ def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(rows, tower(own, [grid]), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"uses_rms_norm": False, "activation": "quick_gelu"}])
+@pytest.mark.parametrize("changes", [{}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP])
 def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> None:
     config = make_config(**changes)
     tower = make_tower(config)
@@ -161,6 +193,7 @@ def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> Non
         {"hidden_size": 160, "window_size": 9},
         {"window_size": None},
         {"uses_rms_norm": False, "activation": "quick_gelu"},
+        DEEP,
     ],
 )
 def test_on_a_gpu_the_rows_are_those_of_the_cpu(changes: dict[str, Any], is_fused: bool) -> None:

@@ -56,6 +56,10 @@ from transformers import (
     Qwen2VLVideoProcessor,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
     SiglipImageProcessor,
     SiglipVisionConfig,
     SmolLM3Config,
@@ -230,6 +234,23 @@ def _qwen2_5_vl(path: Path) -> None:
     Qwen2_5_VLProcessor(**processors).save_pretrained(path)
 
 
+def _qwen3_vl(path: Path) -> None:
+    _, processors, text, ids = _qwen_parts(path)
+    processors["video_processor"] = Qwen3VLVideoProcessor(
+        size={"shortest_edge": 256, "longest_edge": 9216}, patch_size=4, temporal_patch_size=2, merge_size=2
+    )
+    vision = {
+        "depth": 4, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "num_position_embeddings": 36,
+        "deepstack_visual_indexes": [0, 2],
+    }  # fmt: skip
+    text |= {"num_hidden_layers": 3, "head_dim": 16}
+    text["rope_parameters"] |= {"mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    config = Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=False, **ids)
+    save_model(Qwen3VLForConditionalGeneration(config), path)
+    Qwen3VLProcessor(**processors).save_pretrained(path)
+
+
 def _llava(path: Path) -> None:
     template = CHATML.replace("@image@", "<image>\n")  # as published: the tokenizer alone adds `<s>`
     tokenizer = make_tokenizer(template, has_bos=True, image_token="<image>")
@@ -395,6 +416,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     ),
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
+    "qwen3_vl": _qwen3_vl,
     "llava": _llava,
     "internvl": _internvl,
     "llava_next": _llava_next(LlamaConfig),

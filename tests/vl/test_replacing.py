@@ -21,7 +21,6 @@ from seesay.checkpoint.quantization import InFlight
 from seesay.device.layer_loading import LoadedLayers
 from seesay.errors import CheckpointError
 from seesay.llm.models.decoder import Decoder
-from seesay.llm.models.spec import DecoderConfig
 
 CPU = torch.device("cpu")
 BACKBONES = ["llama", "qwen2", "phi3"]
@@ -30,7 +29,7 @@ BACKBONES = ["llama", "qwen2", "phi3"]
 def load_decoder(path: Path, dtype: torch.dtype = torch.float32, quantization: InFlight | None = None) -> Decoder:
     family, _ = load_family(path)
     backbone = family.backbone()
-    config = DecoderConfig.from_hf(backbone.text_config, tied_embeddings=backbone.tie_word_embeddings)
+    config = backbone.decoder_config(session_len=256)
     checkpoint = Checkpoint.load(path, quantization=quantization)
     return Decoder.load(checkpoint, config, decoder_name=backbone.decoder_name, device=CPU, dtype=dtype)
 

@@ -14,7 +14,6 @@ from seesay.checkpoint.loading import WeightGroup, load_weights
 from seesay.checkpoint.parts import INPUTS, OUTPUTS, Weight
 from seesay.device.linear import Shard
 from seesay.llm.models.decoder import Decoder
-from seesay.llm.models.spec import DecoderConfig
 from seesay.vl.family import Family
 
 CPU = torch.device("cpu")
@@ -35,7 +34,7 @@ def load(family: Family, weights: dict[tuple[str, str], Weight], others: list[We
 def test_two_halves_are_the_whole(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     family, _ = load_family(tiny_checkpoint(name))
     backbone = family.backbone()
-    config = DecoderConfig.from_hf(backbone.text_config, tied_embeddings=backbone.tie_word_embeddings)
+    config = backbone.decoder_config(session_len=256)
     decoder = Decoder(config, device=CPU, dtype=torch.float32)
     paths = [path for path in decoder.linears if not (path == "lm_head" and config.tied_embeddings)]
     dims = {path: DIVIDED[path.rpartition(".")[2]] for path in paths}
