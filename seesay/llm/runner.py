@@ -275,8 +275,8 @@ class ModelRunner:
 
     def find_splices(self, plan: StepPlan, embeddings: Embeddings) -> PlanSplices:
         """Return the embeddings that the plan's rows need, and by sequence id the errors of the rows that must not be
-        launched: an embedding is missing or has other than `len(item.slots)` rows. `embeddings` are [R_i, embedding_size] by
-        media hash."""
+        launched: an embedding is missing or has other than `len(item.slots)` rows. `embeddings` are
+        [R_i, embedding_size], by media hash."""
         return find_splices(plan, self.rows, embeddings, embedding_size=self.decoder.config.embedding_size)
 
     def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
