@@ -38,15 +38,18 @@ class _Stored(NamedTuple):
     order: torch.Tensor | None = None
 
 
-class Awq:
-    """`qweight` [in, out / 8], `qzeros` [in / group, out / 8], `scales` [in / group, out]."""
+class _PackedMethod:
+    """The settings of a format. dtype: of the model. scale_dtype: of scales in memory."""
 
     def __init__(
         self, quantization: Quantization, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
     ) -> None:
-        assert quantization.bits == 4
-        self.name = "awq"
+        self.name = f"{quantization.format} {quantization.bits}"
         self._quantization, self._dtype, self._scale_dtype = quantization, dtype, scale_dtype
+
+
+class Awq(_PackedMethod):
+    """`qweight` [in, out / 8], `qzeros` [in / group, out / 8], `scales` [in / group, out]."""
 
     def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:
         group = _group_axis(self._quantization.group_size, num_inputs)
@@ -65,15 +68,9 @@ class Awq:
         return _make_product(stored, bias, sizes, self._quantization, self._dtype)
 
 
-class Gptq:
+class Gptq(_PackedMethod):
     """`qweight` [in · bits / 32, out], `qzeros` [in / group, out · bits / 32], `scales` [in / group, out], and `g_idx`
     [in]: the group of each input, in any order where the most important ones were quantized first."""
-
-    def __init__(
-        self, quantization: Quantization, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
-    ) -> None:
-        self.name = f"gptq {quantization.bits}"
-        self._quantization, self._dtype, self._scale_dtype = quantization, dtype, scale_dtype
 
     def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:
         group = _group_axis(self._quantization.group_size, num_inputs)
@@ -104,16 +101,10 @@ class Gptq:
         return _make_product(stored, bias, sizes, self._quantization, self._dtype)
 
 
-class PackQuantized:
+class PackQuantized(_PackedMethod):
     """compressed-tensors of format pack-quantized: `weight_packed` [out, in · bits / 32], `weight_scale`
     [out, in / group], `weight_shape` [2]; `weight_zero_point` [out · bits / 32, in / group] where weights are not
     symmetric, and `weight_g_idx` [in] where inputs were sorted."""
-
-    def __init__(
-        self, quantization: Quantization, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
-    ) -> None:
-        self.name = f"pack-quantized {quantization.bits}"
-        self._quantization, self._dtype, self._scale_dtype = quantization, dtype, scale_dtype
 
     def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:
         quantization = self._quantization

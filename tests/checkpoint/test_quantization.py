@@ -239,12 +239,14 @@ def test_many_slow_patterns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_defaults_are_those_of_compressed_tensors() -> None:
-    """Scales of activations are static where nothing else is said; empty settings of newer versions change nothing."""
+    """A scale for all tokens is static where nothing is said; empty settings of newer versions change nothing."""
     settings = copy.deepcopy(dict(INTEGERS)) | {"transform_config": {}, "sparsity_config": {"format": "dense"}}
-    del settings["config_groups"]["group_0"]["input_activations"]["dynamic"]
-    settings["config_groups"]["group_0"]["weights"].pop("type", None)
-    found = read(settings)
-    assert found is not None and found.has_input_scale and found.format == "int8"
+    inputs = settings["config_groups"]["group_0"]["input_activations"]
+    del inputs["dynamic"], settings["config_groups"]["group_0"]["weights"]["type"]
+    for strategy in ("tensor", "token"):
+        inputs["strategy"] = strategy
+        found = read(settings)
+        assert found is not None and found.format == "int8" and found.has_input_scale == (strategy == "tensor")
 
 
 def test_a_folder_is_refused_when_it_is_opened(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from triton_cases import DEVICE, random
+from triton_cases import DEVICE, DTYPES, assert_close, random
 
 from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
-from seesay.llm.ops import RowLayout
+from seesay.llm.ops import Ops, RowLayout
 from seesay.llm.ops.kv_codec import read_tokens, write_tokens
+from seesay.llm.ops.torch_ops import TorchOps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +102,41 @@ def build(case: Case, *, is_clean: bool = False) -> Any:
     )
     empty = torch.empty(0, num_heads, case.dim, dtype=case.dtype, device=DEVICE)
     return torch.cat([empty, *queries]), cache, layout, torch.cat([empty.double(), *expected])
+
+
+def random_cases(seed: int, count: int) -> list[Case]:
+    """Random shapes for the GPU: borders of blocks, long contexts, many rows."""
+    rng = np.random.default_rng(seed)
+    cases = []
+    for _ in range(count):
+        rows = [(1, int(rng.integers(1, 3000))) for _ in range(rng.integers(0, 6))]
+        for _ in range(rng.integers(0, 5)):
+            num_new = int(rng.integers(2, 600))
+            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, int(rng.integers(2000))]))))
+        kv_heads = int(rng.choice([1, 2, 4]))
+        cases.append(
+            Case(
+                rows=rows,
+                heads=(kv_heads * int(rng.choice([1, 2, 4, 7, 8])), kv_heads),
+                dim=int(rng.choice([16, 64, 80, 96, 128, 256])),
+                block_size=int(rng.choice([1, 13, 16, 32, 64, 64, 64, 128])),
+                window=[None, None, 1, 37, 512][rng.integers(5)],
+                soft_cap=[None, None, 20.0][rng.integers(3)],
+                has_sinks=bool(rng.integers(3) == 0),
+                dtype=DTYPES[rng.integers(len(DTYPES))],
+            )
+        )
+    return cases
+
+
+def check_attention(ops: Ops, case: Case, *, float32_factor: float) -> None:
+    """Compare attention with that in float64, twice with one plan. float32_factor: see `assert_close`."""
+    if isinstance(ops, TorchOps) and not (case.rows and all(length < 4096 for _, length in case.rows)):
+        pytest.skip("too large for torch's masks, or empty")
+    query, cache, layout, expected = build(case, is_clean=isinstance(ops, TorchOps))
+    # The query lies inside a wider tensor, as in the decoder.
+    wide = torch.cat((query, query.new_full((len(query), 2, case.dim), float("nan"))), dim=1)
+    plan = ops.plan_attention(layout, windows=frozenset([case.window]), device=DEVICE, dtype=case.dtype)
+    for _ in range(2):
+        output = ops.attend(wide[:, : case.heads[0]], cache, plan, **case.options)
+        assert_close(output, expected, factor=float32_factor if case.dtype == torch.float32 else 1)

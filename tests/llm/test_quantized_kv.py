@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llm.attention_cases import Case, build
-from triton_cases import DEVICE, DTYPES, HAS_TRITON, IS_INTERPRETED, MARKS, ON_GPU, assert_close, random, runs_here
+from llm.attention_cases import Case, build, check_attention, random_cases
+from triton_cases import DEVICE, HAS_TRITON, IS_INTERPRETED, MARKS, ON_GPU, assert_close, random, runs_here
 
 from seesay.device.query import has_fp8
 from seesay.errors import ConfigError
@@ -200,9 +200,7 @@ CASES = [
 
 
 def large_cases() -> list[Case]:
-    """Random shapes for the GPU: page edges, long contexts, many rows."""
-    rng = np.random.default_rng(2)
-    cases = [
+    fixed = [
         Case(rows=[(9000, 9000)], heads=(28, 4), dim=128, dtype=torch.bfloat16),
         Case(rows=[(1, 131072), (1, 5), (1, 65537)], heads=(28, 4), dim=128, dtype=torch.bfloat16),
         Case(rows=[(1, 131071)], heads=(28, 4), dim=128, dtype=torch.bfloat16, window=4096),
@@ -210,25 +208,7 @@ def large_cases() -> list[Case]:
         Case(rows=[(1, 900)] * 256, heads=(28, 4), dim=128, dtype=torch.bfloat16),
         Case(rows=[(1, 1), (2000, 3000)], heads=(8, 8), dim=256, dtype=torch.float16, soft_cap=50.0, window=1000),
     ]
-    for _ in range(30):
-        rows = [(1, int(rng.integers(1, 3000))) for _ in range(rng.integers(0, 6))]
-        for _ in range(rng.integers(0, 5)):
-            num_new = int(rng.integers(2, 600))
-            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, rng.integers(2000)]))))  # type: ignore[arg-type]
-        kv_heads = int(rng.choice([1, 2, 4]))
-        cases.append(
-            Case(
-                rows=rows,
-                heads=(kv_heads * int(rng.choice([1, 2, 4, 7, 8])), kv_heads),
-                dim=int(rng.choice([16, 64, 80, 96, 128, 256])),
-                block_size=int(rng.choice([1, 13, 16, 32, 64, 64, 64, 128])),
-                window=[None, None, 1, 37, 512][rng.integers(5)],
-                soft_cap=[None, None, 20.0][rng.integers(3)],
-                has_sinks=bool(rng.integers(3) == 0),
-                dtype=DTYPES[rng.integers(3)],
-            )
-        )
-    return cases
+    return fixed + random_cases(2, 30)
 
 
 @runs_here
@@ -236,16 +216,7 @@ def large_cases() -> list[Case]:
 @pytest.mark.parametrize("case", CASES + (large_cases() if ON_GPU else []), ids=lambda case: case.name)
 def test_attention(ops: Ops, case: Any, format: KVFormat) -> None:
     """Against the exact attention over what is stored. float16 products: their rounding is that of a float16 model."""
-    if isinstance(ops, TorchOps) and not (case.rows and all(length < 4096 for _, length in case.rows)):
-        pytest.skip("too large for torch's masks, or empty")
-    case = replace(case, format=format)
-    query, cache, layout, expected = build(case, is_clean=isinstance(ops, TorchOps))
-    wide = torch.cat((query, query.new_full((len(query), 2, case.dim), float("nan"))), dim=1)
-    windows = frozenset([case.window])
-    plan = ops.plan_attention(layout, windows=windows, device=DEVICE, dtype=case.dtype)
-    for _ in range(2):
-        output = ops.attend(wide[:, : case.heads[0]], cache, plan, **case.options)
-        assert_close(output, expected, factor=8 if case.dtype == torch.float32 else 1)
+    check_attention(ops, replace(case, format=format), float32_factor=8)
 
 
 @runs_here

@@ -41,8 +41,9 @@ def read_compressed_tensors(settings: Settings) -> Quantization:
     if isinstance(inputs, Mapping):
         settings.expect("input_activations.type", inputs.get("type", kind), kind)
         _expect_8_bits(settings, "input_activations", inputs)
-        settings.expect("input_activations.strategy", inputs.get("strategy", "tensor"), *_INPUT_STRATEGIES[kind])
-        is_static = inputs.get("dynamic", False) is False
+        input_strategy = inputs.get("strategy", "tensor")
+        settings.expect("input_activations.strategy", input_strategy, *_INPUT_STRATEGIES[kind])
+        is_static = inputs.get("dynamic", input_strategy != "tensor") is False
     elif inputs is not None or kind == "int":
         settings.expect("input_activations", inputs, "an object, as activations become integers, too")
     return Quantization(
