@@ -84,7 +84,7 @@ class Gptq(_PackedMethod):
 
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
         _check_scales(weights["scales"])
-        orders = _find_orders(weights["g_idx"], weights["scales"], self._quantization.group_size)
+        orders = _find_orders(weights["g_idx"], weights["scales"], self._quantization)
         bits, offset = self._quantization.bits, self._quantization.zero_offset
         stored = [
             _Stored(
@@ -130,7 +130,7 @@ class PackQuantized(_PackedMethod):
         _check_shapes(weights["weight_shape"], weights["weight_packed"])
         orders: Sequence[torch.Tensor | None] = [None] * len(scale.parts)
         if quantization.has_order:
-            orders = _find_orders(weights["weight_g_idx"], scale, quantization.group_size)
+            orders = _find_orders(weights["weight_g_idx"], scale, quantization)
         stored = []
         for index, (words, scales) in enumerate(_zip_places(weights, "weight_packed", "weight_scale")):
             if quantization.is_symmetric:
@@ -190,7 +190,7 @@ def _pack(
 def _are_equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
-    return torch.equal(one, other)
+    return bool((one == other).all())
 
 
 def _zip_places(weights: Mapping[str, Weight], *names: str) -> list[tuple[torch.Tensor, ...]]:
@@ -236,10 +236,13 @@ def _make_row_unpacker(words: torch.Tensor, bits: int, num_inputs: int) -> Calla
     return lambda start, stop: _unpack(words[start:stop], bits)[:, :num_inputs]
 
 
-def _find_orders(group_ids: Weight, scales: Weight, group_size: int | None) -> list[torch.Tensor | None]:
-    """Return, for each source, its inputs sorted by their groups, as its tensor of groups says."""
+def _find_orders(group_ids: Weight, scales: Weight, quantization: Quantization) -> list[torch.Tensor | None]:
+    """Return, for each source, its inputs sorted by their groups, as its tensor of groups says; without values, on the
+    meta device, as the settings say."""
+    if group_ids.data.is_meta:
+        return [groups.long() if quantization.has_order else None for _, groups in group_ids.places()]
     return [
-        _find_order(part, groups, _first_group(scale_part), group_size)
+        _find_order(part, groups, _first_group(scale_part), quantization.group_size)
         for (part, groups), scale_part in zip(group_ids.places(), scales.parts, strict=True)
     ]
 
@@ -257,10 +260,10 @@ def _find_order(part: Part, groups: torch.Tensor, first: int, group_size: int | 
     if not ((groups >= 0) & (groups < num_groups)).all():
         raise CheckpointError(f"tensor {part.tensor!r} has groups outside of {first} to {first + num_groups - 1}")
     expected = torch.arange(num_inputs, device=groups.device) // size
-    if torch.equal(groups, expected):
+    if (groups == expected).all():
         return None
     in_order, order = torch.sort(groups, stable=True)
-    if not torch.equal(in_order, expected):
+    if not (in_order == expected).all():
         raise CheckpointError(f"tensor {part.tensor!r} has groups that are not of {size} inputs each")
     return order
 
@@ -269,7 +272,7 @@ def _check_shapes(shapes: Weight, numbers: Weight) -> None:
     """Check what a tensor of the checkpoint says about the whole matrix of its module."""
     for (part, shape), packed in zip(shapes.places(), numbers.parts, strict=True):
         expected = [axis.size for axis in packed.axes]
-        if shape.tolist() != expected:
+        if not (shape == torch.tensor(expected, device=shape.device)).all():
             raise CheckpointError(f"tensor {part.tensor!r} is {shape.tolist()}, the config says {expected}")
 
 

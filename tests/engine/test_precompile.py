@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from quantized_folders import PACKED_FORMS, write_quantized
 
 import seesay
 from seesay.checkpoint import resolve_checkpoint
@@ -53,9 +54,24 @@ def test_steps_call_only_kernels_that_a_start_has_called(
 ) -> None:
     """Pictures; a sliding window. What is late would be compiled while requests wait."""
     folder, options = (model, {}) if model == "seesay-demo" else (str(tiny_checkpoint(model)), {"session_len": 120})
+    check_late(folder, options, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("form", "kv_format"), [("gptq, in order of activations", "int4"), ("pack-quantized, zero points", "int8")]
+)
+def test_so_it_is_with_quantized_weights_and_caches(
+    form: str, kv_format: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Formats look at the values of their tensors while they are loaded; a rehearsal has none."""
+    folder, _ = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path / "model", PACKED_FORMS[form])
+    check_late(str(folder), {"session_len": 400, "kv_cache_dtype": kv_format}, tmp_path / "cache")
+
+
+def check_late(folder: str, options: dict[str, Any], cache: Path) -> None:
     command = [sys.executable, str(SCRIPT), folder, json.dumps(options)]
     done = subprocess.run(
-        command, env=make_environment(tmp_path), capture_output=True, text=True, timeout=280, check=False
+        command, env=make_environment(cache), capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

@@ -26,7 +26,8 @@ class Quantization:
     scale_name: FP8 and int8: the name of the tensor of scales behind the module's. scale_has_inputs: whether the scales
         of channels have an axis of length one for the inputs. has_input_scale: whether there is an `input_scale` for
         activations, too. bits: of a packed integer. zero_offset: GPTQ: stored zero points are less by this.
-        is_symmetric, has_order: pack-quantized: whether there are no zero points, and whether inputs were sorted.
+        is_symmetric: pack-quantized: whether there are no zero points. has_order: pack-quantized and GPTQ: whether
+        inputs were sorted; for GPTQ it is the tensors that decide.
     excluded: modules that are not quantized: see `Exclusions`. marker: the name of a tensor that quantized modules
         have and others do not; None where `excluded` alone decides.
     ignored: names of tensors, behind those of modules, that are not read: scales of a KV cache.
