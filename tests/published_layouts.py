@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 Json = dict[str, Any]
 
 CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+PINPOINTS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 CODE = "raise RuntimeError('code of a checkpoint was run')\n"
 
 
@@ -27,10 +28,11 @@ def _text(tiny: Json, **published: Any) -> Json:
     """The text settings that were published before Transformers 5, with the sizes of a tiny checkpoint."""
     sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     kept = (*sizes, "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act", "initializer_range")
+    rope = tiny["rope_parameters"]
     return {
-        **{name: tiny[name] for name in kept},
+        **{name: tiny[name] for name in kept if name in tiny},
         "attention_dropout": 0.0,
-        "rope_theta": tiny["rope_parameters"]["rope_theta"],
+        "rope_theta": rope.get("full_attention", rope)["rope_theta"],
         "use_cache": True,
         "torch_dtype": "float32",
         **published,
@@ -125,6 +127,54 @@ def _plain(**published: Any) -> Callable[[Json], Json]:
     return make
 
 
+def _llama3_1(tiny: Json) -> Json:
+    rope = dict(tiny["rope_parameters"])
+    theta = rope.pop("rope_theta")
+    return _plain(
+        eos_token_id=[tiny["eos_token_id"], tiny["pad_token_id"]],
+        mlp_bias=False,
+        pretraining_tp=1,
+        rope_scaling=rope,
+        rope_theta=theta,
+    )(tiny)
+
+
+def _gemma(tiny: Json) -> Json:
+    activation = "gelu_pytorch_tanh"
+    return _plain(
+        attention_bias=False, head_dim=tiny["head_dim"], hidden_act=activation, hidden_activation=activation,
+        pad_token_id=0, rope_scaling=None,
+    )(tiny)  # fmt: skip
+
+
+def _gemma2(tiny: Json) -> Json:
+    kept = ("head_dim", "hidden_activation", "query_pre_attn_scalar", "sliding_window", "attn_logit_softcapping")
+    own = {name: tiny[name] for name in (*kept, "final_logit_softcapping")}
+    return _plain(**own, attention_bias=False, cache_implementation="hybrid", hidden_act="gelu_pytorch_tanh")(tiny)
+
+
+def _gemma3(tiny: Json) -> Json:
+    return {
+        **_gemma2(tiny),
+        "rope_local_base_freq": tiny["rope_parameters"]["sliding_attention"]["rope_theta"],
+        "rope_scaling": None,
+        "sliding_window_pattern": tiny["sliding_window_pattern"],
+    }
+
+
+def _llava_next(tiny: Json) -> Json:
+    base = _llava(tiny)
+    text = {**base["text_config"], "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    return {
+        **base,
+        "image_grid_pinpoints": tiny["image_grid_pinpoints"],
+        "model_type": "llava_next",
+        "text_config": {**text, "_name_or_path": "mistralai/Mistral-7B-Instruct-v0.2", "sliding_window": None},
+        "transformers_version": "4.39.0.dev0",
+        "use_image_newline_parameter": True,
+    }
+
+
 def _phi3(tiny: Json) -> Json:
     rope = tiny["rope_parameters"]
     code = "modeling_phi3.Phi3ForCausalLM"
@@ -140,11 +190,13 @@ def _phi3(tiny: Json) -> Json:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """tiny: the tiny checkpoint. rename: its tensors' prefixes to the published ones. extra: tensors beside them.
-    tokenizer: entries of tokenizer_config.json. files: further files; None deletes one."""
+    """tiny: the tiny checkpoint. changes: of its config.json, for what the release has and the tiny one has not.
+    rename: its tensors' prefixes to the published ones. extra: tensors beside them. tokenizer: entries of
+    tokenizer_config.json. files: further files; None deletes one. template_file: where the template lies."""
 
     tiny: str
     config: Callable[[Json], Json]
+    changes: Mapping[str, Any] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
@@ -169,6 +221,14 @@ _INTERN_PROCESSOR = {
     "image_mean": CLIP_MEAN, "image_processor_type": "GotOcr2ImageProcessorFast", "image_std": CLIP_STD,
     "max_patches": 6, "min_patches": 1, "processor_class": "InternVLProcessor", "resample": 3,
     "rescale_factor": 1 / 255, "return_tensors": None, "size": {"height": 16, "width": 16},
+}  # fmt: skip
+_ANYRES_PROCESSOR = {
+    **_CLIP_PROCESSOR, "aspect_ratio_setting": "anyres", "image_grid_pinpoints": PINPOINTS,
+    "image_processor_type": "LlavaNextImageProcessor", "processor_class": "LlavaNextProcessor",
+    "crop_size": {"height": 12, "width": 12}, "size": {"shortest_edge": 12},
+}  # fmt: skip
+LLAMA3_ROPE = {
+    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
 }  # fmt: skip
 _INV_FREQ = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(8) for layer in range(2)}
 
@@ -203,6 +263,14 @@ LAYOUTS: dict[str, Layout] = {
         },
         template_file="chat_template.json",
     ),
+    "llava-v1.6-mistral-7b-hf": Layout(
+        tiny="llava_next_mistral",
+        config=_llava_next,
+        rename={"vision_tower.": "vision_tower.vision_model."},
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": True, "use_default_system_prompt": False},
+        files={"preprocessor_config.json": _ANYRES_PROCESSOR, "processor_config.json": None},
+        template_file="chat_template.json",
+    ),
     "InternVL3-1B-hf": Layout(
         tiny="internvl",
         config=_internvl,
@@ -221,6 +289,25 @@ LAYOUTS: dict[str, Layout] = {
         tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False, "padding_side": "right"},
         files={"special_tokens_map.json": {"bos_token": "<s>", "eos_token": "<|im_end|>"}},
         template_file="tokenizer_config.json",
+    ),
+    "Llama-3.1-8B-Instruct": Layout(
+        tiny="llama",
+        config=_llama3_1,
+        changes={"rope_parameters": {**LLAMA3_ROPE, "rope_type": "llama3", "rope_theta": 500000.0}},
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True},
+        template_file="tokenizer_config.json",
+    ),
+    "gemma-2b-it": Layout(tiny="gemma", config=_gemma, template_file="tokenizer_config.json"),
+    "gemma-2-2b-it": Layout(tiny="gemma2", config=_gemma2, template_file="tokenizer_config.json"),
+    "gemma-3-1b-it": Layout(tiny="gemma3", config=_gemma3, template_file="tokenizer_config.json"),
+    "SmolLM3-3B": Layout(
+        tiny="smollm3",
+        config=_plain(
+            attention_bias=False, layer_types=["full_attention"] * 2, max_window_layers=28, mlp_bias=False,
+            no_rope_layer_interval=2, no_rope_layers=[1, 0], pretraining_tp=2, rope_scaling=None, sliding_window=None,
+            use_sliding_window=False,
+        ),
+        template_file="chat_template.jinja",
     ),
     "Qwen2.5-0.5B-Instruct": Layout(
         tiny="qwen2",
@@ -254,8 +341,19 @@ LAYOUTS: dict[str, Layout] = {
 }  # fmt: skip
 
 
+def without_layout(name: str, tiny: Path, target: Path) -> Path:
+    """Return the checkpoint of which `publish` makes the layout `name`: the tiny one, in `target` with its changes."""
+    layout = LAYOUTS[name]
+    if not layout.changes:
+        return tiny
+    shutil.copytree(tiny, target)
+    _write_json(target / "config.json", {**json.loads((tiny / "config.json").read_text()), **layout.changes})
+    return target
+
+
 def publish(name: str, source: Path, target: Path) -> Path:
-    """Write the layout `name` of the tiny checkpoint in `source` into the new folder `target` and return it."""
+    """Write the layout `name` of the checkpoint in `source` (`without_layout`) into the new folder `target` and return
+    it."""
     layout = LAYOUTS[name]
     target.mkdir()
     _write_json(target / "config.json", layout.config(json.loads((source / "config.json").read_text())))
