@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing, closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
@@ -20,14 +19,14 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.config.checks import check_instance
-from seesay.engine.asking import Asking, AsyncAsking
-from seesay.engine.response import AnswerBuilder, Response
+from seesay.engine.response import Response
 from seesay.errors import ConfigError, RequestError
 from seesay.log import set_up_logging
+from seesay.offline.answers import Answers, put_in_order, show_progress, stream_answers, stream_answers_async
 from seesay.offline.deprecated import with_call_arguments, with_pipeline_arguments
+from seesay.offline.perplexity import measure_losses
 from seesay.offline.session import Session, stream_turns
 from seesay.offline.template_options import take_template_options, with_template_options
-from seesay.offline.token_rows import read_token_rows
 from seesay.values import GenerationRequest
 from seesay.vl.messages import parse_prompts
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from seesay.processors.text.tokenizer import Tokenizer
     from seesay.templates import ChatTemplate
 
-Answers = Generator[Response, None, None]
 # The prompts that give one answer. A list of messages does too; a list of anything else is a batch. Lists are
 # invariant, so the overloads use type variables. The batch comes first: `list[Any]` is one.
 OnePrompt: TypeAlias = str | tuple[Any, ...] | Mapping[str, Any]
@@ -209,11 +207,12 @@ class Pipeline:
         """
         requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "infer")
         responses: list[Response | None] = [None] * len(requests)
-        with _progress(len(requests), use_tqdm) as advance, closing(self._stream(requests, pieces=False)) as answers:
+        answers = stream_answers(self._engine, requests, pieces=False)
+        with show_progress(len(requests), use_tqdm) as advance, closing(answers):
             for response in answers:
                 responses[response.index] = response
                 advance()
-        return _in_order(responses, is_list=is_list)
+        return put_in_order(responses, is_list=is_list)
 
     __call__ = infer
     batch_infer = infer
@@ -263,12 +262,12 @@ class Pipeline:
         """`infer` for asyncio: other tasks run while it waits. Cancelling the task aborts the requests."""
         requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "async_batch_infer")
         responses: list[Response | None] = [None] * len(requests)
-        with _progress(len(requests), use_tqdm) as advance:
-            async with aclosing(self._stream_async(requests)) as answers:
+        with show_progress(len(requests), use_tqdm) as advance:
+            async with aclosing(stream_answers_async(self._engine, requests)) as answers:
                 async for response in answers:
                     responses[response.index] = response
                     advance()
-        return _in_order(responses, is_list=is_list)
+        return put_in_order(responses, is_list=is_list)
 
     def stream_infer(
         self,
@@ -289,7 +288,7 @@ class Pipeline:
         """
         requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "stream_infer")
         if sessions is None:
-            return self._stream(requests, pieces=stream_response)
+            return stream_answers(self._engine, requests, pieces=stream_response)
         chosen: list[Any] = list(sessions) if isinstance(sessions, list | tuple) else [sessions]
         for session in chosen:
             if not isinstance(session, Session):
@@ -368,22 +367,7 @@ class Pipeline:
         tokenizers are accepted too (padding is left out). Sequences may differ in length; each needs at least two
         tokens. Raises ValueError for anything else, and RequestError for a sequence that the model cannot process.
         """
-        rows = read_token_rows(input_ids)
-        for row in rows:
-            if len(row) < 2:
-                raise ValueError(f"input_ids: a sequence must have at least two tokens, got {len(row)}")
-        config = GenerationConfig(max_new_tokens=1)
-        requests = [
-            GenerationRequest(prompt=row, gen_config=config, prompt_logprobs=True, wants_answer=False) for row in rows
-        ]
-        losses = [math.nan] * len(requests)
-        with closing(Asking(self._engine, requests, streams=False).deltas()) as deltas:
-            for index, delta in deltas:
-                if delta.error is not None:
-                    raise delta.error
-                if delta.prompt_logprobs:
-                    losses[index] = -math.fsum(delta.prompt_logprobs) / len(delta.prompt_logprobs)
-        return losses
+        return measure_losses(self._engine, input_ids)
 
     def reset_caches(self) -> None:
         """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
@@ -467,41 +451,3 @@ class Pipeline:
         gen_config = with_call_arguments(gen_config, others, function=function)
         requests, is_list = parse_prompts(prompts, gen_config, do_preprocess=do_preprocess)
         return with_template_options(requests, options), is_list
-
-    def _stream(self, requests: Sequence[GenerationRequest | RequestError], *, pieces: bool) -> Answers:
-        builders = [AnswerBuilder(index) for index in range(len(requests))]
-        with closing(Asking(self._engine, requests, streams=pieces).deltas()) as deltas:
-            for index, delta in deltas:
-                piece = builders[index].add(delta)
-                if pieces:
-                    yield piece
-                elif delta.finish_reason is not None:
-                    yield builders[index].complete()
-
-    async def _stream_async(
-        self, requests: Sequence[GenerationRequest | RequestError]
-    ) -> AsyncGenerator[Response, None]:
-        builders = [AnswerBuilder(index) for index in range(len(requests))]
-        async with aclosing(AsyncAsking(self._engine, requests, streams=False).deltas()) as deltas:
-            async for index, delta in deltas:
-                builders[index].add(delta)
-                if delta.finish_reason is not None:
-                    yield builders[index].complete()
-
-
-def _in_order(responses: Sequence[Response | None], *, is_list: bool) -> Response | list[Response]:
-    done = [response for response in responses if response is not None]
-    assert len(done) == len(responses), "every request has a final answer"
-    return done if is_list else done[0]
-
-
-@contextmanager
-def _progress(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
-    """Yield a function to call for each answer. Shows a progress bar if `is_shown`."""
-    if not is_shown:
-        yield lambda: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="answer") as bar:
-        yield bar.update
