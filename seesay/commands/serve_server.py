@@ -41,6 +41,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
+    _add_address(group)
+    _add_frontends(group)
+    _add_names(group)
+    _add_keys(group)
+    _add_origins(group)
+    _add_request_defaults(group)
+
+
+def _add_address(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--server-name",
         default="0.0.0.0",
@@ -48,6 +57,9 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         help="address to listen on (default: 0.0.0.0, all addresses)",
     )
     group.add_argument("--server-port", type=options.port, default=23333, metavar="PORT", help="default: 23333")
+
+
+def _add_frontends(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--frontends",
         type=options.whole(1),
@@ -63,6 +75,9 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="kill and restart one of several frontends when it hangs for so long, in seconds (default: 120)",
     )
+
+
+def _add_names(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--model-name",
         action="append",
@@ -71,6 +86,9 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         "requests may use any of the names, answers carry the first",
     )
     group.add_argument("--any-model-name", action="store_true", help="accept any model name in requests")
+
+
+def _add_keys(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--api-keys",
         nargs="*",
@@ -94,6 +112,9 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="serve https with the files in the environment variables SSL_CERTFILE and SSL_KEYFILE",
     )
+
+
+def _add_origins(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--allow-origins",
         nargs="+",
@@ -116,6 +137,9 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="HEADER",
         help="headers those pages may send (default: all)",
     )
+
+
+def _add_request_defaults(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--generation-defaults",
         choices=("model", "openai"),

@@ -1,4 +1,4 @@
-"""What an operator asks of a core between requests: new weights, sleep, empty caches. Plain data."""
+"""Commands of an operator to a core, between requests: new weights, sleep, empty caches. Plain data."""
 
 from __future__ import annotations
 

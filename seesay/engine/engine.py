@@ -261,15 +261,14 @@ class AsyncEngine:
     def reset_caches(self) -> None:
         """Forget preprocessed media, embeddings and the content of KV blocks. Requests that are being answered go on;
         what they use is forgotten when they end. Raises `RequestError` when the engine is closed."""
-        self._check_open()
+        self.run_command(ResetCaches())
         self._preparer.reset_caches()
-        self.core.run_command(ResetCaches())
 
     # --- weights and sleep ------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> ModelStatus:
-        """Which weights answer now, and whether the engine sleeps."""
+        """The weights that answer now, and whether the engine sleeps."""
         return self.core.status
 
     def update_weights(

@@ -38,7 +38,7 @@ logger = logging.getLogger("seesay")
 
 
 class ModelControl:
-    """What commands change of a core. `run` is called by the engine loop's thread while no request is alive; `stage`
+    """Does the commands to a core. `run` is called by the engine loop's thread while no request is alive; `stage`
     and `status` may be used by any."""
 
     def __init__(

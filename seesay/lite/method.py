@@ -23,8 +23,8 @@ from seesay.llm.kv_cache import KVCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """What a method knows when it quantizes a decoder layer: the inputs of its linear layers, and batches to run it
-    with."""
+    """Hold what a method knows when it quantizes a decoder layer: the inputs of its linear layers, and batches to run
+    it with."""
 
     statistics: Mapping[str, InputStatistics]
     batches: Sequence[Batch]

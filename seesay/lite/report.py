@@ -1,4 +1,4 @@
-"""What a run reports: errors by layer, perplexity and scores before and after; as JSON and as a table."""
+"""The report of a run: errors by layer, perplexity and scores before and after; as JSON and as a table."""
 
 from __future__ import annotations
 

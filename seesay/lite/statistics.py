@@ -1,4 +1,4 @@
-"""What calibration knows of the inputs of a linear layer, gathered through `Linear.extend(observe=…)`."""
+"""Statistics of the inputs of a linear layer for calibration, gathered through `Linear.extend(observe=…)`."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class RowState:
         return np.concatenate((prompt[..., start:], generated), axis=-1)
 
     def splices(self, start: int, stop: int) -> list[Splice]:
-        """Which embedding rows go into positions `start` … `stop` - 1, in order of position."""
+        """Return which embedding rows go into positions `start` … `stop` - 1, in order of position."""
         if start >= self.media_end:
             return []
         found = []

@@ -14,6 +14,7 @@ from seesay.demo.wording.clip_forms import CLIP_FORMS
 from seesay.demo.wording.grammar import Form, expand, normalized, normalized_expansions, parse_forms, split_held_out
 from seesay.demo.wording.pair_forms import PAIR_FORMS
 from seesay.demo.wording.place_forms import PLACE_FORMS
+from seesay.demo.wording.self_forms import SELF_FORMS
 from seesay.demo.wording.shape_forms import SHAPE_FORMS
 from seesay.demo.wording.text_forms import TEXT_FORMS
 from seesay.demo.wording.unknown_forms import UNKNOWN_FORMS
@@ -62,6 +63,7 @@ KINDS = {
         PAIR_FORMS,
         TEXT_FORMS,
         CHAT_FORMS,
+        SELF_FORMS,
         UNKNOWN_FORMS,
     )
     for kind, text in forms.items()

@@ -1,4 +1,4 @@
-"""How another Python with a module of ours is started."""
+"""The command and the environment that start another Python with a module of ours."""
 
 from __future__ import annotations
 
