@@ -20,6 +20,8 @@ from seesay.device.packed_weight import Packer
 from seesay.errors import CheckpointError
 
 _WORD_BITS = 32
+_LARGEST = 256.0
+"""The largest difference of a number and a zero point."""
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where AWQ has output 0, 1, … of each eight in a word, in fields of 4 bits from the lowest."""
 
@@ -278,5 +280,5 @@ def _check_shapes(shapes: Weight, numbers: Weight) -> None:
 
 def _check_scales(weight: Weight) -> None:
     for part, place in weight.places():
-        if not place.isfinite().all():
-            raise CheckpointError(f"tensor {part.tensor!r} has scales that are not finite")
+        if not (place.float() * _LARGEST).isfinite().all():
+            raise CheckpointError(f"tensor {part.tensor!r} has scales that are not finite, or too large")

@@ -17,6 +17,9 @@ from seesay.errors import CheckpointError
 
 logger = logging.getLogger("seesay")
 
+_LARGEST = 448.0
+"""The largest number of one byte, that of FP8."""
+
 
 def list_layouts(quantization: Quantization, stored_dtype: str, dtype: torch.dtype) -> dict[str, TensorLayout]:
     """Return the layouts of 'weight', 'scale' and, where there is one, 'input_scale'."""
@@ -35,12 +38,15 @@ def list_layouts(quantization: Quantization, stored_dtype: str, dtype: torch.dty
 
 
 def check_numbers(weights: Mapping[str, Weight]) -> None:
-    """Raise `CheckpointError` that names a tensor with scales that are not positive, or with NaN among its numbers."""
+    """Raise `CheckpointError` that names a tensor with scales that are not positive, or with which the largest number
+    would not be finite, or a tensor with NaN among its numbers."""
     for name, weight in weights.items():
         for part, place in weight.places():
             if name != "weight":
-                if not (place.isfinite() & (place > 0)).all():
-                    raise CheckpointError(f"tensor {part.tensor!r} has scales that are not positive numbers")
+                if not ((place * _LARGEST).isfinite() & (place > 0)).all():
+                    raise CheckpointError(
+                        f"tensor {part.tensor!r} has scales that are not positive numbers, or too large"
+                    )
             elif place.is_floating_point() and not (place.view(torch.uint8) & 0x7F).ne(0x7F).all():  # NaN of e4m3
                 raise CheckpointError(f"tensor {part.tensor!r} has numbers that are NaN")
 

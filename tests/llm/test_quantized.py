@@ -171,6 +171,7 @@ INPUT_SCALE = f"{PROJECTION}.input_scale"
         (INT8_FORM, put(SCALE, lambda t: t[:-1]), f"'{SCALE}' has shape [59, 1], the config says [60, 1]"),
         (INT8_FORM, put(SCALE, lambda t: -t), "down_proj.weight_scale' has scales that are not positive numbers"),
         (INT8_FORM, put(SCALE, lambda t: t / 0), "down_proj.weight_scale' has scales that are not positive numbers"),
+        (INT8_FORM, put(SCALE, lambda t: t * 0 + 3e38), "has scales that are not positive numbers, or too large"),
         (INT8_FORM, put(WEIGHT, lambda t: t.to(torch.uint8)), f"'{WEIGHT}' is stored as U8, it must be I8"),
         (INT8_FORM, put(WEIGHT, lambda t: t[:, :-8]), f"'{WEIGHT}' has shape [60, 80], the config says [60, 88]"),
         (STATIC_FORM, drop(INPUT_SCALE), f"tensor '{INPUT_SCALE}' is missing"),
