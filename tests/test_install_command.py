@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from seesay.errors import MissingExtraError
 from seesay.install_command import install_command
+from seesay.serving import require_packages
 
 Install = Callable[[dict[str, Any] | None], None]
 
@@ -74,3 +76,13 @@ def test_a_clone_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monke
     root = Path(__file__).parents[1]
     monkeypatch.chdir(root)
     assert install_command("serve") == "pip install -e '.[serve]'"
+
+
+@pytest.mark.parametrize("package", ("fastapi", "uvicorn"))
+def test_a_server_names_the_package_that_it_lacks_before_it_loads_anything(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_packages()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"the server.*{package}.*\[serve\]"):
+        require_packages()

@@ -131,7 +131,7 @@ def test_a_server(folder: Path) -> None:
     with running(folder, ["-m", "seesay", "serve", "api_server", *options], "ready after"):
         found = ask(folder)
     assert found == {
-        "seesay": PROMPT | HTTP,
+        "seesay": frozenset({"numpy"}),
         "seesay.serving.fronts.process": PROMPT | HTTP,
         "seesay.engine.process.child": PROMPT | COMPUTING,
     }

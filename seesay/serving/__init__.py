@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import MissingExtraError
@@ -11,10 +12,17 @@ if TYPE_CHECKING:
     from seesay.serving.server import run_server
     from seesay.serving.settings import ServerSettings
 
-__all__ = ["ServerSettings", "create_app", "run_server"]
+__all__ = ["ServerSettings", "create_app", "require_packages", "run_server"]
 
 _HOMES = {"create_app": "app", "run_server": "server", "ServerSettings": "settings"}
 _PACKAGES = ("fastapi", "starlette", "uvicorn", "httptools", "pydantic", "prometheus_client")
+
+
+def require_packages() -> None:
+    """Raise `MissingExtraError` unless the packages of a server are installed. Imports none of them."""
+    for package in _PACKAGES:
+        if find_spec(package) is None:
+            raise MissingExtraError("the server", package=package, extra="serve")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.errors import ConfigError
+from seesay.serving import require_packages
 from seesay.serving.settings import ServerSettings
 
 
@@ -29,8 +30,7 @@ def serve_model(
 
     Raises `CheckpointError` and `ConfigError`, and `MissingExtraError` without the packages of a server.
     """
-    from seesay.serving import run_server
-
+    require_packages()
     if isinstance(backend_config, TurbomindEngineConfig):
         backend_config = backend_config.to_engine_config()
     if settings.num_frontends > 1:
@@ -45,6 +45,7 @@ def serve_model(
         )
         return
     from seesay.engine.engine import AsyncEngine
+    from seesay.serving.server import run_server
 
     with AsyncEngine(
         model_path,

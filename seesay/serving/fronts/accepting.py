@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import mmap
-import os
 import socket
 
+from seesay.serving.fronts.connection_counts import ConnectionCounts
 from seesay.serving.http_protocol import BoundedHttpProtocol
 from seesay.serving.server import DrainingServer
 
@@ -24,42 +23,6 @@ _PAUSE_S = 1.0
 """No connection is taken for so long when the process has no descriptor or memory left for one."""
 _AT_ONCE = 64
 """Most connections that are taken in one turn of the event loop."""
-_ABSENT = 2**31 - 1
-
-
-class ConnectionCounts:
-    """The number of open connections of each front, in anonymous memory that all processes map."""
-
-    def __init__(self, descriptor: int, num_fronts: int) -> None:
-        self._memory = mmap.mmap(descriptor, 4 * num_fronts)
-        self._counts = memoryview(self._memory).cast("i")
-
-    @classmethod
-    def make(cls, num_fronts: int) -> tuple[ConnectionCounts, int]:
-        """Return the counts of fronts that are all absent, and the descriptor of their memory."""
-        descriptor = os.memfd_create("seesay-connections")
-        os.ftruncate(descriptor, 4 * num_fronts)
-        counts = cls(descriptor, num_fronts)
-        for index in range(num_fronts):
-            counts.leave(index)
-        return counts, descriptor
-
-    def set(self, index: int, count: int) -> None:
-        """Note how many connections a front has."""
-        self._counts[index] = count
-
-    def leave(self, index: int) -> None:
-        """Note that a front takes no connections."""
-        self._counts[index] = _ABSENT
-
-    def least(self) -> int:
-        """Return how many the front with the fewest has."""
-        return min(self._counts)
-
-    def close(self) -> None:
-        """Unmap the memory."""
-        self._counts.release()
-        self._memory.close()
 
 
 class SharingServer(DrainingServer):

@@ -53,7 +53,8 @@ def _serve(parent: Parent, start: messages.Start) -> None:
     from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, VisionConfig
     from seesay.engine.engine import AsyncEngine
     from seesay.log import set_up_logging
-    from seesay.serving.fronts.accepting import ConnectionCounts, SharingServer
+    from seesay.serving.fronts.accepting import SharingServer
+    from seesay.serving.fronts.connection_counts import ConnectionCounts
     from seesay.serving.server import run_server
     from seesay.serving.settings import ServerSettings
 

@@ -31,7 +31,7 @@ from seesay.engine.process.link import LinkClosedError
 from seesay.errors import CheckpointError, SeesayError
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.fronts import messages
-from seesay.serving.fronts.accepting import ConnectionCounts
+from seesay.serving.fronts.connection_counts import ConnectionCounts
 from seesay.serving.fronts.pulse import Silence
 from seesay.serving.fronts.shared_home import SharedHome
 
