@@ -230,9 +230,17 @@ def make_vision_config(arguments: argparse.Namespace) -> VisionConfig:
 def make_chat_template_config(arguments: argparse.Namespace) -> ChatTemplateConfig | None:
     """Return the configuration of the chosen chat template, or None for the checkpoint's own. Raises ConfigError for a
     name that does not exist, and for a file that is missing or not valid."""
+    from seesay.errors import ConfigError
     from seesay.templates import check_choice
 
-    return None if arguments.chat_template is None else check_choice(arguments.chat_template)
+    if arguments.chat_template is None:
+        return None
+    try:
+        return check_choice(arguments.chat_template)
+    except ConfigError as error:
+        raise ConfigError(
+            f"--chat-template: {error}".replace("--chat-template: model_name=", "--chat-template ", 1)
+        ) from None
 
 
 def _read(table: Sequence[_Option], arguments: argparse.Namespace) -> dict[str, Any]:

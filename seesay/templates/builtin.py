@@ -120,6 +120,7 @@ _BUILTIN: dict[str, Pieces] = {
     ),
     "qwen2-vl": _QWEN.with_changes({"after_media": ""}),
     "qwen3": _CHATML,
+    "qwen3-vl": _CHATML.with_changes({"after_media": ""}),
     "yi": _CHATML,
     "yi-vl": Pieces(
         meta_instruction="This is a chat between an inquisitive human and an AI assistant. Assume the role of the AI "
@@ -157,6 +158,16 @@ _BUILTIN: dict[str, Pieces] = {
     "llava-llama-2": _LLAMA2.with_changes({"meta_instruction": _LLAVA_NEXT_INSTRUCTION}),
     "llava-llama-3": _LLAMA3.with_changes({"meta_instruction": _LLAVA_NEXT_INSTRUCTION}),
     "llava-qwen": _QWEN,
+    "llava-onevision": _CHATML.with_changes(
+        {
+            **_WITHOUT_BREAKS,
+            "system": "<|im_start|>system \n",
+            "user": "<|im_start|>user \n",
+            "user_before_media": "<|im_start|>user ",
+            "assistant": "<|im_start|>assistant \n",
+            "generation_prompt": "<|im_start|>assistant\n",
+        }
+    ),
     "llama2": _LLAMA2,
     "llama3": _LLAMA3,
     "llama3_1": _LLAMA3_1,
@@ -288,7 +299,8 @@ def match_registered(model_path: str) -> str | None:
 
 
 def suggest(name: str) -> str:
-    """Return the part of an error message that names the templates nearest to an unknown `name`."""
+    """Return the part of an error message that names the templates nearest to an unknown `name`, or else all."""
     nearest = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
-    return f"{hint}Known names: {', '.join(names())}"
+    if nearest:
+        return f"did you mean {' or '.join(map(repr, nearest))}? `seesay list` prints all names"
+    return f"known names: {', '.join(names())}"

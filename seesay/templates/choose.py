@@ -147,8 +147,7 @@ def _pieces_of(config: ChatTemplateConfig) -> Pieces:
         if not changes and config.capability != "completion":
             raise ConfigError(
                 f"model_name={config.model_name!r}: there is no chat template with this name; "
-                f"{builtin.suggest(config.model_name)}. For a new template, give its pieces (system=…, user=…, "
-                "assistant=…), a JSON file or a Jinja file"
+                f"{builtin.suggest(config.model_name)}. A new template needs its pieces, or a Jinja file"
             )
         pieces = Pieces()
     if config.capability is not None:

@@ -40,6 +40,7 @@ _LLAMA3 = range(128256, 129000)
 GUESSES: tuple[Guess, ...] = (
     Guess(template="qwen2-vl", architecture="Qwen2VLForConditionalGeneration"),
     Guess(template="qwen2-vl", architecture="Qwen2_5_VLForConditionalGeneration"),
+    Guess(template="qwen3-vl", architecture="Qwen3VLForConditionalGeneration"),
     Guess(
         template="pixtral",
         architecture="LlavaForConditionalGeneration",
@@ -61,6 +62,17 @@ GUESSES: tuple[Guess, ...] = (
         architecture="LlavaNextForConditionalGeneration",
         where={"text_config.model_type": "llama", "text_config.vocab_size": range(32000, 33000)},
     ),
+    Guess(
+        template="llava-llama-3",
+        architecture="LlavaNextForConditionalGeneration",
+        where={"text_config.vocab_size": _LLAMA3},
+    ),
+    Guess(
+        template="llava-qwen",
+        architecture="LlavaNextForConditionalGeneration",
+        where={"text_config.model_type": "qwen2"},
+    ),
+    Guess(template="llava-onevision", architecture="LlavaOnevisionForConditionalGeneration"),
     Guess(
         template="yi-vl",
         architecture="LlavaLlamaForCausalLM",

@@ -1,7 +1,7 @@
 """Built-in templates write what the published ones write, and each model gets its own.
 
-`published.json` holds what the published template of a model (its Jinja file, or the code of its authors) writes for
-the conversations below, without a BOS at the start, which the tokenizer adds.
+`published.json` holds what the published template of a model (its Jinja file as public repositories quote it, or the
+code of its authors) writes for the conversations below, without a BOS at the start, which the tokenizer adds.
 """
 
 from __future__ import annotations
