@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from enrolment import ALL_VISION, ENROLLED
+from enrolment import ALL_VISION, ENROLLED, reference_of
 from PIL import Image
 
 from seesay.config import EngineConfig, GenerationConfig
@@ -217,6 +217,7 @@ def run_transformers(
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
     is_vision = name in ALL_VISION
+    path = reference_of(path)
     loader = AutoModelForImageTextToText if is_vision else AutoModelForCausalLM
     model = loader.from_pretrained(path, dtype=dtype).eval().to(device)
     processor = (AutoProcessor if is_vision else AutoTokenizer).from_pretrained(path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from seesay.values import Modality
 from seesay.vl.family import Family
@@ -32,6 +33,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "gemma": Tiny(architecture="GemmaForCausalLM"),
     "gemma2": Tiny(architecture="Gemma2ForCausalLM"),
     "gemma3": Tiny(architecture="Gemma3ForCausalLM"),
+    "internlm2": Tiny(architecture="InternLM2ForCausalLM"),
+    "internlm3": Tiny(architecture="InternLM3ForCausalLM"),
     "smollm3": Tiny(architecture="SmolLM3ForCausalLM"),
     "phi3_longrope": Tiny(architecture="Phi3ForCausalLM"),
     "qwen2_vl": Tiny(architecture="Qwen2VLForConditionalGeneration"),
@@ -57,6 +60,16 @@ def enrol(families: Mapping[str, type[Family]], checkpoints: Mapping[str, Tiny])
     named = {name: families[tiny.architecture] for name, tiny in checkpoints.items()}
     covered = {tiny.architecture for tiny in checkpoints.values() if not tiny.variant}
     return named | {architecture: family for architecture, family in families.items() if architecture not in covered}
+
+
+SIBLING = "sibling"
+"""In a tiny checkpoint whose architecture Transformers has only as code beside the weights: the folder of an equal
+model of an architecture that it has itself."""
+
+
+def reference_of(path: Path) -> Path:
+    """Return the folder of the model that Transformers loads in place of the tiny checkpoint `path`: mostly that."""
+    return path / SIBLING if (path / SIBLING).exists() else path
 
 
 def without_checkpoint(name: str) -> str:

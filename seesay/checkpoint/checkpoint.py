@@ -17,6 +17,7 @@ from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.checkpoint.model_config import ModelConfig, as_plain
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
+from seesay.checkpoint.stand_ins import read_as_known
 from seesay.checkpoint.tensors import (
     INDEX_FILE,
     StoredTensor,
@@ -112,7 +113,7 @@ class Checkpoint:
     def _config_class(self) -> type[PretrainedConfig]:
         from transformers import CONFIG_MAPPING
 
-        kind = self.config.get("model_type")
+        kind = self._known_config.get("model_type")
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
             raise CheckpointError(
                 f"{self.path / 'config.json'}: model_type {kind!r} is unknown to the installed transformers "
@@ -120,6 +121,13 @@ class Checkpoint:
             )
         config_class: type[PretrainedConfig] = CONFIG_MAPPING[kind]
         return config_class
+
+    @property
+    def _known_config(self) -> Mapping[str, Any]:
+        try:
+            return read_as_known(self.config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.path / 'config.json'}: {error}") from None
 
     @property
     def model_config(self) -> ModelConfig:
@@ -151,7 +159,7 @@ class Checkpoint:
         config_class = self._config_class
         check_numbers(self.path / "config.json", self.config)
         try:
-            return config_class.from_dict(_with_known_names(json.loads(json.dumps(self.config))))
+            return config_class.from_dict(_with_known_names(json.loads(json.dumps(self._known_config))))
         except Exception as error:
             kind = self.config["model_type"]
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error

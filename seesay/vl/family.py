@@ -12,7 +12,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -70,27 +70,23 @@ class WeightMap:
 
     `decoder` and `tower` map a prefix to what replaces it in the decoder's names (`layers.0.self_attn.q_proj.weight`,
     `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and in the tower's. Tensors whose prefix is in `ignored` are
-    not used, and neither are buffers (`is_buffer`). tower_patterns: regular expressions and what replaces them in the
-    tower's names, one after another.
+    not used, and neither are buffers (`is_buffer`). decoder_patterns, tower_patterns: regular expressions and what
+    replaces them in the decoder's and the tower's names, one after another.
     """
 
     decoder: Mapping[str, str]
     tower: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    decoder_patterns: tuple[tuple[str, str], ...] = ()
     tower_patterns: tuple[tuple[str, str], ...] = ()
 
     def decoder_name(self, name: str) -> str | None:
         """Return the decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
-        return self._rename(name, self.decoder)
+        return self._rename(name, self.decoder, self.decoder_patterns)
 
     def tower_name(self, name: str) -> str | None:
         """Return the tower's name of checkpoint tensor `name`; None when it is not the tower's."""
-        found = self._rename(name, self.tower)
-        if found is None:
-            return None
-        for pattern, replacement in self.tower_patterns:
-            found = re.sub(pattern, replacement, found)
-        return found
+        return self._rename(name, self.tower, self.tower_patterns)
 
     def is_leftover(self, name: str) -> bool:
         """Return whether neither decoder nor tower use the tensor, and it is not expected either: another head of the
@@ -103,11 +99,14 @@ class WeightMap:
         fitting = (p for p in (*self.decoder, *self.tower, *self.ignored) if name.startswith(p))
         return max(fitting, key=len, default=None)
 
-    def _rename(self, name: str, owner: Mapping[str, str]) -> str | None:
+    def _rename(self, name: str, owner: Mapping[str, str], patterns: tuple[tuple[str, str], ...]) -> str | None:
         prefix = self._prefix(name)
         if prefix is None or prefix not in owner or is_buffer(name):
             return None
-        return owner[prefix] + name[len(prefix) :]
+        found = owner[prefix] + name[len(prefix) :]
+        for pattern, replacement in patterns:
+            found = re.sub(pattern, replacement, found)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,23 +115,25 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers: see `DecoderConfig`.
+    num_deep_layers, has_grouped_qkv: see `DecoderConfig`.
     """
 
     text_config: ModelConfig
     decoder_name: Callable[[str], str | None]
     tie_word_embeddings: bool
     num_deep_layers: int = 0
+    has_grouped_qkv: bool = False
 
     def decoder_config(self, *, session_len: int) -> DecoderConfig:
         """Return the decoder's options, for texts of at most `session_len` tokens. Raises `CheckpointError` naming what
         is not supported."""
-        return DecoderConfig.from_hf(
+        config = DecoderConfig.from_hf(
             self.text_config,
             tied_embeddings=self.tie_word_embeddings,
             session_len=session_len,
             num_deep_layers=self.num_deep_layers,
         )
+        return replace(config, has_grouped_qkv=self.has_grouped_qkv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

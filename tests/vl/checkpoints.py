@@ -5,11 +5,15 @@ Weights are spread widely on purpose: with a small spread all outputs are alike 
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from enrolment import SIBLING
+from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     CLIPImageProcessor,
@@ -175,6 +179,54 @@ def _text(
         tokenizer.save_pretrained(path)
 
     return write
+
+
+def _internlm2(path: Path) -> None:
+    """As published: the configuration's class is code beside the weights. Transformers has the same model as a Llama,
+    which is in the folder `SIBLING`."""
+    sibling = path / SIBLING
+    _text(LlamaConfig, LlamaForCausalLM, has_bos=True, attention_bias=True)(sibling)
+    shutil.copytree(sibling, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model.safetensors"))
+    _make_foreign(path, "InternLM2", bias=True, rope_scaling={"type": "dynamic", "factor": 2.0})
+    state = load_file(sibling / "model.safetensors")
+    tensors = {"model.tok_embeddings.weight": state["model.embed_tokens.weight"]}
+    tensors |= {"model.norm.weight": state["model.norm.weight"], "output.weight": state["lm_head.weight"]}
+    groups, size = QWEN_TEXT["num_key_value_heads"], QWEN_TEXT["hidden_size"] // QWEN_TEXT["num_attention_heads"]
+    for layer in range(QWEN_TEXT["num_hidden_layers"]):
+        name, own = f"model.layers.{layer}", f"model.layers.{layer}."
+        for kind in ("weight", "bias"):
+            parts = [state[f"{own}self_attn.{part}_proj.{kind}"] for part in "qkv"]
+            grouped = [part.view(groups, -1, size, *part.shape[1:]) for part in parts]
+            tensors[f"{name}.attention.wqkv.{kind}"] = torch.cat(grouped, dim=1).flatten(0, 2)
+            tensors[f"{name}.attention.wo.{kind}"] = state[f"{own}self_attn.o_proj.{kind}"]
+        tensors[f"{name}.attention_norm.weight"] = state[f"{own}input_layernorm.weight"]
+        tensors[f"{name}.ffn_norm.weight"] = state[f"{own}post_attention_layernorm.weight"]
+        for stored, part in (("w1", "gate"), ("w2", "down"), ("w3", "up")):
+            tensors[f"{name}.feed_forward.{stored}.weight"] = state[f"{own}mlp.{part}_proj.weight"]
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path / "model.safetensors")
+
+
+def _internlm3(path: Path) -> None:
+    sibling = path / SIBLING
+    _text(LlamaConfig, LlamaForCausalLM, head_dim=24)(sibling)
+    shutil.copytree(sibling, path, dirs_exist_ok=True)
+    _make_foreign(path, "InternLM3", bias=False, qkv_bias=False)
+
+
+def _make_foreign(path: Path, name: str, **changes: Any) -> None:
+    """Let config.json be that of a model whose code lies beside its weights."""
+    config = json.loads((path / "config.json").read_text())
+    for key in ("attention_bias", "mlp_bias", "rope_parameters"):
+        config.pop(key)
+    kind = name.lower()
+    config |= {"architectures": [f"{name}ForCausalLM"], "model_type": kind, "rope_theta": 10000.0, **changes}
+    config["auto_map"] = {
+        "AutoConfig": f"configuration_{kind}.{name}Config",
+        "AutoModelForCausalLM": f"modeling_{kind}.{name}ForCausalLM",
+    }
+    for code in ("configuration", "modeling"):
+        (path / f"{code}_{kind}.py").write_text("raise RuntimeError('code of a checkpoint was run')\n")
+    (path / "config.json").write_text(json.dumps(config))
 
 
 def _qwen_parts(path: Path) -> tuple[Any, dict[str, Any], dict[str, Any], dict[str, int]]:
@@ -410,6 +462,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "gemma3": _text(
         Gemma3TextConfig, Gemma3ForCausalLM, has_bos=True, head_dim=16, sliding_window=32, sliding_window_pattern=2
     ),
+    "internlm2": _internlm2,
+    "internlm3": _internlm3,
     "smollm3": _text(SmolLM3Config, SmolLM3ForCausalLM, no_rope_layer_interval=2),
     "phi3_longrope": _text(
         Phi3Config, Phi3ForCausalLM, rope_parameters=LONGROPE, original_max_position_embeddings=SHORT_LIMIT

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -198,6 +198,8 @@ def norm_weight(config: DecoderConfig, name: str, size: int) -> Weight:
 
 def _qkv_sources(config: DecoderConfig) -> list[Source]:
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    if config.has_grouped_qkv:
+        return _cut_groups("wqkv", config.num_kv_heads, q // config.num_kv_heads, config.head_dim, config.head_dim)
     if config.fused_checkpoint:
         return _cut("qkv_proj", q, kv, kv)
     return [Source(module=f"{part}_proj", num_outputs=size) for part, size in (("q", q), ("k", kv), ("v", kv))]
@@ -216,6 +218,19 @@ def _cut(module: str, *sizes: int) -> list[Source]:
     return [
         Source(module=module, num_outputs=stops[-1], picks=(range(stop - size, stop),))
         for size, stop in zip(sizes, stops, strict=True)
+    ]
+
+
+def _cut_groups(module: str, num_groups: int, *sizes: int) -> list[Source]:
+    """Cut the outputs of one stored module, equal groups, into pieces of these sizes of each group."""
+    size = sum(sizes)
+    return [
+        Source(
+            module=module,
+            num_outputs=num_groups * size,
+            picks=tuple(range(start + first, start + stop) for start in range(0, num_groups * size, size)),
+        )
+        for first, stop in pairwise([0, *accumulate(sizes)])
     ]
 
 

@@ -70,7 +70,8 @@ class DecoderConfig:
 
     rotaries: those that layers choose from. All turn the same components by the same rows of positions, and only the
     first one may have long frequencies. layers: one entry per layer.
-    fused_checkpoint: the checkpoint stores q, k, v as one tensor and gate, up as one.
+    fused_checkpoint: the checkpoint stores q, k, v as one tensor and gate, up as one. has_grouped_qkv: it has
+    one tensor `wqkv`, with each key-value head's query heads, key and value together.
     num_deep_layers: behind so many layers, the first ones, something is added to the residual stream at the tokens that
     take an embedding: an embedding has a further part of `hidden_size` for each of them.
     norm_offset: the checkpoint stores norm weights less this. embedding_scale: factor of embeddings looked up by token
@@ -94,6 +95,7 @@ class DecoderConfig:
     qk_norm: bool = False
     tied_embeddings: bool = False
     fused_checkpoint: bool = False
+    has_grouped_qkv: bool = False
     activation: Activation = "silu"
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import BARE_DECODER, Family, Features, WeightMap
@@ -11,10 +12,11 @@ from seesay.vl.family import BARE_DECODER, Family, Features, WeightMap
 class TextFamily(Family):
     """Decoders without a tower."""
 
-    architectures = (
+    architectures: ClassVar[tuple[str, ...]] = (
         "Gemma2ForCausalLM",
         "Gemma3ForCausalLM",
         "GemmaForCausalLM",
+        "InternLM3ForCausalLM",
         "LlamaForCausalLM",
         "MistralForCausalLM",
         "Phi3ForCausalLM",
