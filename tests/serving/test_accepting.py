@@ -16,7 +16,8 @@ from live_server import make_settings, wait_until
 
 from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
-from seesay.serving.fronts.accepting import ConnectionCounts, SharingServer
+from seesay.serving.fronts.accepting import SharingServer
+from seesay.serving.fronts.connection_counts import ConnectionCounts
 
 
 @contextlib.contextmanager
