@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ OpenPage = Callable[..., Any]
 
 def ask(page: Any, text: str, *files: Path, num: int = 1) -> None:
     """Upload, type, press Enter, and wait for the `num`-th answer to be complete."""
+    page.wait_for_selector("#box .submit-button")
     if files:
         page.evaluate("document.querySelector('#box input[type=file]').value = ''")  # as a click does
         page.set_input_files("#box input[type=file]", [str(file) for file in files])
@@ -23,6 +25,15 @@ def ask(page: Any, text: str, *files: Path, num: int = 1) -> None:
 def wait_for_answers(page: Any, num: int) -> None:
     page.wait_for_function(f"document.querySelectorAll('#chat .seesay-line, #chat .seesay-error').length == {num}")
     page.wait_for_function("!document.querySelector('#chat .seesay-wait')")
+
+
+def wait_until_true(page: Any, function: str, arg: Any = None, *, timeout_s: float = 120) -> None:
+    """Wait until an async function of JavaScript returns what is true. Playwright's `wait_for_function` calls such a
+    function once: its promise is true."""
+    deadline_s = time.monotonic() + timeout_s
+    while not page.evaluate(function, arg):
+        assert time.monotonic() < deadline_s, function
+        page.wait_for_timeout(100)
 
 
 def text_of(page: Any, selector: str = "#chat") -> str:

@@ -52,8 +52,6 @@ class Handlers:
         recorded_at = 0.0
         for _ in talk.ask(self._client, self._read_settings(values), text=text, files=files):
             record: Any = gr.skip()
-            if not talk.is_busy:
-                update = gr.update(**_READY)
             if not talk.is_busy or time.monotonic() - recorded_at >= _RECORD_INTERVAL_S:
                 record, recorded_at = make_record(talk.id, talk.turns), time.monotonic()
             yield make_messages(talk.turns), update, record
@@ -68,6 +66,10 @@ class Handlers:
         for messages, update, record in self._answer(talk, values, text, files):
             yield messages, {**update, **emptied}, record
             emptied = {}
+
+    def end_answer(self, talk: Conversation) -> Any:
+        """Let the next question be sent, once the event of the one before is over: Gradio ignores it until then."""
+        return gr.skip() if talk.is_busy else gr.update(**_READY)
 
     def retry(self, talk: Conversation, data: gr.RetryData, *values: Any) -> Iterator[Any]:
         turn = talk.undo(turn_index(data))

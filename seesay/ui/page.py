@@ -172,10 +172,14 @@ def _connect(
     conversation = gr.State(Conversation())
     inputs = [conversation, *controls.inputs]
     shown = [chat, box, history]
-    _on(box.submit, handlers.submit, [box, *inputs], shown)
-    _on(chat.retry, handlers.retry, inputs, shown)
-    _on(chat.edit, handlers.edit, inputs, shown)
-    _on(chat.example_select, handlers.choose_example, inputs, shown)
+    answers = [
+        _on(box.submit, handlers.submit, [box, *inputs], shown),
+        _on(chat.retry, handlers.retry, inputs, shown),
+        _on(chat.edit, handlers.edit, inputs, shown),
+        _on(chat.example_select, handlers.choose_example, inputs, shown),
+    ]
+    for answer in answers:
+        _on(answer.then, handlers.end_answer, [conversation], [box])
     _on(chat.undo, handlers.undo, [conversation], shown)
     _on(chat.clear, handlers.clear, [conversation], shown)
     _on(new_button.click, handlers.begin_another, [conversation], [chat, box], js=_TELL_NEW)
@@ -199,7 +203,9 @@ def _on(
     outputs: list[Any] | None,
     *,
     js: str | None = None,
-) -> None:
+) -> Any:
     """Connect an event to a handler: without queueing behind other visitors, spinners, or an API endpoint. `js` runs in
-    the browser first."""
-    event(handler, inputs, outputs, js=js, show_progress="hidden", concurrency_limit=None, api_visibility="private")
+    the browser first. Returns the event, whose `then` is another one."""
+    return event(
+        handler, inputs, outputs, js=js, show_progress="hidden", concurrency_limit=None, api_visibility="private"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import OpenPage, ask, count, text_of, wait_for_answers
+from browsing import OpenPage, ask, count, text_of, wait_for_answers, wait_until_true
 from PIL import Image
 
 from seesay.ui.escaping import MARK
@@ -24,22 +24,35 @@ def pictures(tmp_path: Path) -> list[Path]:
     return paths
 
 
+READ_RECORDS = """
+const request = indexedDB.open("seesay", 1);
+request.onupgradeneeded = () => request.transaction.abort();  // the page has not made it yet
+const database = await new Promise(resolve => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => resolve(null);
+});
+if (!database) return false;
+const transaction = database.transaction(["records", "files"]);
+const get = request => new Promise(resolve => request.onsuccess = () => resolve(request.result));
+const records = await get(transaction.objectStore("records").getAll());
+const files = await get(transaction.objectStore("files").getAllKeys());
+database.close();
+"""
+"""JavaScript that reads what the browser has kept. It returns false before the page has made its database: to open one
+makes it, without the page's stores."""
+
+
 def wait_until_kept(page: Any, num_turns: int, *, num_records: int = 1) -> None:
     """Until the browser has a record with so many turns, and the files of all."""
-    page.wait_for_function(
-        """async ([numTurns, numRecords]) => {
-            const request = indexedDB.open("seesay", 1);
-            const database = await new Promise(resolve => request.onsuccess = () => resolve(request.result));
-            const transaction = database.transaction(["records", "files"]);
-            const get = request => new Promise(resolve => request.onsuccess = () => resolve(request.result));
-            const records = await get(transaction.objectStore("records").getAll());
-            const files = await get(transaction.objectStore("files").getAllKeys());
-            database.close();
+    wait_until_true(
+        page,
+        f"""async ([numTurns, numRecords]) => {{
+            {READ_RECORDS}
             const used = new Set(records.flatMap(r => r.turns.flatMap(t => t.files)));
             return records.length == numRecords && used.size == files.length
                 && (!numRecords || records.some(r => r.turns.length == numTurns && r.turns.every(t => t.is_done)));
-        }""",
-        arg=[num_turns, num_records],
+        }}""",
+        [num_turns, num_records],
     )
 
 
@@ -74,11 +87,8 @@ def test_a_reload_brings_back_details_and_errors(scripted: Any, scripted_url: st
     page.reload()
     page.wait_for_selector("#chat .seesay-error")
     wait_for_answers(page, 2)
-    for _ in range(100):  # the last elements may still be drawn
-        if text_of(page) == before:
-            break
-        page.wait_for_timeout(100)
-    assert text_of(page) == before
+    # The last elements may still be drawn.
+    page.wait_for_function("text => document.querySelector('#chat').innerText == text", arg=before)
     page.locator("summary.seesay-line").first.click()
     page.wait_for_selector(".seesay-panel :text('Where the time went')")
 
@@ -102,7 +112,7 @@ def test_a_reload_in_the_middle_of_an_answer_keeps_what_was_there(
     scripted: Any, scripted_url: str, open_page: OpenPage
 ) -> None:
     def count_up(body: dict[str, Any]) -> Iterator[str]:
-        for number in range(2000):
+        for number in range(20_000):
             time.sleep(0.02)
             yield f"{number} "
 
@@ -110,7 +120,13 @@ def test_a_reload_in_the_middle_of_an_answer_keeps_what_was_there(
     page = open_page(scripted_url)
     page.fill("#box textarea", "count")
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=98 99 100")  # longer than a record is late
+    wait_until_true(
+        page,
+        f"""async () => {{
+            {READ_RECORDS}
+            return records.some(record => record.turns[0].answer.includes("10 11 12 13"));
+        }}""",
+    )
     page.reload()
     page.wait_for_selector("text=Stopped.")
     assert "count" in text_of(page) and "10 11 12 13" in text_of(page)
@@ -186,6 +202,7 @@ def test_undo_of_the_only_question_leaves_nothing_behind(
     wait_until_kept(page, 1)
     page.click('[aria-label="Undo"]')
     page.wait_for_selector("#chat .example")
+    wait_until_kept(page, 0, num_records=0)
     page.reload()
     page.wait_for_selector("#chat .example")
     page.click(".seesay-open")

@@ -53,6 +53,7 @@ def run_axe() -> Callable[[Any], list[str]]:
 
     def run(page: Any) -> list[str]:
         page.wait_for_timeout(400)  # colours in transition have wrong contrasts
+        wait_until_still(page)
         page.evaluate(source)
         result = page.evaluate("axe.run(document, {rules: {'target-size': {enabled: true}}})")
         assert result["passes"], "axe-core looked at nothing"
@@ -163,9 +164,19 @@ def test_a_new_question_scrolls_into_view_from_anywhere(
                 return Math.abs(row.top - view.top) < 30;
             }"""
         )
+    before = page.evaluate("document.querySelector('#chat .bubble-wrap').scrollTop")
     page.mouse.move(195, 400)
     page.mouse.wheel(0, -300)
-    page.wait_for_timeout(300)
+    page.wait_for_function(
+        """before => {
+            const {scrollTop} = document.querySelector("#chat .bubble-wrap");
+            const is_still = scrollTop === window.lastTop && scrollTop < before;
+            window.lastTop = scrollTop;
+            return is_still;
+        }""",
+        arg=before,
+        polling=500,
+    )
     away = page.evaluate("document.querySelector('#chat .bubble-wrap').scrollTop")
     page.evaluate("document.querySelector('#chat .seesay-line').append('x')")  # something changes
     page.wait_for_timeout(200)

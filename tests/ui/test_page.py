@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import OpenPage, ask, count, text_of, wait_for_answers
+from browsing import OpenPage, ask, count, text_of, wait_for_answers, wait_until_true
 
 from seesay.demo.scenes import sample_scene
 from seesay.ui.escaping import MARK
@@ -142,7 +143,7 @@ def test_retry_and_edit_begin_again_from_a_turn(scripted: Any, scripted_url: str
 
 def test_stop_ends_the_answer_here_and_on_the_server(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
     def count_up(body: dict[str, Any]) -> Iterator[str]:
-        for number in range(2000):
+        for number in range(20_000):
             time.sleep(0.02)
             yield f"{number} "
 
@@ -161,9 +162,34 @@ def test_stop_ends_the_answer_here_and_on_the_server(scripted: Any, scripted_url
     assert roles == ["user", "assistant", "user"], "what was said before the stop counts"
 
 
+SLOW_END = """
+import sys, time
+from seesay.ui.handlers import Handlers
+answer = Handlers._answer
+def answer_slowly(*arguments):
+    yield from answer(*arguments)
+    time.sleep(3)
+Handlers._answer = answer_slowly
+from seesay.cli import main
+sys.exit(main(["serve", "gradio", "--server-port", "PORT", "URL"]))
+"""
+"""The WebUI, whose events are over some time after their last change of the page, as on a busy machine."""
+
+
+def test_a_question_is_taken_as_soon_as_it_can_be_sent(
+    scripted: Any, run_space: Callable[..., contextlib.AbstractContextManager[str]], open_page: OpenPage
+) -> None:
+    """Gradio ignores a question while the event of the one before is not over."""
+    with run_space(SLOW_END.replace("URL", scripted.url)) as url:
+        page = open_page(url)
+        for number in (1, 2, 3):
+            ask(page, f"question {number}", num=number)
+    assert len(scripted.requests) == 3
+
+
 def test_a_closed_page_ends_its_answer(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
     def count_up(body: dict[str, Any]) -> Iterator[str]:
-        for number in range(2000):
+        for number in range(20_000):
             time.sleep(0.02)
             yield f"{number} "
 
@@ -297,18 +323,17 @@ def test_what_is_copied_is_as_written(scripted: Any, scripted_url: str, open_pag
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     ask(page, question)
 
-    def read_clipboard() -> str:
-        page.wait_for_timeout(200)
-        return str(page.evaluate("navigator.clipboard.readText()")).strip()
+    def wait_for_copy(text: str) -> None:
+        wait_until_true(page, "async text => (await navigator.clipboard.readText()).trim() == text", text)
 
     page.click('#chat [aria-label="Copy message"]')
-    assert read_clipboard() == question
+    wait_for_copy(question)
     page.locator("#chat .bot pre").hover()
     page.locator("#chat .bot button.copy_code_button").click()
-    assert read_clipboard() == "<p>code</p>"
+    wait_for_copy("<p>code</p>")
     page.evaluate("getSelection().selectAllChildren(document.querySelector('#chat .bot p'))")
     page.keyboard.press("Control+C")
-    assert read_clipboard() == "An <i> &amp; ![a](b) here."
+    wait_for_copy("An <i> &amp; ![a](b) here.")
 
 
 def test_the_browser_may_load_nothing_from_elsewhere(
