@@ -393,6 +393,10 @@ def test_new_weights_and_sleep_are_those_of_all_fronts(
         assert not server.children(ENGINE)
         with server.only(1):
             assert not administrate(server, "/wake_up")["is_sleeping"]
+            for _ in range(30):  # the supervisor wakes it up, and the front that answers knows it, too
+                assert sorted(administrate(server, "/sleep")["asleep"]) == ["kv_cache", "weights"]
+                assert administrate(server, "/wake_up?tags=weights")["asleep"] == ["kv_cache"]
+                assert administrate(server, "/wake_up?tags=kv_cache")["asleep"] == []
         assert answers() == after
 
 
