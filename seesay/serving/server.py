@@ -142,6 +142,10 @@ class DrainingServer(uvicorn.Server):
             logger.info("%s: finishing %d requests", signal.Signals(sig).name, self._state.answering.num_running)
             self.drain()
         elif sig == signal.SIGINT:
+            if num_running := self._state.answering.num_running:
+                logger.warning("SIGINT again: %d requests are cut off", num_running)
+            # uvicorn logs the traceback of every task that is cancelled now. The next `uvicorn.Config` sets the level.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self.force_exit = self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:

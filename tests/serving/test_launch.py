@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from live_server import make_settings, serve
+from live_server import make_settings, serve, wait_until
 
 import seesay
 from seesay.checkpoint import resolve_checkpoint
@@ -298,3 +298,25 @@ def test_client_by_url(client: ServerProcess) -> None:
     with seesay.client("localhost:1", timeout_s=1) as other:
         assert other.api_server_url == "http://localhost:1"
     assert os.getpid() != client.pid
+
+
+def test_ctrl_c_twice_cuts_answers_off_and_says_so_in_a_line(unused_tcp_port: int) -> None:
+    command = [sys.executable, "-m", "seesay", "serve", "api_server", "--device", "cpu"]
+    command += ["--server-name", "127.0.0.1", "--server-port", str(unused_tcp_port)]
+    body = {"prompt": "go on", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            assert any("ready after" in line for line in iter(process.stderr.readline, ""))
+            url = f"http://127.0.0.1:{unused_tcp_port}/v1/completions"
+            with httpx.stream("POST", url, json=body, timeout=60) as response:
+                lines = response.iter_lines()
+                assert response.status_code == 200 and next(lines)
+                process.send_signal(signal.SIGINT)
+                wait_until(lambda: httpx.get(f"http://127.0.0.1:{unused_tcp_port}/health").status_code == 503)
+                process.send_signal(signal.SIGINT)
+                log = process.stderr.read()
+            assert process.wait(30) == 0, log
+        finally:
+            process.kill()
+    assert log.rstrip().endswith("SIGINT again: 1 requests are cut off") and log.count("\n") == 1
