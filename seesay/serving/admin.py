@@ -21,6 +21,7 @@ from seesay.serving.auth import require_admin
 from seesay.serving.bodies import make_api_router
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.openai.protocol import RequestModel
+from seesay.serving.query import refuse_unknown
 from seesay.serving.state import ServerState
 
 Running = Annotated[
@@ -86,7 +87,7 @@ def make_router(state: ServerState) -> APIRouter:
     ) -> ModelState:
         """Free the memory of weights and KV cache. Requests are refused with 503 until `/wake_up`."""
         require_admin(http)
-        _refuse_unknown(http, "level", "tags", "running")
+        await refuse_unknown(http, "level", "tags", "running")
         if set(tags) != set(PARTS):
             raise bad_request("tags: both parts sleep together, leave it out", "tags")
         try:
@@ -100,7 +101,7 @@ def make_router(state: ServerState) -> APIRouter:
     async def wake_up(http: Request, tags: Tags = [*PARTS]) -> ModelState:  # noqa: B006
         """Bring weights and KV cache back, or one of them."""
         require_admin(http)
-        _refuse_unknown(http, "tags")
+        await refuse_unknown(http, "tags")
         for tag in tags:
             if tag not in PARTS:
                 raise bad_request(f"tags must be of {', '.join(PARTS)}, got {tag[:40]!r}", "tags")
@@ -169,9 +170,3 @@ def _find_folder(name: str, allowed: str | None) -> str:
     if not is_allowed:
         raise bad_request(f"folder must be a folder inside --allowed-weights-path, got {name[:200]!r}", "folder")
     return str(folder)
-
-
-def _refuse_unknown(http: Request, *known: str) -> None:
-    for name in http.query_params:
-        if name not in known:
-            raise bad_request(f"unknown query parameter: {name[:80]!r}; known are {', '.join(known)}", name[:80])

@@ -181,7 +181,7 @@ class Answering:
         if delta.error is None:
             return ApiError.from_error(RequestError(ErrorCode.ABORTED, "the request was aborted"))
         error = name_prompt(ApiError.from_error(delta.error, request_id=request_id), field)
-        if error.status_code >= 500:
+        if error.status_code >= 500 and error.code != ErrorCode.SLEEPING:  # asked for, and clients try again
             logger.error("%s failed: %s", request_id, delta.error)
         return error
 

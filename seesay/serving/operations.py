@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from seesay.serving.admission import shutting_down
 from seesay.serving.errors import ApiError
 from seesay.serving.metrics import CONTENT_TYPE
+from seesay.serving.query import refuse_unknown
 from seesay.serving.state import ServerState
 from seesay.version import __version__
 
@@ -58,8 +59,9 @@ def make_router(state: ServerState) -> APIRouter:
         return Version()
 
     @router.post("/reset_caches")
-    async def reset_caches() -> Done:
+    async def reset_caches(http: Request) -> Done:
         """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
+        await refuse_unknown(http)
         await state.home.reset_caches()
         return Done()
 

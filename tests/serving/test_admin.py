@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,23 @@ async def test_wrong_options(request_line: str, message: str, http: httpx.AsyncC
     status, _, found = error_of(await http.post(request_line))
     assert status == 400 and message in found
     assert (await http.get("/is_sleeping")).json()["is_sleeping"] is False
+
+
+@pytest.mark.parametrize("path", ["/sleep", "/wake_up", "/reset_caches"])
+async def test_options_in_a_body_are_not_ignored(path: str, http: httpx.AsyncClient) -> None:
+    status, _, message = error_of(await http.post(path, json={"level": 2}))
+    assert status == 400 and message.startswith(f"{path} takes no body: ")
+    assert (await http.get("/is_sleeping")).json()["is_sleeping"] is False
+    assert (await http.post("/reset_caches", json={})).status_code == 200
+
+
+async def test_requests_while_asleep_are_no_errors_in_the_log(
+    http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    await http.post("/sleep")
+    assert error_of(await http.post(CHAT, json={**BODY, "model": MODEL}))[:2] == (503, "sleeping")
+    await http.post("/wake_up")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_weights_of_a_folder(http: httpx.AsyncClient, root: Path) -> None:
