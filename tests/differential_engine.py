@@ -16,8 +16,7 @@ from faults import Faults
 
 from seesay.engine.core import CoreListener
 from seesay.engine.loop import EngineLoop
-from seesay.engine.process import child, kinds
-from seesay.engine.process import core as process_core
+from seesay.engine.process import child, kinds, origin
 from seesay.engine.process.core import ProcessCore
 
 
@@ -28,7 +27,7 @@ def start_process(path: Path, setup: Setup, faults: Faults) -> ProcessCore:
     faults.report = Path(report)
     orders = {"setup": asdict(setup), "rates": dict(faults.rates), "seed": faults.seed, "report": report}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_core, "_MODULE", "differential_engine")
+        patch.setattr(origin, "_MODULE", "differential_engine")
         return ProcessCore.load(path, orders, {}).wait_until_loaded()
 
 

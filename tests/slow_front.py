@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from seesay.engine.process import core as process_core
+from seesay.engine.process import origin
 from seesay.engine.process.door import Connection
 from seesay.engine.process.parent import exit_at_once
 from seesay.serving.fronts import process
@@ -29,5 +29,5 @@ class SlowConnection(Connection[Any, Any]):
 
 
 if __name__ == "__main__":
-    with patch.object(process_core, "Connection", SlowConnection):
+    with patch.object(origin, "Connection", SlowConnection):
         exit_at_once(process.main())

@@ -25,6 +25,7 @@ from seesay.engine.commands import ModelStatus, Sleep, WakeUp
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.messages import TokenRequest
 from seesay.engine.process import core as process_core
+from seesay.engine.process import origin
 from seesay.engine.process.core import ProcessCore
 from seesay.engine.process.door import Connection, open_door
 from seesay.engine.process.kinds import ToFront
@@ -232,7 +233,7 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
             assert may_connect.wait(120)
             super().__init__(address, receives=receives)
 
-    monkeypatch.setattr(process_core, "Connection", SlowConnection)
+    monkeypatch.setattr(origin, "Connection", SlowConnection)
     door, address = open_door()
     options = as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig())
     request = parse(["go on"], max_new_tokens=4, ignore_eos=True)

@@ -33,6 +33,7 @@ from seesay.values import OutputDelta
 
 faulty_engine = pytest.importorskip("faulty_engine")
 process_core = pytest.importorskip("seesay.engine.process.core")
+process_origin = pytest.importorskip("seesay.engine.process.origin")
 door = pytest.importorskip("seesay.engine.process.door")
 
 DEFAULT_KILLS = 5
@@ -331,7 +332,7 @@ def test_every_request_ends_once_whatever_is_killed(
     pytestconfig: pytest.Config,
 ) -> None:
     num_kills = pytestconfig.getoption("kills") or DEFAULT_KILLS
-    monkeypatch.setattr(process_core, "_MODULE", "faulty_engine")
+    monkeypatch.setattr(process_origin, "_MODULE", "faulty_engine")
     rng = random.Random(num_kills)
     kinds = [KINDS[k % len(KINDS)] for k in range(num_kills)]
     rng.shuffle(kinds)

@@ -28,7 +28,7 @@ from starlette.testclient import TestClient
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
-from seesay.engine.process import core as process_core
+from seesay.engine.process import origin
 from seesay.engine.process.core import ProcessCore
 from seesay.engine.process.failures import describe_failure, restore_failure
 from seesay.engine.response import Response
@@ -287,13 +287,13 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
     """Killed, then stopped as if its interpreter never came back from a call, then killed where it cannot start."""
     may_start = threading.Event()  # so that nothing is answered before it is aborted
     may_start.set()
-    open_child = ProcessCore._open
+    open_child = origin.OwnProcess.open
 
-    def open_later(core: ProcessCore) -> Any:
+    def open_later(own: origin.OwnProcess) -> Any:
         assert may_start.wait(200)
-        return open_child(core)
+        return open_child(own)
 
-    monkeypatch.setattr(ProcessCore, "_open", open_later)
+    monkeypatch.setattr(origin.OwnProcess, "open", open_later)
     with load(path, own=True, step_timeout_s=6.0) as engine:
         ask(engine, parse([("warm up", make_picture(300, 300, 9))], max_new_tokens=2))  # what it starts once stays
         end_renderers()
@@ -324,7 +324,7 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
             assert core_of(engine)._ledger.all_ids() == []
         end_renderers()
         wait_until_no_more(list_files, files)
-        monkeypatch.setattr(process_core, "_MODULE", "no.such.module")
+        monkeypatch.setattr(origin, "_MODULE", "no.such.module")
         ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
         arrived.get(timeout=60)
         os.kill(pid_of(engine), signal.SIGKILL)
@@ -405,7 +405,7 @@ def test_the_engine_ends_with_the_front(path: Path, folder: Path, body: str, sen
 
 
 def test_a_tower_that_hangs_is_noticed(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_core, "_MODULE", "faulty_engine")
+    monkeypatch.setattr(origin, "_MODULE", "faulty_engine")
     monkeypatch.setenv("SEESAY_TEST_FAULTS", str(tmp_path))
     (tmp_path / "hang").touch()
     with load(path, own=True, step_timeout_s=5.0) as engine:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
-import select
 import socket
 import threading
 import time
@@ -15,32 +13,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from seesay.engine.commands import Command, ModelStatus, ResetCaches, WakeUp, make_sleeping_error
 from seesay.engine.core import CoreListener
 from seesay.engine.failures import explain
-from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenRequest
+from seesay.engine.messages import CoreFacts, Features, TokenRequest
 from seesay.engine.process import kinds
-from seesay.engine.process.door import Connection
-from seesay.engine.process.failures import restore_failure
-from seesay.engine.process.launch import END_S, ChildProcess
-from seesay.engine.process.ledger import Entry, Ledger
+from seesay.engine.process.command_answers import CommandAnswers
+from seesay.engine.process.failures import HungError, make_lost_error, restore_failure
+from seesay.engine.process.launch import END_S
+from seesay.engine.process.ledger import Entry
 from seesay.engine.process.link import LinkClosedError
+from seesay.engine.process.origin import Child, JoinedProcess, Origin, OwnProcess
+from seesay.engine.process.requests import Requests
+from seesay.engine.process.waker import Waker
 from seesay.engine.watchdog import ENGINE, Fault, find_hung, hang_limit_s
 from seesay.errors import ErrorCode, RequestError, SeesayError
 from seesay.values import EngineStats, FinishReason
 
 logger = logging.getLogger("seesay")
 
-Child = ChildProcess[kinds.ToCore, kinds.ToFront] | Connection[kinds.ToCore, kinds.ToFront]
-
 MAX_DEATHS = 3
 """A process that ends so often without one token in between is not started again."""
 CLOSE_S = 10.0
 """Longest wait for the process to end by itself, once it was asked to."""
 BEAT_S = 1.0
-_MODULE = "seesay.engine.process.child"
 _POLL_S = 0.5
 _DIED_ASLEEP = "the engine process died while it slept, wake_up() starts it again"
 _LAST_WORDS_S = 0.2
@@ -56,40 +52,30 @@ class ProcessCore:
 
     def __init__(
         self,
-        start: kinds.Start | kinds.Join,
+        origin: Origin,
         *,
         step_timeout_s: float | None = None,
-        door: socket.socket | None = None,
-        address: str | None = None,
-        read_status: Callable[[], ModelStatus | None] | None = None,
     ) -> None:
         """Use `load` or `join`, then `wait_until_loaded`."""
         self.fault: Fault | None = Fault(ENGINE, "the engine process is being started")
         self._step_timeout_s = step_timeout_s
         self._beat_s = _choose_beat_s(step_timeout_s)
-        self._start_message = start
-        self._door = door
-        self._address = address
-        self._read_status = read_status
+        self._origin = origin
         self._facts: CoreFacts | None = None
         self._failure: Exception | None = None  # why it is not started again
-        self._listener: CoreListener | None = None
         self._changed = threading.Condition()  # guards what follows
         self._child: Child | None = None  # the process, while it takes requests
         self.status = ModelStatus()
-        self._ledger = Ledger()
-        self._ended: list[TokenOutput] = []  # final outputs that no process makes, until they are handed out
-        self._done: dict[int, kinds.Done] = {}  # answers to commands, by their number
-        self._command_numbers = itertools.count(1)
+        self._requests = Requests(self._changed, self.abort)
+        self._ledger = self._requests.ledger
+        self._answers = CommandAnswers(self._changed)
         self._is_closing = False
         self._stats = EngineStats()
         self._num_restarts = 0
         self._num_deaths = 0  # since the last token
         self._is_over = False  # the thread has ended
         self._process_id = os.getpid()
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._run, name="seesay-engine-process", daemon=True)
         self._thread.start()
 
@@ -111,7 +97,7 @@ class ProcessCore:
         level = min(logging.getLogger("seesay").getEffectiveLevel(), logging.INFO)
         beat_s = _choose_beat_s(step_timeout_s)
         start = kinds.Start(str(folder), dict(engine), dict(vision), level, beat_s)
-        return cls(start, step_timeout_s=step_timeout_s, door=door)
+        return cls(OwnProcess(start, door), step_timeout_s=step_timeout_s)
 
     @classmethod
     def join(
@@ -126,7 +112,7 @@ class ProcessCore:
         `read_status` asks the owner for the status, and returns None when it gets no answer: the engine process may
         have been woken up, and a process that died asleep may be started, before this one hears of it.
         """
-        return cls(kinds.Join(), step_timeout_s=step_timeout_s, address=address, read_status=read_status)
+        return cls(JoinedProcess(address, read_status), step_timeout_s=step_timeout_s)
 
     def wait_until_loaded(self) -> ProcessCore:
         """Return this core once its model is loaded. Raises what the process raised; the core is closed then."""
@@ -161,14 +147,12 @@ class ProcessCore:
 
     def confirm_status(self) -> ModelStatus:
         """Return the status: the owner's where this core is not connected, or has heard that the engine sleeps."""
-        status = None
-        if self._read_status is not None and (self._child is None or self.status.asleep):
-            status = self._read_status()
+        status = self._origin.read_status() if self._child is None or self.status.asleep else None
         return self.status if status is None else status
 
     def start(self, listener: CoreListener) -> None:
         """Hand outputs to `listener`, from the thread that hears the process."""
-        self._listener = listener
+        self._requests.listener = listener
 
     def submit(self, requests: Sequence[TokenRequest]) -> None:
         """Answer requests. They wait while no process takes them."""
@@ -229,7 +213,7 @@ class ProcessCore:
                 self._wait_for_end(child)  # it was dead already, or died now: the next one is awake
                 continue
             if done is None and not isinstance(command, ResetCaches):
-                raise _make_lost_error(f"the engine process died before {type(command).__name__} was done")
+                raise make_lost_error(f"the engine process died before {type(command).__name__} was done")
             if done is not None and done.failure is not None:
                 raise done.failure.restore()
             if done is not None and done.raised is not None:
@@ -240,20 +224,20 @@ class ProcessCore:
         """Return the process that is to do a command, once there is one. None for a command that is done without: a
         part wakes up of an engine whose process died asleep, while another part still sleeps."""
         while True:
-            if not self._is_owner and self._child is None and self.confirm_status().asleep:
-                raise _make_lost_error(_DIED_ASLEEP)
+            if not self._origin.is_owner and self._child is None and self.confirm_status().asleep:
+                raise make_lost_error(_DIED_ASLEEP)
             with self._changed:
                 if self._sleeps_without_process:
                     if not isinstance(command, WakeUp):
-                        raise _make_lost_error(_DIED_ASLEEP)
+                        raise make_lost_error(_DIED_ASLEEP)
                     asleep = tuple(part for part in self.status.asleep if part not in command.tags)
                     self.status = replace(self.status, asleep=asleep)
-                    self._wake()
+                    self._waker.wake()
                     if asleep:
                         return None
                 if self._changed.wait_for(lambda: self._child or self._failure or self._is_over, _POLL_S):
                     if self._child is None:
-                        raise _make_lost_error(str(self._failure or "the engine is closed"))
+                        raise make_lost_error(str(self._failure or "the engine is closed"))
                     return self._child
 
     def _wait_for_end(self, child: Child) -> None:
@@ -263,24 +247,13 @@ class ProcessCore:
 
     def _ask(self, child: Child, command: Command) -> kinds.Done | None:
         """Return a process's answer to a command; None if it has ended."""
-        number = next(self._command_numbers)
-        with contextlib.suppress(LinkClosedError):
-            child.link.send(kinds.Do.of(number, command))
-            with self._changed:
-                self._changed.wait_for(lambda: number in self._done or self._child is not child)
-                return self._done.pop(number, None)
-        return None
-
-    @property
-    def _is_owner(self) -> bool:
-        """Whether this core starts the process. Others ask its owner what sleeps: see `join`."""
-        return self._address is None
+        return self._answers.ask(child, command, lambda: self._child is child)
 
     @property
     def _sleeps_without_process(self) -> bool:
         """Whether the process of this owner has died while it slept. The memory that it freed may be used by others:
         another process is started when this one would have been woken up."""
-        return self._is_owner and self._child is None and self._facts is not None and bool(self.status.asleep)
+        return self._origin.is_owner and self._child is None and self._facts is not None and bool(self.status.asleep)
 
     def stats(self) -> EngineStats:
         """The counts that came last. They begin anew with each process, but for the number of restarts."""
@@ -289,7 +262,7 @@ class ProcessCore:
     def stop(self) -> None:
         """End all requests with an error, and the process. Waits for nothing."""
         self._is_closing = True
-        self._wake()
+        self._waker.wake()
 
     def close(self) -> None:
         """`stop`, and wait until that is done. A process that does not end is killed."""
@@ -313,7 +286,7 @@ class ProcessCore:
             return RequestError(ErrorCode.CLOSED, "the engine is closed")
         if self._sleeps_without_process:
             return make_sleeping_error(self.status)
-        return None if self._failure is None else _make_lost_error(str(self._failure))
+        return None if self._failure is None else make_lost_error(str(self._failure))
 
     def _send_request(self, entry: Entry) -> None:
         """Send a request to the process, or leave it waiting where there is none."""
@@ -332,7 +305,7 @@ class ProcessCore:
                     self._child = None
                     return
             self._send_request(entry)
-            self._wake()  # the thread may wait for nothing but a command
+            self._waker.wake()  # the thread may wait for nothing but a command
         except Exception as error:
             self._end(request_id, "error", explain(error))
 
@@ -345,12 +318,10 @@ class ProcessCore:
 
     def _end(self, request_id: int, reason: FinishReason, error: RequestError | None = None) -> None:
         """End a request without the process: its final output is handed out by the thread."""
-        with self._changed:
-            if self._ledger.remove(request_id):
-                self._ended.append(TokenOutput(request_id=request_id, finish_reason=reason, error=error))
+        self._requests.end(request_id, reason, error)
         if self._is_over:
-            self._hand_out()
-        self._wake()
+            self._requests.hand_out()
+        self._waker.wake()
 
     def _refuse_waiting(self) -> None:
         """End the requests that wait for a process while the engine sleeps without one: it may sleep for long."""
@@ -360,20 +331,6 @@ class ProcessCore:
             for request_id in waiting:
                 self._end(request_id, "error", make_sleeping_error(status))
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # it has more to wake up for than it can take, or has ended
-            self._waker.send(b"\0")
-
-    def _wait_for_wake(self) -> None:
-        poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
-        poll.poll()
-        self._take_wakes()
-
-    def _take_wakes(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._woken.recv(1 << 10)
-
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -381,12 +338,12 @@ class ProcessCore:
         while not self._is_closing and self._failure is None:
             if self._sleeps_without_process:
                 self._refuse_waiting()
-            self._hand_out()  # nobody waits for the next process to learn that a request is lost
+            self._requests.hand_out()  # nobody waits for the next process to learn that a request is lost
             if self._sleeps_without_process:
-                self._wait_for_wake()
+                self._waker.wait()
                 continue
             try:
-                child = self._open()
+                child = self._origin.open()
             except Exception as error:
                 self._note_end(None, error)
                 continue
@@ -400,8 +357,8 @@ class ProcessCore:
             if not self._is_closing:
                 self._note_end(child, end)
         while not self._is_closing:  # what is asked for now ends with an error
-            self._hand_out()
-            self._wait_for_wake()
+            self._requests.hand_out()
+            self._waker.wait()
         with self._changed:
             self._child = None
             self._is_over = True
@@ -410,37 +367,30 @@ class ProcessCore:
         for request_id in left:
             message = "the engine was closed before the answer was complete"
             self._end(request_id, "error", RequestError(ErrorCode.CLOSED, message))
-        self._hand_out()
-        self._woken.close()
+        self._requests.hand_out()
         self._waker.close()
-
-    def _open(self) -> Child:
-        if self._address is not None:  # not the owner
-            return Connection(self._address, receives=kinds.ToFront)
-        doors = () if self._door is None else (self._door.fileno(),)
-        return ChildProcess(_MODULE, receives=kinds.ToFront, descriptors=doors)
 
     def _hear(self, child: Child) -> Exception:
         """Take the messages of a process until it has ended, hangs, or is to end. Returns why."""
         heard_at_s = time.monotonic()
         while True:
-            self._hand_out()
+            self._requests.hand_out()
             if self._is_closing:
                 return self._let_end(child)
-            if child.wait(_POLL_S, self._woken.fileno()) or (child.find_end() and child.link.wait(_LAST_WORDS_S)):
+            if child.wait(_POLL_S, self._waker.fileno()) or (child.find_end() and child.link.wait(_LAST_WORDS_S)):
                 heard_at_s = time.monotonic()
                 error = self._take(child, child.link.receive())
                 if error is not None:
                     return error
                 continue
-            self._take_wakes()
-            if self._child is not child and not self._is_owner:
+            self._waker.take()
+            if self._child is not child and not self._origin.is_owner:
                 self._refuse_waiting()
             if end := child.find_end():
                 return SeesayError(f"the engine process died ({end})")
             silent_s = time.monotonic() - heard_at_s
             if self._child is child and silent_s > self._limit_s() + 2 * self._beat_s:
-                return _HungError(Fault(ENGINE, f"it has said nothing for {silent_s:.0f} s"))
+                return HungError(Fault(ENGINE, f"it has said nothing for {silent_s:.0f} s"))
 
     def _limit_s(self) -> float:
         return hang_limit_s(self._step_timeout_s, self.facts.device)
@@ -450,27 +400,22 @@ class ProcessCore:
         match message:
             case kinds.Outputs(outputs, news):
                 self._take_news(news)
-                self._take_outputs(outputs)
+                self._requests.take_outputs(outputs)
             case kinds.Beat(busy_s, news):
                 self._take_news(news)
                 if hung := find_hung(busy_s, self._limit_s()):
-                    return _HungError(hung)
+                    return HungError(hung)
             case kinds.FeaturesWanted(request_id, item_index):
                 self._take_wish(request_id, item_index)
-            case kinds.Done(number, _, _, news):
+            case kinds.Done(_, _, _, news):
                 self._take_news(news)
-                with self._changed:
-                    self._done[number] = message
-                    self._changed.notify_all()
+                self._answers.take(message)
             case kinds.StatusChanged(status):
                 self.status = status
             case kinds.LogRecord(name, level, text):
                 logging.getLogger(name).log(level, "%s", text)
             case kinds.Hello():
-                start = self._start_message
-                if isinstance(start, kinds.Start):  # with the weights that the process before had
-                    start = msgspec.structs.replace(start, status=replace(self.status, asleep=(), level=0))
-                child.link.send(start)
+                child.link.send(self._origin.answer_hello(self.status))
             case kinds.Started(facts, status):
                 self._take_start(child, facts, status)
             case kinds.StartFailed():
@@ -489,23 +434,14 @@ class ProcessCore:
         for entry in waiting:
             self._send_request(entry)
 
-    def _take_outputs(self, outputs: Sequence[kinds.Output]) -> None:
-        live = []
-        with self._changed:
-            for output in outputs:
-                is_final = output.finish_reason is not None
-                if self._ledger.remove(output.request_id) if is_final else self._ledger.find(output.request_id):
-                    live.append(output.restore())
-        self._give(live)
-
     def _take_wish(self, request_id: int, item_index: int) -> None:
         """The process wants features that were not sent with their request."""
         with self._changed:
             item = self._ledger.find_item(request_id, item_index)
         if item is not None and item.has_arrays:
             self.give_features(request_id, item_index, item.features)
-        elif item is not None and self._listener is not None:
-            self._listener.on_features_wanted(request_id, item_index)
+        elif item is not None and self._requests.listener is not None:
+            self._requests.listener.on_features_wanted(request_id, item_index)
 
     def _take_news(self, news: kinds.News) -> None:
         with self._changed:
@@ -514,21 +450,6 @@ class ProcessCore:
             if news.stats.total_step_tokens:  # also those of other fronts
                 self._num_deaths = 0
             self._stats = news.stats
-
-    def _hand_out(self) -> None:
-        """Hand out final outputs that no process made."""
-        with self._changed:
-            ended, self._ended = self._ended, []
-        self._give(ended)
-
-    def _give(self, outputs: Sequence[TokenOutput]) -> None:
-        if not outputs or self._listener is None:
-            return
-        try:
-            self._listener.on_outputs(outputs)
-        except Exception:
-            logger.exception("the receiver of the engine's outputs failed; their requests are aborted")
-            self.abort([output.request_id for output in outputs if output.finish_reason is None])
 
     def _let_end(self, child: Child) -> Exception:
         """Ask a process to end, and hear it out for a moment. One that is still loading is killed."""
@@ -560,25 +481,13 @@ class ProcessCore:
                 lost = self._ledger.all_ids()
             again = "is started again by wake_up()" if self.status.asleep else "is started again"
             reason = str(self._failure or f"{error} and {again}")
-            self.fault = Fault(error.fault.part if isinstance(error, _HungError) else ENGINE, reason)
+            self.fault = Fault(error.fault.part if isinstance(error, HungError) else ENGINE, reason)
             self._changed.notify_all()
         if not is_first:
             logger.error("%s", reason)
         for request_id in lost:
-            self._end(request_id, "error", _make_lost_error(reason))
+            self._end(request_id, "error", make_lost_error(reason))
 
 
 def _choose_beat_s(step_timeout_s: float | None) -> float:
     return BEAT_S if step_timeout_s is None else min(BEAT_S, step_timeout_s / 4)
-
-
-class _HungError(SeesayError):
-    """The process was killed, because something in it hung."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(f"the engine process was killed ({fault.reason})")
-        self.fault = fault
-
-
-def _make_lost_error(fault: str) -> RequestError:
-    return RequestError(ErrorCode.INTERNAL, f"{fault}; send the request again")

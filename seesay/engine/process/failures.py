@@ -1,4 +1,4 @@
-"""Exceptions of one process as they are raised in another: the same type, the same text."""
+"""Exceptions of one process as they are raised in another, with the same type and text, and those of its end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ import traceback
 from seesay import errors
 from seesay.device.query import is_out_of_memory
 from seesay.engine.process.kinds import StartFailed
-from seesay.errors import SeesayError
+from seesay.engine.watchdog import Fault
+from seesay.errors import ErrorCode, RequestError, SeesayError
 
 _OUT_OF_MEMORY = "OutOfMemoryError"
+
+
+class HungError(SeesayError):
+    """The engine process was killed, because something in it hung."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(f"the engine process was killed ({fault.reason})")
+        self.fault = fault
+
+
+def make_lost_error(fault: str) -> RequestError:
+    """Return the error of a request that was lost with its process."""
+    return RequestError(ErrorCode.INTERNAL, f"{fault}; send the request again")
 
 
 def describe_failure(error: BaseException) -> StartFailed:

@@ -8,7 +8,6 @@ import itertools
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.engine.process.kinds import Do
 from seesay.engine.process.link import Link, LinkClosedError
+from seesay.engine.process.waker import Waker
 from seesay.errors import SeesayError
 from seesay.serving.errors import ApiError
 from seesay.serving.fronts import messages
@@ -54,16 +54,16 @@ class RemoteHome:
         self._waiting: dict[int, Future[Any]] = {}  # by the number of the question
         self._turns: dict[int, Callable[[], object]] = {}  # cancels a running turn, by the number of its question
         self._is_closed = False
-        self._woken, self._waker = socket.socketpair()  # ends a wait of the thread
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._hear, name="seesay-home", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Report the last figures, and take no more messages."""
         self._is_closed = True
-        self._waker.close()
+        self._waker.wake()
         self._thread.join()
-        self._woken.close()
+        self._waker.close()
         with contextlib.suppress(LinkClosedError):
             self._report()
 
@@ -165,7 +165,7 @@ class RemoteHome:
                 if due_s <= 0:
                     reported_at_s = time.monotonic()
                     self._report()
-                elif self._link.wait(due_s, self._woken.fileno()):
+                elif self._link.wait(due_s, self._waker.fileno()):
                     self._take(self._link.receive())
         except LinkClosedError:
             return  # the supervisor has ended, and so will this process

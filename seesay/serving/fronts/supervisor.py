@@ -28,6 +28,7 @@ from seesay.engine.process.failures import restore_failure
 from seesay.engine.process.kinds import Do, Hello, StartFailed
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
+from seesay.engine.process.waker import Waker
 from seesay.errors import CheckpointError, SeesayError
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.fronts import messages
@@ -87,9 +88,7 @@ class Supervisor:
         self._failure: Exception | None = None  # why a front could not start, while all were to start
         self._kill_at_s = float("inf")  # when fronts that drain are killed
         self._signals: list[int] = []  # that came and were not handled yet
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
+        self._waker = Waker()
 
     def run(
         self, folder: Path, engine: Mapping[str, Any], vision: Mapping[str, Any], step_timeout_s: float | None
@@ -113,8 +112,8 @@ class Supervisor:
                     slot.child.end()
             if self._core is not None:
                 self._core.close()
-            for sock in (door, self._woken, self._waker):
-                sock.close()
+            door.close()
+            self._waker.close()
             self._counts.close()
             os.close(self._counts_memory)
 
@@ -149,7 +148,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._woken.fileno(), zmq.POLLIN)
+        poller.register(self._waker.fileno(), zmq.POLLIN)
         for slot in self._slots:
             if slot.child is not None:
                 slot.child.register(poller)
@@ -160,8 +159,7 @@ class Supervisor:
             time.monotonic() + _POLL_S,
         )
         poller.poll(max(0, 1 + int(1000 * (due_s - time.monotonic()))))
-        with contextlib.suppress(BlockingIOError):
-            self._woken.recv(1 << 10)
+        self._waker.take()
 
     # --- fronts -------------------------------------------------------------------------------------------------------
 
@@ -276,7 +274,7 @@ class Supervisor:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("a server with several fronts runs in the main thread, which takes signals")
         before = {number: signal.signal(number, self._note_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        wakeup = signal.set_wakeup_fd(self._waker.signal_descriptor, warn_on_full_buffer=False)
         try:
             yield
         finally:

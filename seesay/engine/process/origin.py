@@ -1,0 +1,78 @@
+"""Where a core's process comes from: this process starts it, or joins that of another one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from seesay.engine.commands import ModelStatus
+from seesay.engine.process import kinds
+from seesay.engine.process.door import Connection
+from seesay.engine.process.launch import ChildProcess
+
+Child = ChildProcess[kinds.ToCore, kinds.ToFront] | Connection[kinds.ToCore, kinds.ToFront]
+
+_MODULE = "seesay.engine.process.child"
+
+
+class Origin(Protocol):
+    """`is_owner`: whether this process starts it, ends it and starts it again. Others ask its owner what sleeps."""
+
+    is_owner: bool
+
+    def open(self) -> Child:
+        """Start the process, or connect to it. Raises `OSError`."""
+        ...
+
+    def answer_hello(self, status: ModelStatus) -> kinds.Start | kinds.Join:
+        """Return the first message. `status` is that of the process before."""
+        ...
+
+    def read_status(self) -> ModelStatus | None:
+        """Return the status that the owner knows; None when it is not known, or this is the owner."""
+        ...
+
+
+class OwnProcess:
+    """An `Origin`: a process of this one. Fronts that join come in by `door`."""
+
+    is_owner = True
+
+    def __init__(self, start: kinds.Start, door: socket.socket | None) -> None:
+        self._start = start
+        self._door = door
+
+    def open(self) -> Child:
+        doors = () if self._door is None else (self._door.fileno(),)
+        return ChildProcess(_MODULE, receives=kinds.ToFront, descriptors=doors)
+
+    def answer_hello(self, status: ModelStatus) -> kinds.Start:
+        """Return what to load, with the weights that the process before had."""
+        return msgspec.structs.replace(self._start, status=replace(status, asleep=(), level=0))
+
+    def read_status(self) -> None:
+        return None
+
+
+class JoinedProcess:
+    """An `Origin`: the process behind the door at `address`. `read_status` asks its owner for the status."""
+
+    is_owner = False
+
+    def __init__(self, address: str, read_status: Callable[[], ModelStatus | None] | None) -> None:
+        self._address = address
+        self._read_status = read_status
+
+    def open(self) -> Child:
+        return Connection(self._address, receives=kinds.ToFront)
+
+    def answer_hello(self, status: ModelStatus) -> kinds.Join:
+        del status
+        return kinds.Join()
+
+    def read_status(self) -> ModelStatus | None:
+        return None if self._read_status is None else self._read_status()
