@@ -32,11 +32,13 @@ from seesay.config import MediaLimits
 from seesay.demo.scenes import Example, sample_scene
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
+from seesay.model import MODELS, BaseChatTemplate
 from seesay.serving.app import create_app
 from seesay.serving.client import APIError
 from seesay.serving.launch import ServerProcess, _trust_only
 from seesay.serving.listening import open_sockets, port_of, shown_host, url_host
 from seesay.serving.server import DrainingServer
+from seesay.templates import builtin
 
 GUIDE = Path(__file__).parents[2] / "docs" / "clients.md"
 
@@ -253,6 +255,24 @@ def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str]
         seesay.serve(server_port=0, backend_config=seesay.EngineConfig(hf_overrides={"dtype": object()}))
     with pytest.raises(TypeError, match="backend_config must be EngineConfig"):
         seesay.serve(server_port=0, backend_config={"session_len": 3})  # type: ignore[arg-type]
+
+
+def test_a_template_that_was_registered_here_reaches_the_process(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builtin, "_registered", {})
+
+    @MODELS.register_module(name="robot")
+    class Robot(BaseChatTemplate):
+        def __init__(self) -> None:
+            super().__init__(user="HUMAN: ", eoh=" ", assistant="ROBOT: ", stop_words=["HUMAN"])
+
+    config = seesay.EngineConfig(session_len=256, device_type="cpu")
+    with seesay.serve(
+        tiny_checkpoint("qwen2"), server_port=0, backend_config=config, chat_template_config="robot"
+    ) as client:
+        prompt = client.decode(client.encode("hello", do_preprocess=True)[0])
+        assert prompt == "HUMAN: hello ROBOT: "
 
 
 def test_it_ends_with_whoever_started_it() -> None:
