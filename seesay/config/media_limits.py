@@ -30,7 +30,8 @@ class MediaLimits:
     One picture or video: `max_bytes` as sent, `max_pixels` in a picture or frame, `max_frames` taken from a video of at
     most `max_duration_s`. Frames with more than `max_clip_pixels` in total are scaled down while they are decoded.
 
-    One request: `max_items` pictures and videos, `max_total_bytes` as sent, `max_total_pixels` as decoded, and
+    One request: `max_items` pictures and videos, `max_total_bytes` as sent, `max_total_pixels` in pictures and in the
+    frames that are taken, `max_decoded_pixels` in all frames that must be decoded for those, and
     `timeout_s` seconds until all of them are fetched, including redirects.
     """
 
@@ -42,6 +43,7 @@ class MediaLimits:
     max_items: int = 1024
     max_total_bytes: int = 1 << 30
     max_total_pixels: int = 8 * 178_956_970
+    max_decoded_pixels: int = 1_000_000_000_000
     timeout_s: float = 30.0
     max_redirects: int = 3
     allow_local_paths: bool = True
@@ -61,6 +63,7 @@ class MediaLimits:
                 "max_items": 64,
                 "max_total_bytes": 128 << 20,
                 "max_total_pixels": 512_000_000,
+                "max_decoded_pixels": 200_000_000_000,
                 **changes,
             }
         )
@@ -69,7 +72,7 @@ class MediaLimits:
         check_types(self)
         for name in (
             "max_bytes", "max_pixels", "max_clip_pixels", "max_frames", "max_items", "max_total_bytes",
-            "max_total_pixels",
+            "max_total_pixels", "max_decoded_pixels",
         ):  # fmt: skip
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name in ("max_duration_s", "timeout_s"):

@@ -17,6 +17,7 @@ class Allowance:
         self._end = time.monotonic() + limits.timeout_s
         self._num_bytes = 0
         self._num_pixels = 0
+        self._num_decoded_pixels = 0
         self._lock = threading.Lock()
 
     def remaining_s(self) -> float:
@@ -45,6 +46,20 @@ class Allowance:
                 ErrorCode.MEDIA_TOO_LARGE,
                 f"the request's media have more than {self.limits.max_total_bytes} bytes together: send fewer or "
                 "smaller ones, or raise MediaLimits.max_total_bytes",
+            )
+
+    def spend_decoding(self, num_pixels: int, name: str) -> None:
+        """Count the pixels of all frames that must be decoded for those that are taken of the video `name`. Raises
+        `RequestError` when that is more than is left."""
+        with self._lock:
+            self._num_decoded_pixels += num_pixels
+            is_exceeded = self._num_decoded_pixels > self.limits.max_decoded_pixels
+        if is_exceeded:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"{name} takes too long to decode: the frames that must be decoded for those that are taken hold more "
+                f"than {self.limits.max_decoded_pixels} pixels, with those of the request's other videos. Send a part "
+                "of it (video_end), a smaller one or one with more key frames, or raise MediaLimits.max_decoded_pixels",
             )
 
     def spend_pixels(self, num_pixels: int) -> None:

@@ -77,7 +77,7 @@ def open_video(source: Any, sampling: FrameSampling, allowance: Allowance, *, tr
             for index in choice.indices
         ]
         return PictureSequence(pictures, choice, limits=allowance.limits)
-    return VideoFile(read_source(source, allowance), sampling, limits=allowance.limits, name=describe(source))
+    return VideoFile(read_source(source, allowance), sampling, allowance=allowance, name=describe(source))
 
 
 def check_transparency(value: Any) -> Transparency:

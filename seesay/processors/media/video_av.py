@@ -48,6 +48,21 @@ class PacketList:
         times_s: npt.NDArray[np.float64] = (times - times[0]) * float(self.time_base)
         return times_s
 
+    def plan_skips(self, indices: npt.NDArray[np.int64]) -> tuple[list[int | None], int]:
+        """Return for each of the frames `indices` (ascending) the time of the key frame to go on with, None to read on,
+        and how many frames are decoded in all."""
+        skips: list[int | None] = []
+        position, num_decoded = -1, 0
+        for index in indices.tolist():
+            num_keys = bisect.bisect_right(self.keys, self.times[index])
+            key = self.keys[num_keys - 1] if num_keys else None
+            start = position + 1 if key is None else bisect.bisect_left(self.times, key)
+            is_skip = start - position - 1 >= _MIN_SKIPPED_FRAMES
+            skips.append(key if is_skip else None)
+            num_decoded += index - (start - 1 if is_skip else position)
+            position = index
+        return skips, num_decoded
+
 
 def list_packets(
     content: bytes | Path, kind: str, *, check_header: Callable[[VideoInfo], None] | None = None
@@ -113,8 +128,9 @@ def _read_header(container: Any, stream: Any) -> VideoInfo:
 
 
 @contextmanager
-def _opened(content: bytes | Path, kind: str) -> Iterator[tuple[Any, Any]]:
-    """Open the container, and find its video stream. FFmpeg gets an open file, never a name that it could interpret."""
+def _opened(content: bytes | Path, kind: str, *, max_pixels: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Open the container, and find its video stream. FFmpeg gets an open file, never a name that it could interpret.
+    Its decoder refuses frames of more than `max_pixels`, whatever the header says."""
     import av
 
     with (
@@ -125,16 +141,19 @@ def _opened(content: bytes | Path, kind: str) -> Iterator[tuple[Any, Any]]:
         if stream is None:
             raise ValueError("there is no video in it")
         stream.thread_type = "AUTO"
+        if max_pixels is not None:
+            stream.codec_context.options = {"max_pixels": str(max_pixels)}
         yield container, stream
 
 
 class AvReader:
     """A video whose packets have been listed. Raises PyAV's errors for content that it cannot read."""
 
-    def __init__(self, content: bytes | Path, kind: str, packets: PacketList) -> None:
+    def __init__(self, content: bytes | Path, kind: str, packets: PacketList, *, max_pixels: int) -> None:
         self._content = content
         self._kind = kind
         self._packets = packets
+        self._max_pixels = max_pixels
         width, height, self._num_turns = self._read_orientation()
         self.info = replace(packets.info, width=width, height=height)
 
@@ -142,46 +161,45 @@ class AvReader:
         return self._packets.times_s
 
     def read(self, indices: npt.NDArray[np.int64], size: tuple[int, int]) -> Frames:
-        targets = [self._packets.times[index] for index in indices.tolist()]
         if self._kind in _SEEKABLE:
-            frames = self._decode(targets, size, seeks=True)
+            frames = self._decode(indices, size, seeks=True)
             if frames is not None:
                 return frames
-        frames = self._decode(targets, size, seeks=False)
+        frames = self._decode(indices, size, seeks=False)
         assert frames is not None
         return frames
 
     def _read_orientation(self) -> tuple[int, int, int]:
         """Decode the first frame. Return the upright width and height, and the quarter turns (counter-clockwise) that
         make frames upright."""
-        with _opened(self._content, self._kind) as (container, stream):
+        with _opened(self._content, self._kind, max_pixels=self._max_pixels) as (container, stream):
             frame = next(container.decode(stream), None)
             if frame is None:
                 raise ValueError("no frame can be decoded")
             num_turns = round(frame.rotation / 90) % 4
             return (frame.height, frame.width, num_turns) if num_turns % 2 else (frame.width, frame.height, num_turns)
 
-    def _decode(self, targets: list[int], size: tuple[int, int], *, seeks: bool) -> Frames | None:
-        """Decode the frames shown at `targets` (ascending), beginning again at a key frame where that skips many
-        frames. With `seeks` the file is read from there; None when a seek lands too late. Raises `BrokenOffError`."""
-        frames = np.empty((len(targets), *size, 3), dtype=np.uint8)
-        stored = (size[1], size[0]) if self._num_turns % 2 else size
+    def _decode(self, indices: npt.NDArray[np.int64], size: tuple[int, int], *, seeks: bool) -> Frames | None:
+        """Decode the frames `indices` (ascending), and of the others only those that must be. With `seeks` the file is
+        read from key frames on; None when a seek fails, or lands too late. Raises `BrokenOffError`."""
         packets = self._packets
-        with _opened(self._content, self._kind) as (container, stream):
+        frames = np.empty((len(indices), *size, 3), dtype=np.uint8)
+        stored = (size[1], size[0]) if self._num_turns % 2 else size
+        skips, _ = packets.plan_skips(indices)
+        with _opened(self._content, self._kind, max_pixels=self._max_pixels) as (container, stream):
             source = _PacketSource(container, stream, seeks=seeks)
             counter = itertools.count()
-            frame, time, has_sought = None, packets.times[0] - 1, False
-            for slot, target in enumerate(targets):
-                key = packets.keys[max(bisect.bisect_right(packets.keys, target) - 1, 0)] if packets.keys else time
-                is_skipped = self._num_between(time, key) >= _MIN_SKIPPED_FRAMES
-                if is_skipped:
-                    source.skip_to(key)
-                    has_sought = seeks
+            frame, time, has_sought, num_known = None, packets.times[0] - 1, False, 0
+            for slot, index in enumerate(indices.tolist()):
+                target, key = packets.times[index], skips[slot]
+                if key is not None:
+                    if not source.skip_to(key) and seeks:
+                        return None
+                    has_sought, num_known = seeks, bisect.bisect_left(packets.times, key)
                 while time < target:
                     following = source.next_frame()
                     if following is None:
-                        known = max(bisect.bisect_right(packets.times, time), bisect.bisect_left(packets.times, key))
-                        raise BrokenOffError(known if is_skipped else bisect.bisect_right(packets.times, time))
+                        raise BrokenOffError(max(bisect.bisect_right(packets.times, time), num_known))
                     frame, time = following, next(counter) if packets.is_counted else following.pts
                     if has_sought and time > target:
                         return None
@@ -190,10 +208,6 @@ class AvReader:
                 pixels = frame.to_ndarray(format="rgb24", height=stored[0], width=stored[1])
                 frames[slot] = np.rot90(pixels, self._num_turns)
         return frames
-
-    def _num_between(self, time: int, later: int) -> int:
-        times = self._packets.times
-        return bisect.bisect_left(times, later) - bisect.bisect_right(times, time)
 
 
 class _PacketSource:
@@ -206,18 +220,25 @@ class _PacketSource:
         self._packets = container.demux(stream)
         self._frames: Iterator[Any] = iter(())
 
-    def skip_to(self, key: int) -> None:
-        """Go on with the key frame that is shown at `key`. What lies before it is not decoded."""
+    def skip_to(self, key: int) -> bool:
+        """Go on with the key frame that is shown at `key`. What lies before it is not decoded. False where the file
+        cannot be read so far."""
+        import av
+
         self._frames = iter(())
-        if self._seeks:
-            self._container.seek(key, stream=self._stream)
-            self._packets = self._container.demux(self._stream)
-            return
-        for packet in self._packets:
-            if packet.is_keyframe and packet.pts == key:
-                self._stream.codec_context.flush_buffers()
-                self._frames = iter(packet.decode())
-                return
+        try:
+            if self._seeks:
+                self._container.seek(key, stream=self._stream)
+                self._packets = self._container.demux(self._stream)
+                return True
+            for packet in self._packets:
+                if packet.is_keyframe and packet.pts == key:
+                    self._stream.codec_context.flush_buffers()
+                    self._frames = iter(packet.decode())
+                    return True
+        except av.FFmpegError:
+            pass
+        return False
 
     def next_frame(self) -> Any | None:
         """Return the next frame; None at the end, and where the video is damaged."""

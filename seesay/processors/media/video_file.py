@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.hashing import digest
+from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.video import Video
 from seesay.processors.media.video_info import BrokenOffError, VideoInfo
@@ -56,10 +56,11 @@ class VideoFile(Video):
     Without PyAV the packets cannot be listed: `size` is None, and decord alone tells how many frames there are.
     """
 
-    def __init__(self, content: VideoContent, sampling: FrameSampling, *, limits: MediaLimits, name: str) -> None:
+    def __init__(self, content: VideoContent, sampling: FrameSampling, *, allowance: Allowance, name: str) -> None:
         self._content = content
         self._sampling = sampling
-        self._limits = limits
+        self._limits = allowance.limits
+        self._allowance: Allowance | None = allowance  # None once the decoding is paid for
         self._name = name
         self._kind: str | None = None
         self._packets: PacketList | None = None
@@ -69,7 +70,9 @@ class VideoFile(Video):
         if packets is None:
             return None
         info = packets.info
-        num_frames = len(self._sampling.choose(packets.times_s, info.fps).indices)
+        indices = self._sampling.choose(packets.times_s, info.fps).indices
+        self._pay(info, packets.plan_skips(indices)[1])
+        num_frames = len(indices)
         height, width = self._output_size(info, num_frames)
         return MediaSize(num_frames=num_frames, height=height, width=width)
 
@@ -77,7 +80,7 @@ class VideoFile(Video):
         """See `Video.frames`. Raises `MissingExtraError` when neither decord nor PyAV is installed."""
         packets = self._list_packets()
         try:
-            return self._read(self._open(packets))
+            return self._read(self._open(packets), packets)
         except ImportError:
             raise MissingExtraError("reading a video", package="av", extra="video") from None
         except RequestError:
@@ -97,17 +100,19 @@ class VideoFile(Video):
         if packets is not None:
             from seesay.processors.media.video_av import AvReader
 
-            return AvReader(self._content, self._find_kind(), packets)
+            return AvReader(self._content, self._find_kind(), packets, max_pixels=self._limits.max_pixels)
         from seesay.processors.media.video_decord import DecordReader
 
         return DecordReader(self._content, self._find_kind())
 
-    def _read(self, reader: VideoReader) -> VideoFrames:
+    def _read(self, reader: VideoReader, packets: PacketList | None) -> VideoFrames:
         """Read the sampled frames; of a video that breaks off, as many as are sampled from what can be read."""
         self._check(reader.info)
         times_s = reader.times_s()
         for _ in range(_MAX_BREAKS):
             choice = self._sampling.choose(times_s, reader.info.fps)
+            num_decoded = choice.indices[-1] + 1 if packets is None else packets.plan_skips(choice.indices)[1]
+            self._pay(reader.info, int(num_decoded))
             try:
                 frames = reader.read(choice.indices, self._output_size(reader.info, len(choice.indices)))
             except BrokenOffError as error:
@@ -163,6 +168,12 @@ class VideoFile(Video):
                 f"{name} lasts {info.duration_s:.0f} s, more than {limits.max_duration_s:g} s: "
                 "send a part of it or raise MediaLimits.max_duration_s",
             )
+
+    def _pay(self, info: VideoInfo, num_decoded: int) -> None:
+        """Take the frames that must be decoded from the request's allowance, once."""
+        if self._allowance is not None:
+            self._allowance.spend_decoding(info.width * info.height * num_decoded, self._name)
+            self._allowance = None
 
     def _output_size(self, info: VideoInfo, num_frames: int) -> tuple[int, int]:
         """Return (height, width) of decoded frames: those of the video, or less where all frames together would hold

@@ -15,6 +15,7 @@ from PIL import Image
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.processors.media import video_av, video_file
+from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.load import load_image, load_video
 from seesay.processors.media.video_decord import DecordReader
@@ -96,7 +97,7 @@ def test_containers(
 
 def test_backends_agree(video_bytes: bytes) -> None:
     readers: list[Any] = [
-        video_av.AvReader(video_bytes, "mov", video_av.list_packets(video_bytes, "mov")),
+        video_av.AvReader(video_bytes, "mov", video_av.list_packets(video_bytes, "mov"), max_pixels=1 << 20),
         DecordReader(video_bytes, "mov"),
     ]
     assert readers[0].info == readers[1].info
@@ -286,7 +287,7 @@ def size_of(data: bytes, limits: MediaLimits = MediaLimits(), **options: Any) ->
     """(frames, height, width) as PyAV tells them before anything is decoded, whatever reads the video."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(video_file, "has_pyav", lambda: True)
-        size = VideoFile(data, FrameSampling.checked(**options), limits=limits, name="it").size()
+        size = VideoFile(data, FrameSampling.checked(**options), allowance=Allowance(limits), name="it").size()
     assert size is not None
     return size.num_frames, size.height, size.width
 
@@ -343,5 +344,5 @@ def test_sizes_follow_the_limits(video_bytes: bytes) -> None:
 
 def test_without_a_header_reader_decoding_tells(video_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
-    assert VideoFile(video_bytes, FrameSampling.checked(), limits=MediaLimits(), name="it").size() is None
+    assert VideoFile(video_bytes, FrameSampling.checked(), allowance=Allowance(MediaLimits()), name="it").size() is None
     assert len(load_video(video_bytes, num_frames=3).frames) == 3

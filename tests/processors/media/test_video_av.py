@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,14 @@ import av
 import numpy as np
 import pytest
 
+from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media import video_file
+from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.load import load_video
+from seesay.processors.media.open import open_media
 from seesay.processors.media.video_av import AvReader, list_packets
+from seesay.values import Modality
 
 if TYPE_CHECKING:
     from processors.conftest import Frames
@@ -101,10 +106,11 @@ def count_decoded(data: bytes, kind: str, indices: list[int], monkeypatch: pytes
             decoded += self._packet.size > 0
             return self._packet.decode()
 
-    reader = AvReader(data, kind, list_packets(data, kind))
+    reader = AvReader(data, kind, list_packets(data, kind), max_pixels=1 << 20)
     monkeypatch.setattr(av, "open", lambda *args, **options: Counted(real(*args, **options)))
     reader.read(np.array(indices), (32, 32))
     monkeypatch.undo()
+    assert list_packets(data, kind).plan_skips(np.array(indices))[1] <= decoded, "a decoder has a delay"
     return decoded
 
 
@@ -222,3 +228,58 @@ def test_random_damage_is_an_answer_or_an_error(encode_video: Callable[..., byte
                 assert error.code in (ErrorCode.INVALID_MEDIA, ErrorCode.MEDIA_TOO_LARGE), error
             else:
                 assert video.frames.shape[0] == len(video.timestamps_s) <= 4
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def write_growing(small: int, large: int) -> bytes:
+    """An MPEG-TS whose header shows frames of side `small`; those of the second half have side `large`."""
+    packets = []
+    for side in (small, large):
+        encoder = av.CodecContext.create("libx264", "w")
+        encoder.width = encoder.height = side
+        encoder.pix_fmt, encoder.time_base, encoder.framerate = "yuv420p", Fraction(1, 10), 10
+        frames = [
+            av.VideoFrame.from_ndarray(np.full((side, side, 3), 100, np.uint8), format="rgb24") for _ in range(20)
+        ]
+        packets += [packet for frame in [*frames, None] for packet in encoder.encode(frame)]
+    file = io.BytesIO()
+    with av.open(file, "w", format="mpegts") as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.width = stream.height = small
+        stream.pix_fmt = "yuv420p"
+        for index, packet in enumerate(packets):
+            packet.pts = packet.dts = index
+            packet.time_base, packet.stream = Fraction(1, 10), stream
+            container.mux(packet)
+    return file.getvalue()
+
+
+def test_frames_that_grow_in_the_middle_stay_within_the_limit() -> None:
+    data = write_growing(64, 512)
+    assert load_video(data, num_frames=40).frames.shape == (40, 64, 64, 3)
+    assert len(load_video(data, num_frames=40, limits=MediaLimits(max_pixels=512 * 512 - 1)).frames) < 25
+
+
+def test_what_must_be_decoded_is_limited(encode_video: Callable[..., bytes], ramp: Frames, backend: str) -> None:
+    """A single key frame: its last frame takes all frames before it."""
+    data = encode_video(ramp, g="1000", sc_threshold="0")
+    limits = MediaLimits(max_decoded_pixels=NUM_FRAMES * 32 * 32 - 1)
+    for options in ({"num_frames": 2}, {"video_start": 29.8}):
+        with pytest.raises(RequestError, match="takes too long to decode") as raised:
+            load_video(data, limits=limits, **options)
+        assert raised.value.code is ErrorCode.MEDIA_TOO_LARGE
+    assert len(load_video(data, limits=limits, num_frames=2, video_end=20).frames) == 2
+    if backend == "av":
+        assert len(load_video(encode_video(ramp, g="20"), limits=limits, num_frames=2).frames) == 2
+
+
+def test_several_videos_share_what_may_be_decoded(encode_video: Callable[..., bytes], ramp: Frames) -> None:
+    data = encode_video(ramp, g="1000", sc_threshold="0")
+    allowance = Allowance(MediaLimits(max_decoded_pixels=3 * NUM_FRAMES * 32 * 32))
+    videos = [open_media(Modality.VIDEO, data, {"num_frames": 2}, allowance) for _ in range(4)]
+    for video in videos[:3]:
+        assert video.size() == video.size() == video.decode().size, "paid for once"
+    with pytest.raises(RequestError, match="takes too long to decode"):
+        videos[3].size()
