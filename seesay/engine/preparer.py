@@ -246,7 +246,12 @@ class RequestPreparer:
         tokens, opened = self._open_prompt(request, self._session_len)
         num_media_tokens = sum(item.num_tokens or 0 for item in opened.items)
         num_tokens = tokens.num_text_tokens + num_media_tokens
-        check_prompt_length(num_tokens, self._session_len, wants_answer=_wants_answer(request))
+        wants_answer = _wants_answer(request)
+        try:
+            check_prompt_length(num_tokens, self._session_len, wants_answer=wants_answer)
+        except RequestError as error:
+            advice = opened.describe_video(num_tokens, self._session_len - wants_answer)
+            raise RequestError(error.code, error.message + advice, error.param) from None
         media = self._media.prepare(opened, batch)
         return self._build_input(tokens, media), media
 

@@ -9,6 +9,7 @@ other pictures.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -90,6 +91,24 @@ class OpenRequest:
 
     items: Sequence[OpenItem]
     allowance: Allowance
+
+    def describe_video(self, num_tokens: int, max_tokens: int) -> str:
+        """Return what to do about the longest video of a prompt of `num_tokens` that may have `max_tokens`. Without a
+        video it is empty."""
+        tokens, frames = Counter[int](), Counter[int]()
+        for item in self.items:
+            is_frame = isinstance(item.media, VideoFrame)
+            if item.size is not None and (is_frame or item.media.modality is Modality.VIDEO):
+                video = id(item.media.video) if isinstance(item.media, VideoFrame) else id(item.media)
+                tokens[video] += item.num_tokens or 0
+                frames[video] += item.size.num_frames
+        if not tokens:
+            return ""
+        video, num_video_tokens = tokens.most_common(1)[0]
+        room = max_tokens - (num_tokens - num_video_tokens)
+        num_fitting = max(room, 0) * frames[video] // num_video_tokens // 2 * 2
+        advice = f"with max_frames={num_fitting} it would fit" if num_fitting else "ask for smaller frames, too"
+        return f". A video takes {num_video_tokens} tokens for {frames[video]} frames: {advice}"
 
 
 class MediaFront:
