@@ -66,7 +66,7 @@ def serve(engine: AsyncEngine, settings: ServerSettings | None = None) -> Iterat
     sock.bind(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not server.started:
         assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
         time.sleep(0.01)
@@ -74,7 +74,7 @@ def serve(engine: AsyncEngine, settings: ServerSettings | None = None) -> Iterat
         yield LiveServer(f"http://127.0.0.1:{sock.getsockname()[1]}", app.state.server, server)
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         sock.close()
         assert not thread.is_alive(), "the server does not end"
 
@@ -141,14 +141,14 @@ def read_events(body: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data if line != "[DONE]"]
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
+async def until(condition: Callable[[], bool], *, timeout_s: float = 120) -> None:
     """Wait like `wait_until`, while the event loop goes on."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -62,7 +62,7 @@ def run_python(code: str, name: str, namespace: dict[str, object]) -> str:
 def run_bash(code: str, folder: Path) -> str:
     code = code.replace("curl -s", "curl --fail -s").replace("seesay ", f"{sys.executable} -m seesay ")
     command = ["bash", "-euo", "pipefail", "-c", code]
-    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -140,7 +140,7 @@ def test_the_chat_of_the_manual_is_a_real_one(folder: Path) -> None:
     lines = [line.removeprefix("you> ") for line in transcript.splitlines() if line.startswith("you> ")]
     answers = [line for line in transcript.splitlines() if not line.startswith(("you> ", "[", "loading", "ready"))]
     done = subprocess.run(
-        [sys.executable, "-m", "seesay", "chat"], input="\n".join(lines), capture_output=True, text=True, timeout=240,
+        [sys.executable, "-m", "seesay", "chat"], input="\n".join(lines), capture_output=True, text=True, timeout=800,
         check=False, cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from seesay.config import EngineConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 CPU = EngineConfig(device_type="cpu", block_size=16)
 NUMBERS: list[Any] = [0, -1, 10**9, 10**12, 10**30, 1.5, float("nan"), float("inf"), "x", True, [], [0], {"a": 1}]

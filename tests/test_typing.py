@@ -37,7 +37,7 @@ def run(script: Path, *arguments: str, **variables: str) -> subprocess.Completed
     command = [sys.executable, "-m", *arguments]
     environment = {**os.environ, **variables}
     return subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=290, cwd=script.parent, env=environment
+        command, check=False, capture_output=True, text=True, timeout=800, cwd=script.parent, env=environment
     )
 
 

@@ -49,7 +49,7 @@ def server(model: str, unused_tcp_port_factory: Callable[[], int]) -> Iterator[s
         deadline = time.monotonic() + 60
         while True:
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code == 200:
                     break
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)

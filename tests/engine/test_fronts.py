@@ -85,7 +85,7 @@ def read(ids: Sequence[int], arrived: queue.SimpleQueue[Any]) -> list[Response]:
     return [join(found) for found in deltas.values()]
 
 
-def wait_until(is_true: Callable[[], bool], timeout_s: float = 60) -> None:
+def wait_until(is_true: Callable[[], bool], timeout_s: float = 120) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not is_true():
         assert time.monotonic() < deadline_s, "it did not happen in time"

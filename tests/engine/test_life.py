@@ -34,7 +34,7 @@ config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
 
 def run_script(path: Path, body: str) -> subprocess.CompletedProcess[str]:
     script = SCRIPT.format(path=str(path)) + textwrap.dedent(body)
-    return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=240)
+    return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=800)
 
 
 def test_an_uncaught_error_ends_a_script_cleanly(tiny_checkpoint: Callable[[str], Path]) -> None:
@@ -90,7 +90,7 @@ for k in range(10):
 @pytest.mark.parametrize("how", ["closed", "unclosed"])
 def test_pipelines_free_their_memory_and_threads(how: str) -> None:
     """Closed ones although somebody refers to them, others when nobody does any more."""
-    done = subprocess.run([sys.executable, "-c", ROUNDS, how], check=False, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", ROUNDS, how], check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     rounds = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     assert len(rounds) == 10

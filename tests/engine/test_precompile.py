@@ -71,7 +71,7 @@ def test_so_it_is_with_quantized_weights_and_caches(
 def check_late(folder: str, options: dict[str, Any], cache: Path) -> None:
     command = [sys.executable, str(SCRIPT), folder, json.dumps(options)]
     done = subprocess.run(
-        command, env=make_environment(cache), capture_output=True, text=True, timeout=280, check=False
+        command, env=make_environment(cache), capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

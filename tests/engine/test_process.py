@@ -79,7 +79,7 @@ def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Resp
     return read(*submit(engine, requests))
 
 
-def wait_until(is_true: Callable[[], bool], timeout_s: float = 90) -> None:
+def wait_until(is_true: Callable[[], bool], timeout_s: float = 120) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not is_true():
         assert time.monotonic() < deadline_s, "it did not happen in time"
@@ -169,7 +169,7 @@ def test_errors_cross_as_they_are(engine: AsyncEngine) -> None:
 
 def test_an_answer_is_aborted(engine: AsyncEngine) -> None:
     ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
-    first = arrived.get(timeout=60)
+    first = arrived.get(timeout=120)
     assert first.finish_reason is None and first.token_ids
     engine.abort(ids[0])
     [answer] = read(ids, arrived)
@@ -302,7 +302,7 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
             first, num_restarts = pid_of(engine), engine.stats().total_engine_restarts
             prompts = [("go on", make_picture(300, 300, k)) for k in range(6)]
             ids, arrived = submit(engine, parse(prompts, max_new_tokens=900, ignore_eos=True))
-            assert arrived.get(timeout=60).finish_reason is None
+            assert arrived.get(timeout=120).finish_reason is None
             wait_until(lambda: not engine._preparing)
             may_start.clear()
             os.kill(first, sent)
@@ -326,7 +326,7 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(
         wait_until_no_more(list_files, files)
         monkeypatch.setattr(origin, "_MODULE", "no.such.module")
         ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
-        arrived.get(timeout=60)
+        arrived.get(timeout=120)
         os.kill(pid_of(engine), signal.SIGKILL)
         assert "died (signal 9)" in str(read(ids, arrived)[0].error)
         for prompt in ("held", "later"):
@@ -341,7 +341,7 @@ def test_closing_ends_requests_and_the_process(path: Path, folder: Path) -> None
     with load(path, own=True) as engine:
         pid = pid_of(engine)
         ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
-        arrived.get(timeout=60)
+        arrived.get(timeout=120)
     [answer] = read(ids, arrived)
     assert isinstance(answer.error, RequestError) and answer.error.code is ErrorCode.CLOSED
     assert is_over(pid) and not list(folder.iterdir())

@@ -163,7 +163,7 @@ def test_closing_ends_it(client: ServerProcess) -> None:
     assert client._process.returncode == 0
     client.close()
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{client.api_server_url}/health")
+        httpx.get(f"{client.api_server_url}/health", timeout=60)
 
 
 def test_what_cannot_start_says_why() -> None:
@@ -249,7 +249,7 @@ def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str]
         prompt = client.decode(client.encode("hello", do_preprocess=True)[0])
         assert prompt.endswith("USER: hello ASSISTANT:")
         headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "DELETE"}
-        allowed = httpx.options(f"{client.api_server_url}/v1/responses/x", headers=headers)
+        allowed = httpx.options(f"{client.api_server_url}/v1/responses/x", headers=headers, timeout=60)
         assert allowed.status_code == 200 and "DELETE" in allowed.headers["access-control-allow-methods"]
     with pytest.raises(ConfigError, match=r"hf_overrides.dtype=<object"):
         seesay.serve(server_port=0, backend_config=seesay.EngineConfig(hf_overrides={"dtype": object()}))

@@ -160,8 +160,8 @@ def test_a_large_head_is_refused(server: LiveServer, head: bytes) -> None:
 
 
 def test_a_large_head_is_431_and_an_ordinary_one_is_not(server: LiveServer) -> None:
-    assert httpx.get(f"{server.url}/health", headers={"a": "x" * 70_000}).status_code == 431
-    with httpx.Client() as client:
+    assert httpx.get(f"{server.url}/health", headers={"a": "x" * 70_000}, timeout=60).status_code == 431
+    with httpx.Client(timeout=60) as client:
         for _ in range(3):
             assert client.get(f"{server.url}/health", headers={"a": "x" * 60_000}).status_code == 200
     large = {"messages": [{"role": "user", "content": "x" * 300_000}]}
@@ -420,7 +420,7 @@ def test_draining_finishes_what_runs_and_refuses_what_comes(engine: AsyncEngine)
         server.state.gate.is_draining = True
         refused = server.post(CHAT, BODY)
         assert error_of(refused, 503)["code"] == "shutting_down" and int(refused.headers["retry-after"]) >= 1
-        error_of(httpx.get(f"{server.url}/health"), 503)
+        error_of(httpx.get(f"{server.url}/health", timeout=60), 503)
         server.uvicorn.should_exit = True
         time.sleep(0.2)
         held.answer({"text": "done", "finish_reason": "stop"})
@@ -439,7 +439,7 @@ def test_a_signal_ends_the_server_when_the_last_answer_is_given(engine: AsyncEng
         wait_until(lambda: server.state.gate.is_draining)
         time.sleep(0.3)  # it goes on to listen
         assert error_of(server.post(CHAT, BODY), 503)["code"] == "shutting_down"
-        health = httpx.get(f"{server.url}/health")
+        health = httpx.get(f"{server.url}/health", timeout=60)
         assert error_of(health, 503)["code"] == "shutting_down" and int(health.headers["retry-after"]) >= 1
         assert not server.uvicorn.should_exit
         held.answer({"text": "done", "finish_reason": "stop"})

@@ -99,7 +99,7 @@ async def submitted(engine: AsyncEngine, path: str, body: dict[str, Any]) -> Any
     """The request that the engine is asked to answer."""
     held = HeldEngine(engine)
     app = create_app(held, make_settings())
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test", timeout=60) as http:
         asking = asyncio.ensure_future(http.post(path, json=body))
         for _ in range(500):
             if asking.done() or not held.submitted.empty():

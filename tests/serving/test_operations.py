@@ -27,7 +27,7 @@ CHAT = "/v1/chat/completions"
 
 
 def read_metrics(server: LiveServer) -> dict[str, float]:
-    text = httpx.get(f"{server.url}/metrics").text
+    text = httpx.get(f"{server.url}/metrics", timeout=60).text
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
@@ -79,14 +79,16 @@ async def test_caches_are_reset(http: httpx.AsyncClient, engine: AsyncEngine) ->
     assert after["choices"] == first["choices"] and not after["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert "seesay_nonfinite_total 0.0" in (await http.get("/metrics")).text
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=create_app(engine, make_settings(api_keys=("k",)))), base_url="http://test"
+        transport=httpx.ASGITransport(app=create_app(engine, make_settings(api_keys=("k",)))),
+        base_url="http://test",
+        timeout=60,
     ) as keyed:
         assert (await keyed.post("/reset_caches")).status_code == 401
         assert (await keyed.post("/reset_caches", headers={"x-api-key": "k"})).status_code == 200
 
 
 def test_strangers_make_no_labels(server: LiveServer) -> None:
-    httpx.get(f"{server.url}/some/where?x=1")
+    httpx.get(f"{server.url}/some/where?x=1", timeout=60)
     assert not any("some" in name for name in read_metrics(server))
 
 
@@ -184,7 +186,7 @@ def test_https(engine: AsyncEngine, tmp_path: Path) -> None:
     with serve(engine, make_settings(ssl_certfile=certificate, ssl_keyfile=key)) as server:
         context = ssl.create_default_context(cafile=certificate)
         url = server.url.replace("http://", "https://")
-        assert httpx.get(f"{url}/health", verify=context).json()["status"] == "ok"
+        assert httpx.get(f"{url}/health", verify=context, timeout=60).json()["status"] == "ok"
     for bad in (str(tmp_path / "missing.pem"), key):
         settings = make_settings(ssl_certfile=bad, ssl_keyfile=key)
         with pytest.raises(ConfigError, match="ssl_certfile"):

@@ -62,7 +62,7 @@ def test_they_have_the_envelope_of_their_path(server: LiveServer) -> None:
 
 def test_a_web_socket_is_answered_as_http(server: LiveServer) -> None:
     upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13", "sec-websocket-key": "x"}
-    response = httpx.get(f"{server.url}/v1/realtime", headers=upgrade)
+    response = httpx.get(f"{server.url}/v1/realtime", headers=upgrade, timeout=60)
     assert response.status_code == 404 and response.json()["error"]["code"] == "not_found"
 
 
@@ -72,14 +72,14 @@ def test_protocol_errors_have_the_id_of_the_client(server: LiveServer) -> None:
 
 
 def test_allow_names_head_where_it_is_taken(server: LiveServer) -> None:
-    refused = httpx.post(f"{server.url}/v1/models")
+    refused = httpx.post(f"{server.url}/v1/models", timeout=60)
     assert refused.status_code == 405 and set(refused.headers["allow"].split(", ")) == {"GET", "HEAD"}
-    assert httpx.head(f"{server.url}/v1/models").status_code == 200
-    assert httpx.get(f"{server.url}/v1/chat/completions").headers["allow"] == "POST"
+    assert httpx.head(f"{server.url}/v1/models", timeout=60).status_code == 200
+    assert httpx.get(f"{server.url}/v1/chat/completions", timeout=60).headers["allow"] == "POST"
 
 
 def test_head_is_get_without_a_body(engine: AsyncEngine) -> None:
-    with serve(engine, make_settings(api_keys=("k",))) as server, httpx.Client(base_url=server.url) as http:
+    with serve(engine, make_settings(api_keys=("k",))) as server, httpx.Client(base_url=server.url, timeout=60) as http:
         paths = [path for path, item in http.get("/openapi.json").json()["paths"].items() if "get" in item]
         assert len(paths) >= 6
         for path in [*paths, "/", "/openapi.json", "/docs/swagger-ui.css", "/nothing", "/v1/chat/completions"]:

@@ -191,7 +191,7 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
 @pytest.fixture(scope="module")
 def schemas(server: Any) -> dict[str, Any]:
     """The schema of each route's body, with all that it refers to."""
-    document = httpx.get(f"{server.url}/openapi.json").json()
+    document = httpx.get(f"{server.url}/openapi.json", timeout=60).json()
     bodies = {
         path: item["post"]["requestBody"]["content"]["application/json"]["schema"]
         for path, item in document["paths"].items()
