@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from seesay.checkpoint import Checkpoint, guess_stored_name, read_text, resolve_checkpoint
+from seesay.checkpoint import Checkpoint, find_stored_names, read_text, resolve_checkpoint
 from seesay.errors import CheckpointError
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "num_attention_heads": 2}
@@ -95,10 +95,19 @@ def test_quantized_weights_are_refused(folder: Any) -> None:
     Checkpoint.load(folder, {"quantization_config": None})
 
 
-def test_missing_names_are_spelled_as_their_neighbours() -> None:
-    stored = {"layers.0.a.weight": "model.language_model.layers.0.a.weight", "lm_head.weight": "head.weight"}
-    assert guess_stored_name("layers.0.b.weight", stored) == "model.language_model.layers.0.b.weight"
-    assert guess_stored_name("lm_head.bias", stored) == "lm_head.bias"
+def test_missing_names_are_those_under_which_the_model_would_find_them() -> None:
+    fronts = {"model.language_model.": "", "model.": "", "head.": "lm_head.", "": "", "row": "learned.row"}
+
+    def name_of(stored: str) -> str | None:
+        front = max((each for each in fronts if stored.startswith(each)), key=len)
+        return fronts[front] + stored[len(front) :]
+
+    stored = ["model.language_model.layers.0.a.weight", "head.weight"]
+    assert find_stored_names("layers.0.b.weight", stored, name_of) == ["model.language_model.layers.0.b.weight"]
+    assert find_stored_names("lm_head.bias", stored, name_of) == ["head.bias"]
+    assert find_stored_names("norm.weight", stored, name_of)[0] == "norm.weight"
+    assert find_stored_names("learned.row", stored, name_of)[0] == "row"
+    assert find_stored_names("other.weight", stored, lambda name: None) == ["other.weight"]
 
 
 def test_a_model_path_is_a_path() -> None:

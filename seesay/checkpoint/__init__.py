@@ -9,7 +9,7 @@ from __future__ import annotations
 from seesay.checkpoint.checkpoint import Checkpoint
 from seesay.checkpoint.files import check_tokenizer_files, read_text
 from seesay.checkpoint.model_path import DEMO_MODEL, resolve_checkpoint
-from seesay.checkpoint.tensors import StoredTensor, TensorSlices, guess_stored_name, is_buffer
+from seesay.checkpoint.tensors import StoredTensor, TensorSlices, find_stored_names, is_buffer
 
 __all__ = [
     "DEMO_MODEL",
@@ -17,7 +17,7 @@ __all__ = [
     "StoredTensor",
     "TensorSlices",
     "check_tokenizer_files",
-    "guess_stored_name",
+    "find_stored_names",
     "is_buffer",
     "read_text",
     "resolve_checkpoint",

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from seesay.checkpoint import guess_stored_name, is_buffer
+from seesay.checkpoint import find_stored_names, is_buffer
 from seesay.checkpoint.parts import Part, Weight
 from seesay.checkpoint.source import TensorSource
 from seesay.errors import CheckpointError
+
+_MAX_NAMES = 3
 
 
 def _nothing() -> None:
@@ -56,7 +58,7 @@ def load_weights(
     if is_partial:
         groups = [group for group in groups if any(part.tensor in stored_as for w in group.weights for part in w.parts)]
     parts = [part for group in groups for weight in group.weights for part in weight.parts]
-    _check_names(checkpoint, [part.tensor for part in parts], stored_as, ignored)
+    _check_names(checkpoint, [part.tensor for part in parts], stored_as, name_of, ignored)
     for part in parts:
         check_stored(checkpoint, part, stored_as[part.tensor])
     _Loading(groups, stored_as, device, dtype, checks_finite=checks_finite).run(checkpoint)
@@ -77,12 +79,17 @@ def find_names(checkpoint: TensorSource, name_of: Callable[[str], str | None]) -
 
 
 def _check_names(
-    checkpoint: TensorSource, wanted: Iterable[str], stored_as: Mapping[str, str], ignored: frozenset[str]
+    checkpoint: TensorSource,
+    wanted: Iterable[str],
+    stored_as: Mapping[str, str],
+    name_of: Callable[[str], str | None],
+    ignored: frozenset[str],
 ) -> None:
     wanted = dict.fromkeys(wanted)
     if missing := [name for name in wanted if name not in stored_as]:
-        name = guess_stored_name(missing[0], stored_as)
-        raise CheckpointError(f"{checkpoint.path}: tensor {name!r} is missing from the checkpoint")
+        names = find_stored_names(missing[0], checkpoint.tensor_names(), name_of)
+        told = " or ".join(map(repr, names[:_MAX_NAMES]))
+        raise CheckpointError(f"{checkpoint.path}: tensor {told} is missing from the checkpoint")
     if unexpected := sorted(stored_as[name] for name in stored_as.keys() - wanted.keys() - ignored):
         more = f" (and {len(unexpected) - 1} more)" if len(unexpected) > 1 else ""
         raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}")

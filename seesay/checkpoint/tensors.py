@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -67,14 +67,18 @@ class TensorSlices:
         return tensor[tuple(slice(None, None, pick.step) for pick in picks)]  # type: ignore[no-any-return]
 
 
-def guess_stored_name(own: str, stored_as: Mapping[str, str]) -> str:
-    """Guess the checkpoint's name of the tensor that the model names `own`, by the names of its neighbors. `stored_as`
-    maps the model's names to the checkpoint's. Returns `own` if there is no similar name."""
-    module = own.partition(".")[0]
-    for neighbour, stored in stored_as.items():
-        if neighbour.partition(".")[0] == module and stored.endswith(neighbour):
-            return stored.removesuffix(neighbour) + own
-    return own
+def find_stored_names(own: str, stored: Iterable[str], name_of: Callable[[str], str | None]) -> list[str]:
+    """Return the names under which the model would find in a checkpoint the tensor that it calls `own`: the one beside
+    its neighbours, else all that begin as names of the checkpoint do, the shortest first. `stored` are the checkpoint's
+    names, and `name_of` maps them to the model's. Returns `own` if no such name leads to it."""
+    fronts = {""} | {name[: end + 1] for name in stored for end, char in enumerate(name) if char == "."}
+    parts = own.split(".")
+    for first in (*range(1, len(parts)), 0):  # the parts before `first` are among those of the front
+        tail = ".".join(parts[first:])
+        found = [front + tail for front in fronts if name_of(front + tail) == own]
+        if found:
+            return [max(found, key=len)] if first else sorted(found, key=len)
+    return [own]
 
 
 def is_buffer(name: str) -> bool:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from enrolment import FAMILIES
+from enrolment import BACKBONES, FAMILIES
 from family_contract import IMAGE, VIDEO, Loaded, draw_image, draw_media, edit_json, load_family, plan, preprocess
 from safetensors.torch import load_file, save_file
 
+from seesay.checkpoint import find_stored_names
 from seesay.encoders.tiles import TileEncoder
 from seesay.errors import CheckpointError
 
@@ -81,6 +82,23 @@ def test_damaged_towers_are_refused_by_name(
     with pytest.raises(CheckpointError, match=f"'(model\\.)?{re.escape(victim.removeprefix('model.'))}") as raised:
         load_family(path)[0].build_encoder(torch.device("cpu"), torch.float32)
     assert problem[damage] in str(raised.value)
+
+
+@pytest.mark.parametrize("name", [*BACKBONES, *FAMILIES])
+def test_every_missing_tensor_is_told_by_a_name_that_the_model_knows(
+    name: str, tiny_checkpoint: Callable[[str], Path]
+) -> None:
+    """Its name in this checkpoint is among at most three. (Qwen's map drops a part of that of the patch embedding.)"""
+    family, _ = load_family(tiny_checkpoint(name))
+    stored = family.checkpoint.tensor_names()
+    for name_of in (family.weights.decoder_name, family.weights.tower_name):
+        for missing in stored:
+            own, left = name_of(missing), stored - {missing}
+            if own is None:
+                continue
+            found = find_stored_names(own, left, name_of)
+            assert {name_of(each) for each in found} == {own}, (missing, found)
+            assert missing in found[:3] or "patch_embed" in missing, (missing, found)
 
 
 @pytest.mark.parametrize(("layer", "strategy"), [(-2, "full"), ([1, -1], "default"), (1, "default"), (-1, "full")])
