@@ -96,6 +96,33 @@ def _llava(tiny: Json) -> Json:
     }
 
 
+def _siglip_llava(tiny: Json) -> Json:
+    """LLaVA-OneVision and LLaVA-Interleave."""
+    own, text = tiny["vision_config"], tiny["text_config"]
+    kept = ("hidden_size", "image_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers")
+    more = ("image_grid_pinpoints", "video_token_index", "vision_aspect_ratio")
+    return {
+        **_llava(tiny),
+        **{name: tiny[name] for name in more if name in tiny},
+        "model_type": tiny["model_type"],
+        "text_config": _text(
+            text,
+            _name_or_path="Qwen/Qwen2-7B-Instruct",
+            architectures=["Qwen2ForCausalLM"],
+            model_type="qwen2",
+            eos_token_id=text["eos_token_id"],
+            bos_token_id=text["pad_token_id"],
+            max_window_layers=28,
+            sliding_window=131072,
+            use_sliding_window=False,
+        ),
+        "transformers_version": "4.45.0.dev0",
+        "vision_config": {**{name: own[name] for name in (*kept, "patch_size")}, "vision_use_head": False},
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+    }
+
+
 def _internvl(tiny: Json) -> Json:
     text = tiny["text_config"]
     own = {**tiny["vision_config"], "architectures": ["InternVLVisionModel"], "torch_dtype": "float32"}
@@ -230,6 +257,18 @@ _ANYRES_PROCESSOR = {
 LLAMA3_ROPE = {
     "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
 }  # fmt: skip
+_ONEVISION_PROCESSOR = {
+    "do_convert_rgb": True, "do_normalize": True, "do_pad": True, "do_rescale": True, "do_resize": True,
+    "image_grid_pinpoints": [[14 * rows, 14 * columns] for rows in range(1, 4) for columns in range(1, 4)],
+    "image_mean": [0.5, 0.45, 0.4], "image_processor_type": "LlavaOnevisionImageProcessor",
+    "image_std": [0.3, 0.28, 0.27], "processor_class": "LlavaOnevisionProcessor", "resample": 3,
+    "rescale_factor": 1 / 255, "size": {"height": 14, "width": 14},
+}  # fmt: skip
+_INTERLEAVE_PROCESSOR = {
+    "do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": [0.5, 0.5, 0.5],
+    "image_processor_type": "SiglipImageProcessor", "image_std": [0.5, 0.5, 0.5], "processor_class": "LlavaProcessor",
+    "resample": 3, "rescale_factor": 1 / 255, "size": {"height": 14, "width": 14},
+}  # fmt: skip
 _INV_FREQ = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(8) for layer in range(2)}
 
 LAYOUTS: dict[str, Layout] = {
@@ -269,6 +308,31 @@ LAYOUTS: dict[str, Layout] = {
         rename={"vision_tower.": "vision_tower.vision_model."},
         tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": True, "use_default_system_prompt": False},
         files={"preprocessor_config.json": _ANYRES_PROCESSOR, "processor_config.json": None},
+        template_file="chat_template.json",
+    ),
+    "llava-onevision-qwen2-7b-ov-hf": Layout(
+        tiny="llava_onevision",
+        config=_siglip_llava,
+        rename={"vision_tower.": "vision_tower.vision_model."},
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "errors": "replace", "split_special_tokens": False},
+        files={
+            "preprocessor_config.json": _ONEVISION_PROCESSOR,
+            "processor_config.json": {
+                "image_token": "<image>", "num_image_tokens": 9, "processor_class": "LlavaOnevisionProcessor",
+                "video_token": "<video>", "vision_feature_select_strategy": "full",
+            },
+        },
+        template_file="chat_template.json",
+    ),
+    "llava-interleave-qwen-0.5b-hf": Layout(
+        tiny="llava_interleave",
+        config=_siglip_llava,
+        rename={"vision_tower.": "vision_tower.vision_model."},
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "errors": "replace"},
+        files={
+            "preprocessor_config.json": _INTERLEAVE_PROCESSOR,
+            "processor_config.json": {"image_token": "<image>", "processor_class": "LlavaProcessor"},
+        },
         template_file="chat_template.json",
     ),
     "InternVL3-1B-hf": Layout(
