@@ -11,17 +11,16 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from tqdm import tqdm
 
-from seesay.errors import ConfigError
 from seesay.lite.dataset import CalibrationSet
 from seesay.lite.layers import Passage
 from seesay.lite.opened import open_source
 from seesay.lite.plain_layer import PlainLayer
+from seesay.lite.progress import track_layers
 from seesay.lite.run import make_prompts
 from seesay.lite.settings import LiteSettings
 from seesay.lite.statistics import InputStatistics
-from seesay.lite.work_folder import check_usable
+from seesay.lite.work_folder import check_usable, writing
 
 STATISTICS_FILE, SUMMARY_FILE = "calibration.safetensors", "calibration.json"
 
@@ -36,7 +35,7 @@ def write_statistics(settings: LiteSettings, calibration: CalibrationSet) -> dic
     source = opened.source
     passage = Passage(source, make_prompts(opened, settings, calibration), (), settings.batch_size)
     tensors: dict[str, Tensor] = {}
-    for index in tqdm(range(source.config.num_layers), desc="calibrate", unit="layer", disable=None):
+    for index in track_layers("calibrate", source.config.num_layers):
         layer = PlainLayer(source, index)
         tensors |= _name_tensors(layer, passage.observe(layer))
         passage.advance(layer, None)
@@ -46,7 +45,7 @@ def write_statistics(settings: LiteSettings, calibration: CalibrationSet) -> dic
         "tokens": passage.num_tokens,
         "modules": sorted({name.rpartition(".")[0] for name in tensors}),
     }
-    try:
+    with writing(work_dir):
         work_dir.mkdir(parents=True, exist_ok=True)
         new = work_dir / f"{STATISTICS_FILE}.new"
         save_file(tensors, new, metadata={"tokens": str(passage.num_tokens)})
@@ -54,8 +53,6 @@ def write_statistics(settings: LiteSettings, calibration: CalibrationSet) -> dic
         text = json.dumps(summary, indent=2, ensure_ascii=False)
         (work_dir / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
         shutil.copymode(work_dir / SUMMARY_FILE, work_dir / STATISTICS_FILE)  # safetensors lets nobody else read
-    except OSError as error:
-        raise ConfigError(f"work_dir={str(work_dir)!r} cannot be used: {error}") from None
     return summary
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from seesay.checkpoint import Checkpoint
 from seesay.hashing import digest
@@ -24,12 +23,13 @@ from seesay.lite.method import Method, PlainMatrix, make_loader, relative_error
 from seesay.lite.opened import Opened, open_source
 from seesay.lite.output import make_config, write_checkpoint
 from seesay.lite.plain_layer import PlainLayer, Source
+from seesay.lite.progress import track_layers
 from seesay.lite.prompts import PromptMaker
 from seesay.lite.report import Report
 from seesay.lite.settings import LiteSettings
 from seesay.lite.statistics import InputStatistics
 from seesay.lite.tower import Tower
-from seesay.lite.work_folder import WorkFolder, check_usable
+from seesay.lite.work_folder import WorkFolder, check_usable, writing
 from seesay.version import __version__
 
 logger = logging.getLogger("seesay")
@@ -64,17 +64,23 @@ def quantize(
     report = Report(model=str(settings.model), method=method.name, settings=dict(options))
     excluded = opened.tower_names if tower is None else tower.plain_modules
     config = make_config(opened.model.checkpoint, method.config(excluded))
-    parts = _quantize_layers(opened.source, settings, method, work, config, prompts, report)
+    try:
+        parts = _quantize_layers(opened.source, settings, method, work, config, prompts, report)
+    except KeyboardInterrupt:
+        logger.warning("%s: %d layers are done; the same command goes on with them", work.path, work.num_finished)
+        raise
     replaced = [stored for name, stored in opened.source.stored_as.items() if name.startswith("layers.")]
     if tower is not None:
         parts.append(_quantize_tower(tower, work, config, prompts, report))
         replaced += tower.replaced
-    staged = work.stage()
-    write_checkpoint(staged, opened.model.checkpoint, parts, config, replaced)
+    with writing(work_dir):
+        staged = work.stage()
+        write_checkpoint(staged, opened.model.checkpoint, parts, config, replaced)
     if score is not None:
         report.scores = score(opened.folder), score(staged)
-    report.write(staged)
-    work.publish()
+    with writing(work_dir):
+        report.write(staged)
+        work.publish()
     return report
 
 
@@ -150,7 +156,7 @@ def _quantize_layers(
     if work.num_finished:
         logger.warning("%s: going on with an interrupted run, %d layers are done", work.path, work.num_finished)
     parts = []
-    for index in tqdm(range(source.config.num_layers), desc=method.name, unit="layer", disable=None):
+    for index in track_layers(method.name, source.config.num_layers):
         name = f"layer-{index:03d}"
         part = work.find(name)
         if part is None:

@@ -6,12 +6,14 @@ config.json, without which a folder is no model, comes last.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -69,12 +71,13 @@ class WorkFolder:
         """Keep a part of the model, and return it as a checkpoint. `config` is config.json of the whole."""
         folder = self._part(part)
         new = folder.with_name(f"new-{part}")
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
-        save_file(dict(tensors), new / SINGLE_FILE, metadata={"format": "pt"})
-        _write_json(new / _CONFIG, config)
-        _write_json(new / _NOTES, notes)
-        new.rename(folder)
+        with writing(self.path):
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            save_file(dict(tensors), new / SINGLE_FILE, metadata={"format": "pt"})
+            _write_json(new / _CONFIG, config)
+            _write_json(new / _NOTES, notes)
+            new.rename(folder)
         return Checkpoint.load(folder)
 
     def stage(self) -> Path:
@@ -93,6 +96,15 @@ class WorkFolder:
 
     def _part(self, part: str) -> Path:
         return self._hidden / f"part-{part}"
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise `ConfigError` for what cannot be written to a run's folder, such as to a full disk."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"work_dir={str(path)!r} cannot be written, the run may go on later: {error}") from error
 
 
 def check_usable(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import threading
@@ -64,7 +65,9 @@ def read_all(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("quantize", [lite.auto_awq, lite.auto_gptq, lite.fp8])
-def test_an_interrupted_run_goes_on(quantize: Callable[..., Any], deep: Path, tmp_path: Path, text: str) -> None:
+def test_an_interrupted_run_goes_on(
+    quantize: Callable[..., Any], deep: Path, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {**SMALL, "calib_dataset": text}
     if quantize is not lite.fp8:
         options["w_group_size"] = 32
@@ -76,6 +79,7 @@ def test_an_interrupted_run_goes_on(quantize: Callable[..., Any], deep: Path, tm
     thread.join()
     finished = {part.name: (part / "model.safetensors").stat().st_mtime_ns for part in parts.glob("part-*")}
     assert 2 <= len(finished) < 12
+    assert f"{tmp_path / 'out'}: {len(finished)} layers are done; the same command goes on with them" in caplog.text
     assert not (tmp_path / "out" / "config.json").exists(), "it is no model yet"
     with pytest.raises(ConfigError, match=r"unfinished run with batch_size=1, this one has 2: repeat that run"):
         quantize(deep, tmp_path / "out", **options, batch_size=2)
@@ -85,6 +89,27 @@ def test_an_interrupted_run_goes_on(quantize: Callable[..., Any], deep: Path, tm
     assert os.fstat(kept).st_mtime_ns == finished["part-layer-001"], "a finished layer was written again"
     os.close(kept)
     assert read_all(tmp_path / "out") == read_all(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("limit", [10_000, 150_000])  # a layer does not fit; layers do, and the result does not
+def test_a_full_disk_is_one_error_and_the_run_goes_on(deep: Path, tmp_path: Path, text: str, limit: int) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # Python ignores its signal: writing fails
+    try:
+        with pytest.raises(ConfigError, match=r"work_dir='.*' cannot be written, the run may go on later: "):
+            lite.fp8(deep, tmp_path / "out", **SMALL, calib_dataset=text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "out" / "config.json").exists()
+    lite.fp8(deep, tmp_path / "out", **SMALL, calib_dataset=text)
+    assert (tmp_path / "out" / "config.json").exists()
+
+
+def test_a_log_shows_each_layer(deep: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for run, name in ((lite.fp8, "fp8"), (lite.calibrate, "calibrate")):
+        run(deep, tmp_path / name, **SMALL, calib_dataset=text)
+        lines = [line for line in capsys.readouterr().err.splitlines() if " layers" in line]
+        assert lines == [f"{name}: {number} of 12 layers" for number in range(1, 13)]
 
 
 def test_an_unfinished_run_without_a_layer_is_begun_anew(deep: Path, tmp_path: Path, text: str) -> None:
