@@ -24,8 +24,8 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.base: pyproject.toml | $(BIN)/python
-	@echo "Installing seesay into $(VENV): about 2.6 GB to download and 5.6 GB on disk, mostly PyTorch with its CUDA"
-	@echo "libraries. That takes about 3 minutes at 50 MB/s, 10 at 5 MB/s; the next time nothing is installed."
+	@echo "Installing seesay into $(VENV): about 3.1 GB to download and 5.6 GB on disk, mostly PyTorch with its CUDA"
+	@echo "libraries. That takes about 3 minutes at 50 MB/s, 12 at 5 MB/s; the next time nothing is installed."
 	@$(INSTALL) .
 	@touch $@
 
