@@ -18,8 +18,10 @@ from seesay.errors import CheckpointError
 
 _MAX_PIECES = 1 << 20
 _MAX_PIECE_CHARS = 512
+_MAX_CHARS = 4 << 20
+"""Of all pieces: each place at which one can be cut may be a merge. Vocabularies of 256,000 pieces have 2 million."""
 _UNIGRAM, _BPE = 1, 2
-_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ class SentencePieceModel:
         ids = {text: index for index, text in enumerate(texts)}
         merges: list[tuple[float, int, int, int, tuple[str, str]]] = []
         for index, (text, piece) in enumerate(zip(texts, self.pieces, strict=True)):
-            if piece.kind != 1 or index in renamed:
+            if piece.kind != _NORMAL or index in renamed:
                 continue
             for cut in range(1, len(text)):
                 left, right = ids.get(text[:cut]), ids.get(text[cut:])
@@ -127,13 +129,15 @@ def read_sentencepiece(file: Path) -> SentencePieceModel:
 
 def _parse(data: memoryview) -> SentencePieceModel:
     pieces: list[Piece] = []
+    num_chars = 0
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
     for field, value in _fields(data):
         if field == 1:
             pieces.append(_parse_piece(_message(value)))
-            if len(pieces) > _MAX_PIECES:
-                raise ValueError(f"it has more than {_MAX_PIECES} pieces")
+            num_chars += len(pieces[-1].text)
+            if len(pieces) > _MAX_PIECES or num_chars > _MAX_CHARS:
+                raise ValueError(f"it has more than {_MAX_PIECES} pieces or {_MAX_CHARS} characters in them")
         elif field == 2:
             trainer = {key: _plain(item) for key, item in _fields(_message(value))}
         elif field == 3:
@@ -162,7 +166,7 @@ def _parse(data: memoryview) -> SentencePieceModel:
 
 
 def _parse_piece(data: memoryview) -> Piece:
-    text, score, kind = "", 0.0, 1
+    text, score, kind = "", 0.0, _NORMAL
     for field, value in _fields(data):
         if field == 1:
             text = bytes(_message(value)).decode()

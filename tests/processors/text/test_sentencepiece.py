@@ -197,6 +197,13 @@ def test_a_hostile_vocabulary_takes_bounded_time(tmp_path: Path) -> None:
     assert time.perf_counter() - began < 30
 
 
+def test_pieces_of_too_many_characters_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.model"
+    file.write_bytes(message(*(piece(b"%0512d" % number) for number in range(8193))))
+    with pytest.raises(CheckpointError, match="4194304 characters"):
+        read_sentencepiece(file)
+
+
 def test_a_folder_with_sentencepiece_alone_answers(tmp_path: Path) -> None:
     """A decoder whose only tokenizer file is tokenizer.model, and whose only template is that of its name."""
     from transformers import LlamaConfig, LlamaForCausalLM
