@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import resource
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 163 << 10}  # 9.0 has 227 KiB, but 8.0 takes its tiles
 """Most shared memory of a block, by compute capability (CUDA C++ Programming Guide, "Technical Specifications")."""
 NUM_THREADS = 2
+MAX_CPU_S = 400
+"""Processor time of this process, three to four times what it takes."""
 
 
 @contextmanager
@@ -352,6 +355,7 @@ def compile_all(capability: int, dtype: str) -> dict[str, Any]:
 
 
 def main(capability: int, dtype: str) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 10))  # ends by SIGXCPU
     try:
         try_triton(capability)
     except Exception as error:
