@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from seesay.encoders.store import EmbeddingStore
+from seesay.encoders.store import EmbeddingStore, Lookup
 from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.engine.live_request import LiveRequest
 from seesay.engine.messages import Features
@@ -117,6 +117,14 @@ class EmbeddingSupply:
         if self._arrived:
             self.forget(self._arrived)
             self._arrived.clear()
+
+    def note_encoded(self, item_hash: bytes, timing: EncodeTiming) -> bool:
+        """Note what it cost to encode an item. Returns whether its embedding is there."""
+        if self.store.find(item_hash) is not Lookup.READY:
+            return False
+        for request in self._live.values():
+            request.add_encoding(item_hash, timing)
+        return True
 
     def release(self, refs: Iterable[EmbeddingRef]) -> None:
         """Unpin embeddings that their sequences need no more."""

@@ -29,9 +29,11 @@ from seesay.engine.core import CoreListener
 from seesay.engine.embedding_supply import EmbeddingSupply
 from seesay.engine.failures import explain
 from seesay.engine.live_request import LiveRequest
-from seesay.engine.messages import CoreFacts, Features, TokenOutput, TokenReport, TokenRequest
+from seesay.engine.live_requests import LiveRequests
+from seesay.engine.messages import CoreFacts, Features, TokenRequest
 from seesay.engine.model_control import ModelControl
 from seesay.engine.outbox import Outbox
+from seesay.engine.step_counts import StepCounts
 from seesay.engine.step_flight import StepFlight
 from seesay.engine.waiting_commands import WaitingCommands
 from seesay.engine.watchdog import ENCODER, ENGINE, Fault, Watchdog
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from seesay.engine.model_weights import ModelWeights
     from seesay.llm.launched_step import StepResult
     from seesay.llm.runner import ModelRunner
-    from seesay.llm.sampling_row import LogitsProcessor
     from seesay.llm.step_input import Splices
 
 logger = logging.getLogger("seesay")
@@ -75,19 +76,15 @@ class EngineLoop:
         self._runner = runner
         self._is_ahead = is_ahead
         self._pacer = TowerPacer()
-        self._live: dict[int, LiveRequest] = {}
-        self._processors: dict[int, tuple[LogitsProcessor, ...]] = {}  # of the live requests that have any
-        self._outputs: list[TokenOutput] = []  # of the step that is being committed, until they are sent
+        self._requests = LiveRequests()
+        self._live = self._requests.by_id
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closed = False
         self._activity = Activity()
         self._hang_limit_s = hang_limit_s
         self._watchdog: Watchdog | None = None
         self._outbox = Outbox()
-        self._step_sizes: dict[int, int] = {}  # rows of a step → number of steps
-        self._total_step_tokens = 0
-        self._total_not_finite = 0
-        self._stats_lock = threading.Lock()
+        self._counts = StepCounts()
         self.embeddings = EmbeddingSupply(
             encoder,
             vision_config,
@@ -103,7 +100,7 @@ class EngineLoop:
             runner,
             self._pacer,
             live=self._live,
-            processors=self._processors,
+            processors=self._requests.processors,
             commit=self._commit,
             fail=self._fail,
         )
@@ -216,14 +213,8 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         """Return the counts of everything that the loop owns."""
-        with self._stats_lock:
-            counts = EngineStats(
-                num_waiting=len(self._commands.held),
-                step_sizes=tuple(sorted(self._step_sizes.items())),
-                total_step_tokens=self._total_step_tokens,
-                total_not_finite=self._total_not_finite,
-            )
-        return EngineStats.merge(counts, self._scheduler.stats(), self.embeddings.stats())
+        held = EngineStats(num_waiting=len(self._commands.held))
+        return EngineStats.merge(held, self._counts.stats(), self._scheduler.stats(), self.embeddings.stats())
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -316,14 +307,12 @@ class EngineLoop:
                 request.computing_at = now
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
-        with self._stats_lock:
-            self._step_sizes[len(plan.rows)] = self._step_sizes.get(len(plan.rows), 0) + 1
-            self._total_step_tokens += plan.num_tokens
+        self._counts.add(plan)
         if result.seconds is not None:
             self._scheduler.observe_step(plan, result.seconds)
         for seq_id, error in result.errors.items():
             if seq_id in result.not_finite and seq_id in self._live:
-                self._total_not_finite += 1
+                self._counts.add_not_finite()
                 self._scheduler.forget_blocks(seq_id)
             self._fail(seq_id, error)
         for row in result.rows:
@@ -346,11 +335,9 @@ class EngineLoop:
             # The token that ended the prompt's last row is dropped: the answer is the pooled state.
             self._finish(request, "error" if update.error else "stop", error=update.error)
             return
-        request.add_tokens(update.token_ids, logprobs[: len(update.token_ids)])
+        self._requests.add_tokens(request, update, logprobs)
         if update.finish_reason is not None:
             self._finish(request, update.finish_reason, stop_token_id=update.stop_token_id, error=update.error)
-        elif not request.defers_tokens:
-            self._outputs.append(request.take_output())
 
     def _finish(
         self,
@@ -362,19 +349,14 @@ class EngineLoop:
         failed_item: int | None = None,
     ) -> None:
         """Make the final output of a request that the scheduler no longer has."""
-        self._live.pop(request.request_id, None)
-        self._processors.pop(request.request_id, None)
-        shown = None if error is None else explain(error)
-        self._outputs.append(
-            request.take_output(reason, stop_token_id=stop_token_id, error=shown, failed_item=failed_item)
-        )
+        self._requests.end(request, reason, stop_token_id=stop_token_id, error=error, failed_item=failed_item)
         self.embeddings.drop(request.request_id)
 
     def _send_outputs(self) -> None:
         """Hand out what a step or the inbox gave, in one call."""
-        if not self._outputs:
+        outputs = self._requests.take_outputs()
+        if not outputs:
             return
-        outputs, self._outputs = self._outputs, []
         try:
             self._outbox.send(outputs)
         except BaseException:
@@ -412,9 +394,7 @@ class EngineLoop:
             self._finish(request, "error", error=refusal)
             return
         self.embeddings.note_arrival(request.request_id)
-        self._live[request.request_id] = request
-        if processors := request.sequence.params.logits_processors:
-            self._processors[request.request_id] = processors
+        self._requests.add(request)
         try:
             self._scheduler.add(request.sequence)
         except RequestError as error:
@@ -459,9 +439,7 @@ class EngineLoop:
     def _refuse(self, request_id: int, error: RequestError) -> None:
         """End a request that could not even be made live."""
         self.embeddings.note_arrival(request_id)
-        self._outputs.append(
-            TokenOutput(request_id=request_id, finish_reason="error", error=error, report=TokenReport())
-        )
+        self._requests.refuse(request_id, error)
 
     def _take_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
         if request_id not in self._live:  # it ended meanwhile; another request was asked then
@@ -477,9 +455,7 @@ class EngineLoop:
     # and only this thread asks. So an embedding that is in the store stays there, and while an item is being encoded
     # another message will follow.
     def _on_encoded(self, item_hash: bytes, timing: EncodeTiming) -> None:
-        if self.embeddings.store.find(item_hash) is Lookup.READY:
-            for request in self._live.values():
-                request.add_encoding(item_hash, timing)
+        if self.embeddings.note_encoded(item_hash, timing):
             self._scheduler.mark_ready(item_hash)
 
     def _on_encode_failed(self, item_hash: bytes, error: Exception) -> None:
