@@ -137,11 +137,15 @@ class RenderedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSize:
-    """Size in pixels of an upright picture (one frame), or of the frames that are taken from a video."""
+    """Size in pixels of an upright picture (one frame), or of the frames that are taken from a video.
+
+    `timestamps_s` has the time of each frame of a video, for prompts that spell them; it is empty for a picture.
+    """
 
     num_frames: int
     height: int
     width: int
+    timestamps_s: tuple[float, ...] = ()
 
     @property
     def num_pixels(self) -> int:
@@ -178,7 +182,7 @@ class DecodedMedia:
     @property
     def size(self) -> MediaSize:
         num_frames, height, width, _ = self.frames.shape
-        return MediaSize(num_frames=num_frames, height=height, width=width)
+        return MediaSize(num_frames=num_frames, height=height, width=width, timestamps_s=self.timestamps_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

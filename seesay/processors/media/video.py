@@ -54,6 +54,9 @@ class LoadedVideo(Video):
         if sampling.given_fps is not None:
             message = "sample_fps is the rate of frames that are given one by one: the result of load_video has times"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "sample_fps")
+        if len(video.timestamps_s) != len(video.frames) or not len(video.frames):
+            message = f"a video has {len(video.frames)} frames and {len(video.timestamps_s)} times: give one for each"
+            raise RequestError(ErrorCode.INVALID_MEDIA, message)
         self._video = video
         self._choice = sampling.choose_given(
             np.asarray(video.timestamps_s), duration_s=video.frame_interval_s * len(video.frames)
@@ -61,7 +64,8 @@ class LoadedVideo(Video):
 
     def size(self) -> MediaSize:
         height, width = self._video.frames.shape[1:3]
-        return MediaSize(num_frames=len(self._choice.indices), height=height, width=width)
+        times_s = self._choice.timestamps_s
+        return MediaSize(num_frames=len(times_s), height=height, width=width, timestamps_s=times_s)
 
     def frames(self) -> VideoFrames:
         video, choice = self._video, self._choice
@@ -88,7 +92,8 @@ class PictureSequence(Video):
         self._limits = limits
 
     def size(self) -> MediaSize:
-        return replace(self._pictures[0].size(), num_frames=len(self._pictures))
+        times_s = self._choice.timestamps_s
+        return replace(self._pictures[0].size(), num_frames=len(times_s), timestamps_s=times_s)
 
     def frames(self) -> VideoFrames:
         return VideoFrames(

@@ -70,11 +70,11 @@ class VideoFile(Video):
         if packets is None:
             return None
         info = packets.info
-        indices = self._sampling.choose(packets.times_s, info.fps).indices
-        self._pay(info, packets.plan_skips(indices)[1])
-        num_frames = len(indices)
+        choice = self._sampling.choose(packets.times_s, info.fps)
+        self._pay(info, packets.plan_skips(choice.indices)[1])
+        num_frames = len(choice.indices)
         height, width = self._output_size(info, num_frames)
-        return MediaSize(num_frames=num_frames, height=height, width=width)
+        return MediaSize(num_frames=num_frames, height=height, width=width, timestamps_s=choice.timestamps_s)
 
     def frames(self) -> VideoFrames:
         """See `Video.frames`. Raises `MissingExtraError` when neither decord nor PyAV is installed."""

@@ -106,6 +106,7 @@ def test_packets_are_listed_once(video_bytes: bytes, monkeypatch: pytest.MonkeyP
     media = open_media(Modality.VIDEO, video_bytes, {"num_frames": 4}, Allowance(LIMITS))
     size, again = media.size(), media.size()
     assert size is not None and size.num_frames == 4 and again == size and len(opened) == 1
+    assert size.timestamps_s == pytest.approx([0, 1, 1.9, 2.9])
     assert media.decode().size == size
     assert len(opened) == 3, "once more for the orientation of the first frame, and once to decode"
 

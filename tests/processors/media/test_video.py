@@ -20,6 +20,7 @@ from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.load import load_image, load_video
 from seesay.processors.media.video_decord import DecordReader
 from seesay.processors.media.video_file import VideoFile
+from seesay.values import VideoFrames
 
 if TYPE_CHECKING:
     from processors.conftest import Frames, Site
@@ -249,6 +250,8 @@ def test_fewer_of_the_given_frames(video_frames: Frames) -> None:
         ({"fps": 1, "sample_fps": 1}, "sample_fps"),
         ({"video_start": 15}, "video_start"),
     )
+    with pytest.raises(RequestError, match="30 frames and 1 times"):
+        load_video(VideoFrames(frames=video_frames, timestamps_s=(0.0,), frame_interval_s=1.0))
     for options, param in wrong:
         with pytest.raises(RequestError) as raised:
             load_video(video_frames, **options)
