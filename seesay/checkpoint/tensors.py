@@ -23,6 +23,7 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
 MAX_HEADER_BYTES = 25 << 20
 _SAMPLE_BYTES = 4096
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
     "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
@@ -68,9 +69,14 @@ class TensorSlices:
 
 
 def find_stored_names(own: str, stored: Iterable[str], name_of: Callable[[str], str | None]) -> list[str]:
-    """Return the names under which the model would find in a checkpoint the tensor that it calls `own`: the one beside
-    its neighbours, else all that begin as names of the checkpoint do, the shortest first. `stored` are the checkpoint's
-    names, and `name_of` maps them to the model's. Returns `own` if no such name leads to it."""
+    """Return the names under which the model would find in a checkpoint the tensor that it calls `own`: the one like
+    that of another layer, else the one beside its neighbours, else all that begin as names of the checkpoint do, the
+    shortest first. `stored` are the checkpoint's names, and `name_of` maps them to the model's. Returns `own` if none
+    is found."""
+    stored = sorted(stored)
+    for name in stored:
+        if name_of(alike := _renumber(name, name_of(name), own)) == own:
+            return [alike]
     fronts = {""} | {name[: end + 1] for name in stored for end, char in enumerate(name) if char == "."}
     parts = own.split(".")
     for first in (*range(1, len(parts)), 0):  # the parts before `first` are among those of the front
@@ -79,6 +85,14 @@ def find_stored_names(own: str, stored: Iterable[str], name_of: Callable[[str], 
         if found:
             return [max(found, key=len)] if first else sorted(found, key=len)
     return [own]
+
+
+def _renumber(name: str, model_name: str | None, own: str) -> str:
+    """Return the checkpoint's `name` with the numbers by which the model's name of it differs from `own`."""
+    if model_name is None or _NUMBER.sub("*", model_name) != _NUMBER.sub("*", own):
+        return name
+    numbers = dict(zip(_NUMBER.findall(model_name), _NUMBER.findall(own), strict=True))
+    return _NUMBER.sub(lambda found: numbers.get(found[0], found[0]), name)
 
 
 def is_buffer(name: str) -> bool:
