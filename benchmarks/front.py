@@ -206,7 +206,7 @@ def measure(url: str, pid: int, kind: str, *, num: int, num_at_a_time: int, seed
     }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="seesay-demo")
     parser.add_argument("--requests", type=int, default=1000)
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(KINDS), help="kinds of requests, with commas")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     chosen = args.only.split(",")
     if unknown := set(chosen) - set(KINDS):
         parser.error(f"--only {args.only}: {', '.join(sorted(unknown))} is none of {', '.join(KINDS)}")

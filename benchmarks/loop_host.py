@@ -15,6 +15,7 @@ import json
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,11 +130,11 @@ def measure(num_rows: int, num_steps: int) -> dict[str, float]:
     return {"least_us": round(min(quarters), 2), "median_us": round(statistics.median(steps_us.tolist()), 2)}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--steps", type=int, default=100)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     figures = measure(options.rows, options.steps)
     print(json.dumps({"what": "loop_host", "rows": options.rows, "steps": options.steps, **figures}))
 

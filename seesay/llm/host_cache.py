@@ -31,20 +31,21 @@ def staging_bytes(block_bytes: int) -> int:
     return _NUM_BUFFERS * _buffer_blocks(block_bytes) * block_bytes
 
 
-def _buffer_blocks(block_bytes: int) -> int:
-    return max(1, min(_BUFFER_BYTES // block_bytes, _BUFFER_BLOCKS))
+def _buffer_blocks(block_bytes: int, buffer_bytes: int = _BUFFER_BYTES) -> int:
+    return max(1, min(buffer_bytes // block_bytes, _BUFFER_BLOCKS))
 
 
 class HostCache:
     """`num_slots` slots for the blocks of a device's cache, whose `pools` are [num_blocks, num_layers, …] each (see
     `KVCache`). Raises `ConfigError` where the host has not enough memory."""
 
-    def __init__(self, pools: Sequence[torch.Tensor], num_slots: int) -> None:
+    def __init__(self, pools: Sequence[torch.Tensor], num_slots: int, *, buffer_bytes: int = _BUFFER_BYTES) -> None:
+        """`buffer_bytes`: most that a staging buffer holds, though always a block."""
         self._device = device = pools[0].device
         self._blocks = _Places([pool.flatten(2).view(torch.int64) for pool in pools])
         self._memory = _allocate_slots(self._blocks, num_slots)
         self._slots = self._blocks.make_alike(self._memory.tensor)
-        self._buffers = _Buffers(self._blocks)
+        self._buffers = _Buffers(self._blocks, buffer_bytes)
         self._save_stream = make_stream(device, is_urgent=False)
         self._load_stream = make_stream(device, is_urgent=False)
         self._saving: deque[tuple[StreamPoint, set[int]]] = deque()  # slots that may be being written to, until when
@@ -125,8 +126,8 @@ def _copy(source: tuple[torch.Tensor, ...], target: tuple[torch.Tensor, ...]) ->
 class _Buffers:
     """Staging buffers that are used in turn."""
 
-    def __init__(self, blocks: _Places) -> None:
-        self._size = _buffer_blocks(blocks.num_words * 8)
+    def __init__(self, blocks: _Places, buffer_bytes: int) -> None:
+        self._size = _buffer_blocks(blocks.num_words * 8, buffer_bytes)
         self._buffers = [_Buffer(blocks, self._size) for _ in range(_NUM_BUFFERS)]
         self._turn = count()
 

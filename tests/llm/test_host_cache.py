@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from seesay.errors import ConfigError
-from seesay.llm import host_cache
 from seesay.llm.host_cache import HostCache, staging_bytes
 from seesay.llm.step_plan import BlockCopy
 
@@ -31,13 +30,12 @@ def copies(pairs: Iterable[tuple[int, int]]) -> tuple[BlockCopy, ...]:
 
 @devices
 @pytest.mark.parametrize("block_size", (1, 16384))
-def test_copies_at_random_are_made_in_order(device: str, block_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_at_random_are_made_in_order(device: str, block_size: int) -> None:
     """Steps one after the other with nothing waited for: each overwrites blocks that it saves, and reads ones that it
     loads. The large blocks are still being copied when the next step comes; buffers of two blocks are used again and
     again."""
     blocks = make_blocks(device, block_size)
-    monkeypatch.setattr(host_cache, "_BUFFER_BYTES", 2 * blocks[0].nbytes)
-    cache = HostCache([blocks], NUM_SLOTS)
+    cache = HostCache([blocks], NUM_SLOTS, buffer_bytes=2 * blocks[0].nbytes)
     rng = random.Random(0)
     expected, host = list(range(NUM_BLOCKS)), [-1] * NUM_SLOTS
     seen, wanted = [], []
