@@ -21,6 +21,9 @@ from seesay.device.one_byte import OneByte, OneByteInFlight
 from seesay.device.packed_integers import Awq, Gptq, PackQuantized
 from seesay.errors import CheckpointError
 
+_HEAD = "lm_head"
+"""What lists of exclusions call the head, whatever its name in the folder."""
+
 
 class LoadedLayers:
     """`linears` at the given paths in a model, and the weights `plain`, which belong to none of them.
@@ -194,6 +197,8 @@ class _MethodChoice:
     def _is_quantized(self, module: str) -> bool:
         stored = self._stored_modules.get(module)
         if stored is None or self._quantization is None or not self._quantization.covers(stored):
+            return False
+        if module == _HEAD and not self._quantization.covers(module):
             return False
         if self._quantization.marker is not None:
             return f"{stored}.{self._quantization.marker}" in self._checkpoint.stored

@@ -39,6 +39,12 @@ class Source:
         self.device, self.dtype = device, dtype
         self.stored_as = find_names(checkpoint, decoder_name)
 
+    @property
+    def renamed_head(self) -> list[str]:
+        """The checkpoint's name of the head's module where it is not `lm_head`."""
+        module = self.stored_as.get("lm_head.weight", "").removesuffix(".weight")
+        return [module] if module and module.rpartition(".")[2] != "lm_head" else []
+
     def make_decoder(self) -> Decoder:
         """Return a decoder without weights."""
         return Decoder(self.config, device=self.device, dtype=self.dtype)
@@ -143,7 +149,7 @@ class PlainLayer:
             if bias is not None:
                 bias.data = self.biases[name]
                 found |= {
-                    self.source.stored_as[part.tensor]: self._as_stored(part.tensor, x) for part, x in bias.places()
+                    self.source.stored_as[own]: self._as_stored(own, data) for own, data in _join_parts(bias).items()
                 }
         for tensor, weight in self._norms.items():
             norm = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")]
@@ -152,8 +158,8 @@ class PlainLayer:
 
     def stored_modules(self, name: str) -> list[str]:
         """Return the checkpoint's names of the modules that a linear layer is made of."""
-        parts = self._weights[name][0]["weight"].parts
-        return [self.source.stored_as[part.tensor].removesuffix(".weight") for part in parts]
+        own = dict.fromkeys(part.tensor for part in self._weights[name][0]["weight"].parts)
+        return [self.source.stored_as[tensor].removesuffix(".weight") for tensor in own]
 
     def weight_type(self, name: str) -> torch.dtype:
         """Return the type in which the checkpoint has the weight of a linear layer."""
@@ -197,9 +203,19 @@ def split_tensors(
     for key, weight in linear.list_weights(path)[0].items():
         is_stacked = weight.joined_axis is None  # each module has all of it
         weight.data = tensors[key].expand(weight.shape) if is_stacked else tensors[key]
-        for part, place in weight.places():
-            module, _, suffix = part.tensor.rpartition(".")
-            found[f"{stored_as[f'{module}.weight'].removesuffix('weight')}{suffix}"] = place.clone()
+        for own, data in _join_parts(weight).items():
+            module, _, suffix = own.rpartition(".")
+            found[f"{stored_as[f'{module}.weight'].removesuffix('weight')}{suffix}"] = data
+    return found
+
+
+def _join_parts(weight: Weight) -> dict[str, Tensor]:
+    """Return the tensors that the parts of a weight were cut from, by the model's names."""
+    found: dict[str, Tensor] = {}
+    for part, place in weight.places():
+        whole = found.setdefault(part.tensor, place.new_zeros(part.stored_shape))
+        for picks, taken in part.regions():
+            whole[tuple(slice(pick.start, pick.stop, pick.step) for pick in picks)] = place[taken]
     return found
 
 

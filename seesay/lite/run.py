@@ -63,6 +63,7 @@ def quantize(
     work = WorkFolder(work_dir, _describe(opened, settings, method, options, prompts))
     report = Report(model=str(settings.model), method=method.name, settings=dict(options))
     excluded = opened.tower_names if tower is None else tower.plain_modules
+    excluded += opened.source.renamed_head
     config = make_config(opened.model.checkpoint, method.config(excluded))
     try:
         parts = _quantize_layers(opened.source, settings, method, work, config, prompts, report)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from enrolment import SIBLING
 from lite.reading import TEXT, logits_of, multiply_out, read_config, reference_logits
 from quantized_folders import PACKED_FORMS, edit_tensors, write_quantized
 from safetensors.torch import load_file
 
-from seesay import lite
+from seesay import EngineConfig, GenerationConfig, lite, pipeline
 from seesay.lite.awq import AwqMethod
 from seesay.lite.gptq import GptqMethod
 from seesay.lite.method import PlainMatrix
@@ -81,6 +82,28 @@ def test_every_family(
 ) -> None:
     source = tiny_checkpoint(name)
     check(source, run(method, source, tmp_path / "out", text), tmp_path)
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq, by activation, zero points", "smooth, int8", None])
+def test_queries_keys_and_values_of_groups_of_heads(
+    method: str | None, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str
+) -> None:
+    """InternLM2 stores them together, and its head under another name. It is quantized as the same model is that is
+    stored as a Llama; without a method, while it is loaded."""
+    source = tiny_checkpoint("internlm2")
+    logits = []
+    for number, folder in enumerate((source, source / SIBLING)):
+        config = EngineConfig(device_type="cpu", quantization=None if method else "fp8")
+        path = run(method, folder, tmp_path / str(number), text) if method else folder
+        with pipeline(str(path), backend_config=config) as pipe:
+            answer = pipe("the game", gen_config=GenerationConfig(max_new_tokens=1, output_logits="all"))
+        assert answer.error is None
+        logits.append(answer.logits)
+    torch.testing.assert_close(*logits, rtol=0, atol=1e-4)
+    if method:
+        stored = load_file(tmp_path / "0" / "model.safetensors")
+        assert torch.equal(stored["output.weight"], load_file(source / "model.safetensors")["output.weight"])
+        assert "output" in str(read_config(tmp_path / "0")["quantization_config"])
 
 
 def test_the_report(tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str) -> None:
