@@ -26,8 +26,10 @@ _NAMES = {
     "frontend_timeout_s": "frontend_timeout",
     "step_timeout_s": "step_timeout",
 }
-# A word with an underscore, or any word after the name of a configuration class.
-_OPTION = re.compile(r"\b(?:[A-Z]\w+(?:Config|Limits|Settings)\.([a-z_]+)|([a-z]+(?:_[a-z]+)+))\b")
+# A word with an underscore, any word after the name of a configuration class, or the word that the message is about.
+_OPTION = re.compile(
+    r"\b(?:[A-Z]\w+(?:Config|Limits|Settings)\.([a-z_]+)|([a-z]+(?:_[a-z]+)+))\b|^([a-z]+)(?= must |=)"
+)
 _ADVICE = re.compile(r",? or raise MediaLimits\.\w+")
 
 
@@ -47,13 +49,17 @@ def adapt(message: str, parser: argparse.ArgumentParser | None) -> str:
     known = {} if parser is None else find_options(parser)
 
     def rename(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
+        name = match[1] or match[2] or match[3]
         return known.get(_NAMES.get(name, name), match[0])
 
     return _ADVICE.sub("", _OPTION.sub(rename, message))
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return ': did you mean …?' with the known word nearest to `word`, or '' if none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    """Return ': did you mean …?' with the known word nearest to `word`, or '' if none is near: one that is spelled
+    alike, or has it as a part."""
+    words = list(known)
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.7) or [
+        name for name in words if word in name.split("_")
+    ]
     return f": did you mean {near[0]!r}?" if near else ""

@@ -157,6 +157,7 @@ def test_wrong_options_are_one_line(
         # What users of LMDeploy type.
         ("lite blocked_fp8 m --work-dir w", "blocked_fp8: use `seesay lite fp8`"),
         ("lite auto_awk m", "unknown command 'auto_awk': did you mean 'auto_awq'?"),
+        ("lite gptq m", "unknown command 'gptq': did you mean 'auto_gptq'?"),
         ("convert internlm2 m", "convert: no conversion is needed: `seesay chat MODEL`"),
         ("serve proxy --server-port 1", "proxy: there is no proxy: put a load balancer"),
         ("chat torch m", "torch: give the model alone: `seesay chat m`"),
@@ -187,6 +188,9 @@ def test_advice_names_options_that_are_here() -> None:
     assert adapt("send a part of it or raise MediaLimits.max_duration_s", chat) == "send a part of it"
     assert adapt("at most 8 tokens (session_len)", chat) == "at most 8 tokens (--session-len)"
     assert adapt("choose another template with chat_template_config", chat).endswith("with --chat-template")
+    assert adapt("temperature must be at least 0, got -1.0", chat) == "--temperature must be at least 0, got -1.0"
+    assert adapt("device='tpu' is none", chat) == "--device='tpu' is none"
+    assert adapt("image 2: temperature must be", chat) == "image 2: temperature must be"
     assert adapt("tokenizer_config.json of model_type 'x'", chat) == "tokenizer_config.json of model_type 'x'"
 
 
