@@ -100,7 +100,7 @@ def _read(ids: Sequence[int], arrived: queue.SimpleQueue[OutputDelta]) -> list[l
     deltas: dict[int, list[OutputDelta]] = {request_id: [] for request_id in ids}
     num_left = len(deltas)
     while num_left:
-        delta = arrived.get(timeout=60)
+        delta = arrived.get(timeout=120)
         deltas[delta.request_id].append(delta)
         num_left -= delta.finish_reason is not None
     return list(deltas.values())
@@ -118,7 +118,7 @@ def held(engine: AsyncEngine) -> Iterator[None]:
     core = engine.core
     if isinstance(core, EngineLoop):
         is_ready = threading.Event()
-        core._inbox.put(lambda: None if is_ready.wait(60) else pytest.fail("held for 60 s"))
+        core._inbox.put(lambda: None if is_ready.wait(300) else pytest.fail("held for 300 s"))
         yield
         _wait_until_prepared(engine)
         is_ready.set()
@@ -136,13 +136,13 @@ def held(engine: AsyncEngine) -> Iterator[None]:
 
 def _wait_until_prepared(engine: AsyncEngine) -> None:
     """Wait until all requests are in the loop's inbox: they leave `_preparing` and enter it under one lock."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         with engine._lock:
             if not engine._preparing:
                 return
         time.sleep(0.001)
-    pytest.fail("requests were not prepared within 60 s")
+    pytest.fail("requests were not prepared within 300 s")
 
 
 def count_tokens(path: Path, requests: Sequence[GenerationRequest]) -> list[int]:

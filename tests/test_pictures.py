@@ -73,7 +73,7 @@ def rows_of(pieces: list[Piece]) -> list[str]:
 def test_a_program_is_recorded_as_it_writes(tmp_path: Path) -> None:
     code = (
         "import time\nfor word in ('one ', 'two\\n', '\\n', '<3> & more'):\n"
-        "    print(word, end='', flush=True)\n    time.sleep(0.4)"
+        "    print(word, end='', flush=True)\n    time.sleep(1.5)"
     )
     written = record_terminal.record([sys.executable, "-c", code], tmp_path)
     pieces = record_terminal.split_pieces(written)
