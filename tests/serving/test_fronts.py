@@ -196,13 +196,15 @@ def test_a_response_of_one_front_is_continued_by_the_other(server: Server) -> No
 
 def test_connections_are_shared_out(server: Server) -> None:
     """`test_accepting.py` counts them. Here a front that is late on a busy machine may get fewer than the other."""
+    fronts = server.children(FRONT)
     with contextlib.ExitStack() as opened:
         held = [0, 0]
-        while min(held) < 15:
+        while min(held) < 1:
             assert sum(held) < 1000, held
-            client = opened.enter_context(httpx.Client(timeout=120))
-            assert client.get(f"{server.url}/health").status_code == 200
-            held = [server.num_connections(pid) for pid in server.children(FRONT)]
+            for _ in range(20):
+                client = opened.enter_context(httpx.Client(timeout=120))
+                assert client.get(f"{server.url}/health").status_code == 200
+            held = [server.num_connections(pid) for pid in fronts]
 
 
 def talk(server: Server, prompt: Any, session_id: int, **options: Any) -> dict[str, Any]:
