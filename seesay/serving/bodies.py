@@ -159,7 +159,24 @@ def explain_invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
         case _ if not where:
             return _not_json()
         case _:
-            return bad_request(f"{where}: {problem['msg'].removeprefix('Value error, ')}", where)
+            return bad_request(f"{where}{_describe(problem)}", where)
+
+
+def _describe(problem: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field, in the words of other errors, with its value if that is short."""
+    text: str = problem["msg"]
+    _, is_pydantics, rule = text.partition(" should ")
+    if not is_pydantics or text.startswith("Value error, "):
+        return f": {text.removeprefix('Value error, ')}"
+    value = problem.get("input")
+    match value:
+        case str():
+            is_shown = len(value) <= _MAX_NAME_CHARS
+        case int():
+            is_shown = value.bit_length() <= 64  # Python refuses to print some thousand digits
+        case _:
+            is_shown = isinstance(value, float | None)
+    return f" must {rule}" + (f", got {value!r}" if is_shown else "")
 
 
 def _not_json() -> ApiError:

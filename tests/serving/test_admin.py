@@ -138,10 +138,10 @@ async def test_sleep_and_wake_up(level: int, wake: str, http: httpx.AsyncClient)
     ("request_line", "message"),
     [
         ("/sleep?level=3", "level must be 1 or 2, got 3"),
-        ("/sleep?level=x", "level"),
+        ("/sleep?level=x", "level must be a valid integer, unable to parse string as an integer, got 'x'"),
         ("/sleep?mode=abort", "unknown query parameter: 'mode'; known are level, tags, running"),
         ("/sleep?tags=weights", "both parts sleep together"),
-        ("/sleep?running=now", "running"),
+        ("/sleep?running=now", "running must be 'finish' or 'abort', got 'now'"),
         ("/wake_up?tags=all", "tags must be of weights, kv_cache, got 'all'"),
         ("/wake_up?level=1", "unknown query parameter: 'level'"),
     ],
@@ -150,6 +150,21 @@ async def test_wrong_options(request_line: str, message: str, http: httpx.AsyncC
     status, _, found = error_of(await http.post(request_line))
     assert status == 400 and message in found
     assert (await http.get("/is_sleeping")).json()["is_sleeping"] is False
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"folder": 3}, "folder must be a valid string, got 3"),
+        ({"folder": ""}, "folder must have at least 1 character, got ''"),
+        ({"folder": ["x" * 9000]}, "folder must be a valid string"),
+        ({"folder": 10**4000}, "folder must be a valid string"),
+    ],
+)
+async def test_a_wrong_field_is_named_with_its_value(
+    body: dict[str, Any], message: str, http: httpx.AsyncClient
+) -> None:
+    assert error_of(await http.post("/update_weights", json=body))[2] == message
 
 
 @pytest.mark.parametrize("path", ["/sleep", "/wake_up", "/reset_caches"])
