@@ -139,7 +139,7 @@ def change_tensors(backbone: backbones.Backbone, folder: Path, change: Any) -> b
     "change, word",
     [
         (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), "'model.layers.1.mlp.up_proj.weight' is missing"),
-        (lambda t: t.pop("lm_head.weight"), "'lm_head.weight' is missing"),
+        (lambda t: t.pop("lm_head.weight"), "'lm_head.weight' or 'model.lm_head.weight' is missing"),
         (lambda t: t.update({"model.extra.weight": torch.ones(1)}), "unexpected tensor 'model.extra.weight'$"),
         (lambda t: t.update({"model.norm.weight": torch.ones(3)}), r"'model.norm.weight' has shape \[3\].*\[60\]"),
         (lambda t: t.update({"norm.weight": torch.ones(60)}), "are both 'norm.weight'"),

@@ -133,5 +133,9 @@ def test_a_front_that_hangs_is_started_again_and_loses_its_own_requests_alone(
                 list(lines)
         wait_until(lambda: find_up() == 2 and first not in find_fronts(server.pid), timeout_s=120)
         assert second in find_fronts(server.pid)
-        metrics = httpx.get(f"{server.api_server_url}/metrics", timeout=60).text
-        assert "seesay_front_restarts_total 1.0" in metrics and 'seesay_front_up{front="0"} 1.0' in metrics
+
+        def tells_of_it() -> bool:
+            metrics = httpx.get(f"{server.api_server_url}/metrics", timeout=60).text
+            return "seesay_front_restarts_total 1.0" in metrics and 'seesay_front_up{front="0"} 1.0' in metrics
+
+        wait_until(tells_of_it, timeout_s=60)
