@@ -27,7 +27,7 @@ _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 class _Stored(NamedTuple):
-    """What a checkpoint stores of one source of a layer.
+    """The tensors that a checkpoint stores for one source of a layer.
 
     unpack(start, stop): the numbers of some outputs, uint8 [stop - start, in]; start is a multiple of 8. scales, zeros:
     [groups, out]. order int64 [in]: the inputs by their groups; None if they are in order.

@@ -1,4 +1,4 @@
-"""What formats share that store weights as numbers of one byte, FP8 or int8, with scales: layouts, checks, warnings."""
+"""Layouts, checks and warnings of all formats that store weights as one byte each, FP8 or int8, with scales."""
 
 from __future__ import annotations
 

@@ -245,6 +245,21 @@ class DynamicResolutionFamily(Family):
     def tower_config(self) -> QwenVisionConfig:
         """Return the sizes of the tower, from config.json's vision_config."""
 
+    def make_tower_config(self, **own: Any) -> QwenVisionConfig:
+        """Return the sizes of a tower: those that all of these families name alike, and a family's `own`."""
+        from seesay.encoders.qwen_vit import QwenVisionConfig
+
+        vision = self.checkpoint.model_config.vision_config
+        return QwenVisionConfig(
+            depth=vision.depth,
+            num_heads=vision.num_heads,
+            patch_dim=vision.in_channels * vision.temporal_patch_size * vision.patch_size**2,
+            merge_size=vision.spatial_merge_size,
+            activation=vision.hidden_act,
+            rope_theta=(getattr(vision, "rope_parameters", None) or {}).get("rope_theta", 10000.0),
+            **own,
+        )
+
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 

@@ -12,7 +12,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -127,13 +127,13 @@ class Backbone:
     def decoder_config(self, *, session_len: int) -> DecoderConfig:
         """Return the decoder's options, for texts of at most `session_len` tokens. Raises `CheckpointError` naming what
         is not supported."""
-        config = DecoderConfig.from_hf(
+        return DecoderConfig.from_hf(
             self.text_config,
             tied_embeddings=self.tie_word_embeddings,
             session_len=session_len,
             num_deep_layers=self.num_deep_layers,
+            has_grouped_qkv=self.has_grouped_qkv,
         )
-        return replace(config, has_grouped_qkv=self.has_grouped_qkv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

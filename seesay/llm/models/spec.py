@@ -137,6 +137,7 @@ class DecoderConfig:
         tied_embeddings: bool | None = None,
         session_len: int | None = None,
         num_deep_layers: int = 0,
+        has_grouped_qkv: bool = False,
     ) -> DecoderConfig:
         """The decoder that the configuration of a text decoder describes.
 
@@ -181,6 +182,7 @@ class DecoderConfig:
             attention_soft_cap=getattr(config, "attn_logit_softcapping", None),
             logit_soft_cap=getattr(config, "final_logit_softcapping", None),
             num_deep_layers=num_deep_layers,
+            has_grouped_qkv=has_grouped_qkv,
             norm_placement=kind.norm_placement,
             norm_offset=kind.norm_offset,
             embedding_scale=float(config.hidden_size**0.5) if kind.scales_embeddings else 1.0,

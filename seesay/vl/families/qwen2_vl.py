@@ -16,18 +16,10 @@ class Qwen2VL(DynamicResolutionFamily):
     architectures = ("Qwen2VLForConditionalGeneration",)
 
     def tower_config(self) -> QwenVisionConfig:
-        from seesay.encoders.qwen_vit import QwenVisionConfig
-
         vision = self.checkpoint.model_config.vision_config
-        return QwenVisionConfig(
-            depth=vision.depth,
+        return self.make_tower_config(
             hidden_size=vision.embed_dim,
-            num_heads=vision.num_heads,
             intermediate_size=int(vision.embed_dim * vision.mlp_ratio),
             out_hidden_size=vision.hidden_size,
-            patch_dim=vision.in_channels * vision.temporal_patch_size * vision.patch_size**2,
-            merge_size=vision.spatial_merge_size,
-            activation=vision.hidden_act,
-            rope_theta=(getattr(vision, "rope_parameters", None) or {}).get("rope_theta", 10000.0),
             uses_rms_norm=False,
         )

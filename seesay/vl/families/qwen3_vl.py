@@ -39,24 +39,16 @@ class Qwen3VL(DynamicResolutionFamily):
         return replace(super().backbone(), num_deep_layers=len(vision.deepstack_visual_indexes))
 
     def tower_config(self) -> QwenVisionConfig:
-        from seesay.encoders.qwen_vit import QwenVisionConfig
-
         vision = self.checkpoint.model_config.vision_config
         position_side = math.isqrt(vision.num_position_embeddings)
         if position_side**2 != vision.num_position_embeddings:
             raise CheckpointError(
                 f"vision_config.num_position_embeddings={vision.num_position_embeddings} must be the square of a number"
             )
-        return QwenVisionConfig(
-            depth=vision.depth,
+        return self.make_tower_config(
             hidden_size=vision.hidden_size,
-            num_heads=vision.num_heads,
             intermediate_size=vision.intermediate_size,
             out_hidden_size=vision.out_hidden_size,
-            patch_dim=vision.in_channels * vision.temporal_patch_size * vision.patch_size**2,
-            merge_size=vision.spatial_merge_size,
-            activation=vision.hidden_act,
-            rope_theta=(getattr(vision, "rope_parameters", None) or {}).get("rope_theta", 10000.0),
             uses_rms_norm=False,
             patch_bias=True,
             position_side=position_side,
