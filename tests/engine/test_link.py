@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import pytest
 from link_child import Echo, Facts, Order
 
 from seesay.engine.process.launch import ChildProcess
-from seesay.engine.process.link import LinkClosedError, choose_folder
+from seesay.engine.process.link import MAX_SEND_S, LinkClosedError, choose_folder
 
 TESTS = Path(__file__).parents[1]
 
@@ -175,6 +176,24 @@ def test_the_end_is_found_and_nothing_can_be_sent_any_more() -> None:
     child.end()
     with pytest.raises(LinkClosedError, match="closed"):
         child.link.send(Echo(1, {}))
+
+
+def test_a_message_for_a_process_that_has_gone_is_refused_at_once() -> None:
+    """Also one without arrays: its sender holds what the end of the link waits for."""
+    child = start()
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    refused = threading.Event()
+
+    def send() -> None:
+        with pytest.raises(LinkClosedError):
+            while True:  # the first ones may still go out
+                child.link.send(Echo(1, {}))
+        refused.set()
+
+    threading.Thread(target=send, daemon=True).start()
+    assert refused.wait(MAX_SEND_S / 2)
+    child.end()
 
 
 def test_a_child_that_hangs_is_killed() -> None:

@@ -74,7 +74,6 @@ class Link(Generic[S, R]):
         end = self._context.socket(kind)
         end.setsockopt(zmq.SNDHWM, 0)
         end.setsockopt(zmq.RCVHWM, 0)
-        end.setsockopt(zmq.SNDTIMEO, int(1000 * self._max_send_s))
         end.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         to_child = (kind == zmq.PUSH) != is_child
         address = f"ipc://{folder}/{'to' if to_child else 'from'}"
@@ -94,15 +93,27 @@ class Link(Generic[S, R]):
             with self._lock:
                 self._check_open()
                 if descriptor is None:
-                    self._outgoing.send(payload)
+                    self._send_parts([payload])
                     return
                 socket.send_fds(self._files, [_FD_MARK], [descriptor])
-                self._outgoing.send_multipart([payload, writer.num_shared_bytes.to_bytes(8, "little")])
+                self._send_parts([payload, writer.num_shared_bytes.to_bytes(8, "little")])
         except (OSError, zmq.ZMQError) as error:
             raise LinkClosedError(f"a message could not be sent: {error}") from error
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    def _send_parts(self, parts: list[bytes]) -> None:
+        """Send a message. The end that is bound has nobody to send to once the other one has gone: that is an error."""
+        try:
+            self._outgoing.send_multipart(parts, zmq.NOBLOCK)
+        except zmq.Again:
+            poller = zmq.Poller()
+            poller.register(self._outgoing, zmq.POLLOUT)
+            poller.register(self._files.fileno(), zmq.POLLERR)  # it is cut
+            if self._outgoing not in dict(poller.poll(int(1000 * self._max_send_s))):
+                raise
+            self._outgoing.send_multipart(parts, zmq.NOBLOCK)
 
     def wait(self, timeout_s: float | None, *others: int) -> bool:
         """Wait for a message, or until one of the descriptors `others` can be read. Returns whether there is one."""
