@@ -1,14 +1,14 @@
 """Latency and throughput of the offline pipeline by the steps by which the peers' figures were measured.
 
-    python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared] [--scale 1.0] [--max-batch-size 256]
+    python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared,small] [--scale 1.0] [--max-batch-size 256]
         [--max-step-ms 40] [--engine-process both] [--plot FILE.png]
-    python benchmarks/h200.py MODEL_DIR --trace FOLDER [--only single,text,image,shared] [--scale 1.0]
+    python benchmarks/h200.py MODEL_DIR --trace FOLDER [--only single,text,image,shared,small] [--scale 1.0]
 
 *start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
-request with one picture, and per token after it. *text*, *image*, *shared*: all requests given at once, until the last
-answer is complete; *stages* in their figures says where the time went, as described in stages.py. `--scale` takes
-that share of the requests. `--engine-process both` measures everything with the engine in a thread, then in a process
-of its own.
+request with one picture, and per token after it. *text*, *image*, *shared*, *small* (2,000 prompts of 12 words, 16
+tokens out): all requests given at once, until the last answer is complete; *stages* in their figures says where the
+time went, as described in stages.py. `--scale` takes that share of the requests. `--engine-process both` measures
+everything with the engine in a thread, then in a process of its own.
 
 With `--trace` a profile is taken instead. *gaps*: for 1 to 256 text answers at once, of a window of steps in which each
 grows by one token: the share of the window in which the GPU computed or copied, and the longest time in which it did
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-WORKLOADS = ("single", "text", "image", "shared")
+WORKLOADS = ("single", "text", "image", "shared", "small")
 TRACED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TRACED_STEPS, UNTRACED_STEPS = 40, 12
 LONG_ANSWER_TOKENS = 4000
@@ -133,6 +133,7 @@ def make_figures(pipe: Pipeline, scale: float, side_px: int) -> dict[str, Callab
         "text": lambda: measure_queue(pipe, workload.text_requests(share(512))),
         "image": lambda: measure_queue(pipe, workload.image_requests(share(256), side_px=side_px)),
         "shared": lambda: measure_queue(pipe, workload.shared_image_requests(share(16), side_px=side_px)),
+        "small": lambda: measure_queue(pipe, workload.text_requests(share(2000), 12, 16)),
     }
 
 

@@ -19,20 +19,22 @@ def test_all_figures_are_printed(run_benchmark: RunBenchmark) -> None:
     assert "engine_process" not in start
     assert start["what"] == "start" and start["seconds"] > 0
     assert single["what"] == "single" and single["ttft_ms"] > 0 and single["tpot_ms"] > 0
-    assert [(figures["what"], figures["requests"]) for figures in queues] == [("text", 2), ("image", 1), ("shared", 8)]
-    for figures, num_output_tokens in zip(queues, (256, 128, 64)):
+    assert [(figures["what"], figures["requests"]) for figures in queues] == [
+        ("text", 2), ("image", 1), ("shared", 8), ("small", 10)
+    ]  # fmt: skip
+    for figures, num_output_tokens in zip(queues, (256, 128, 64, 16), strict=True):
         num_tokens = figures["requests"] * num_output_tokens
         assert abs(figures["out_tok_per_s"] * figures["seconds"] / num_tokens - 1) < 0.1
         assert figures["engine"] == "seesay" and figures["in_tok_per_s"] > 0
         passed, spent = figures["stages"]["passed_s"], figures["stages"]["spent_s"]
-        assert ("encoded" in passed) == (figures["what"] != "text") == ("encode" in spent)
+        assert ("encoded" in passed) == (figures["what"] in ("image", "shared")) == ("encode" in spent)
         assert {"prepared", "launched", "first_token", "complete"} <= passed.keys()
         assert passed["launched"]["last"] <= passed["first_token"]["last"] <= passed["complete"]["last"]
         assert passed["complete"]["last"] <= figures["seconds"] + 0.01
         assert spent["decode"]["median"] <= spent["decode"]["longest"] <= passed["complete"]["last"] + 0.01
         assert figures["stages"]["engine"]["steps"] >= num_output_tokens
         assert figures["stages"]["cpu_s"]["front"] > 0
-    assert [figures["stages"]["engine"]["encoder_items"] for figures in queues] == [0, 1, 1]
+    assert [figures["stages"]["engine"]["encoder_items"] for figures in queues] == [0, 1, 1, 0]
 
 
 def test_both_forms_are_measured_in_one_run(run_benchmark: RunBenchmark, tmp_path: Path) -> None:
