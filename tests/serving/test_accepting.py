@@ -32,6 +32,7 @@ def sharing(engine: AsyncEngine, num_servers: int) -> Iterator[tuple[str, list[S
         for index in range(num_servers):
             servers.append(SharingServer.make(create_app(engine, settings), settings))
             servers[-1].counts, servers[-1].index = counts, index
+            servers[-1].config.timeout_keep_alive = 600  # none ends before all are counted
 
         async def run() -> None:
             await asyncio.gather(*(server.serve([sock]) for server, sock in zip(servers, sockets, strict=True)))
