@@ -19,6 +19,7 @@ def test_all_figures_are_printed(run_benchmark: RunBenchmark) -> None:
     assert "engine_process" not in start
     assert start["what"] == "start" and start["seconds"] > 0
     assert single["what"] == "single" and single["ttft_ms"] > 0 and single["tpot_ms"] > 0
+    assert single["ttft_ms"] > 1e3 * single["spent_s"]["encode"]["median"] > 0
     assert [(figures["what"], figures["requests"]) for figures in queues] == [
         ("text", 2), ("image", 1), ("shared", 8), ("small", 10)
     ]  # fmt: skip
