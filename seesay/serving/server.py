@@ -20,6 +20,7 @@ from seesay.errors import ConfigError
 from seesay.log import set_up_logging
 from seesay.serving.admission import shutting_down
 from seesay.serving.app import create_app
+from seesay.serving.draining import log_first_signal
 from seesay.serving.http_protocol import BoundedHttpProtocol
 from seesay.serving.listening import cannot_listen, open_sockets, port_of
 from seesay.serving.settings import ServerSettings
@@ -139,7 +140,8 @@ class DrainingServer(uvicorn.Server):
         """Handle a signal by draining. uvicorn's own handler would raise the signal again at the end, and the engine
         would not be closed."""
         if not self._state.gate.is_draining:
-            logger.info("%s: finishing %d requests", signal.Signals(sig).name, self._state.answering.num_running)
+            has_running = self._state.answering.num_running > 0
+            log_first_signal(sig, self._state.settings.drain_timeout_s, has_running=has_running)
             self.drain()
         elif sig == signal.SIGINT:
             if num_running := self._state.answering.num_running:

@@ -331,8 +331,52 @@ def test_ctrl_c_finishes_answers_and_leaves_nothing(server: Server) -> None:
         wait_until(server.refuses)
         assert [line for line in lines if line][-1] == "data: [DONE]"
     assert server.process.wait(120) == 0
+    assert server.process.stderr is not None
+    log = server.process.stderr.read()
+    assert "SIGINT: waiting up to 30 s for running answers; a second one (Ctrl-C) cuts them off\n" in log, log
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
     assert not list(server.folder.iterdir())
+
+
+def test_ctrl_c_twice_cuts_answers_off(model: str, unused_tcp_port_factory: Callable[[], int], tmp_path: Path) -> None:
+    with running(model, unused_tcp_port_factory(), tmp_path) as server:
+        with streaming(server, CHAT, **LONG) as lines:
+            server.process.send_signal(signal.SIGINT)
+            wait_until(server.refuses)
+            server.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(httpx.TransportError):
+                assert "data: [DONE]" not in list(lines)
+        assert server.process.wait(60) == 0
+        assert server.process.stderr is not None
+        log = server.process.stderr.read()
+    assert log.count("SIGINT: waiting") == 1 and log.count("SIGINT again: 1 requests are cut off") == 1, log
+    assert "Traceback" not in log
+
+
+def test_ctrl_c_while_the_model_is_loaded(
+    model: str, unused_tcp_port_factory: Callable[[], int], tmp_path: Path
+) -> None:
+    command = [*COMMAND, model, "--server-port", str(unused_tcp_port_factory()), "--frontends", "2", *OPTIONS]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        server = Server("", process, tmp_path)
+        try:
+            wait_until(lambda: handles(process.pid, signal.SIGTERM))  # as the supervisor does, before it waits
+            children = server.children(FRONT) + server.children(ENGINE)
+            process.send_signal(signal.SIGINT)
+            _, log = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, log
+    assert log.endswith("\nseesay: interrupted\n") and "ready" not in log and "Traceback" not in log, log
+    assert len(children) >= 2 and not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert not list(tmp_path.iterdir())
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status["SigCgt"], 16) >> (number - 1) & 1)
 
 
 def test_all_processes_end_with_the_one_that_started_them(
@@ -401,7 +445,7 @@ def test_new_weights_and_sleep_are_those_of_all_fronts(
         with server.only(1):
             assert not administrate(server, "/wake_up")["is_sleeping"]
             for _ in range(30):  # the supervisor wakes it up, and the front that answers knows it, too
-                assert sorted(administrate(server, "/sleep")["asleep"]) == ["kv_cache", "weights"]
+                assert administrate(server, "/sleep")["asleep"] == ["weights", "kv_cache"]
                 assert administrate(server, "/wake_up?tags=weights")["asleep"] == ["kv_cache"]
                 assert administrate(server, "/wake_up?tags=kv_cache")["asleep"] == []
         assert answers() == after

@@ -30,6 +30,7 @@ from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.waker import Waker
 from seesay.errors import CheckpointError, SeesayError
+from seesay.serving.draining import log_first_signal
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.fronts import messages
 from seesay.serving.fronts.connection_counts import ConnectionCounts
@@ -95,7 +96,8 @@ class Supervisor:
     ) -> None:
         """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT skips the drain.
 
-        The engine process loads `folder` with these configurations. Raises what it or a front raised at its start.
+        The engine process loads `folder` with these configurations. Raises what it or a front raised at its start, and
+        `KeyboardInterrupt` for a SIGINT before all fronts listen.
         """
         door, address = open_door()
         try:
@@ -289,7 +291,9 @@ class Supervisor:
         while self._signals:
             number = self._signals.pop(0)
             if not self._is_draining:
-                logger.info("%s: the fronts finish their requests", signal.Signals(number).name)
+                if number == signal.SIGINT and self._on_ready is not None:
+                    raise KeyboardInterrupt  # as in a server of one process, while the model is loaded
+                log_first_signal(number, self._drain_timeout_s, has_running=True)
                 self._drain()
             elif number == signal.SIGINT:
                 self._signal_fronts(signal.SIGINT)  # they drain already: this ends them
