@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from seesay.checkpoint.tensors import update_framed
+from seesay.user_folders import find_cache_folder
 
 _MAX_BYTES = 256 << 20
 """By default, the largest sum of the files. A tokenizer of 150,000 tokens takes 12 MB, a configuration 5 kB."""
@@ -38,7 +39,7 @@ def make_key(kind: str, packages: Sequence[str], sources: Iterable[bytes]) -> st
 def read_kept(key: str) -> dict[str, Any] | None:
     """Return the value that is kept under `key`; None where there is none, or none that can be read."""
     try:
-        value = json.loads((_folder() / f"{key}.json").read_bytes())
+        value = json.loads((find_cache_folder() / f"{key}.json").read_bytes())
     except (OSError, RuntimeError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -48,7 +49,7 @@ def keep(key: str, value: dict[str, Any], *, max_bytes: int = _MAX_BYTES) -> Non
     """Keep a JSON object under `key`, and delete the oldest ones where all take more than `max_bytes`. Does nothing
     where nothing can be written."""
     with suppress(OSError, RuntimeError):
-        folder = _folder()
+        folder = find_cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".json")
         try:
@@ -59,11 +60,6 @@ def keep(key: str, value: dict[str, Any], *, max_bytes: int = _MAX_BYTES) -> Non
             Path(name).unlink(missing_ok=True)
             raise
         _delete_oldest(folder, max_bytes)
-
-
-def _folder() -> Path:
-    """Return the folder. Raises RuntimeError for a user without a home."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seesay"
 
 
 def _delete_oldest(folder: Path, max_bytes: int) -> None:

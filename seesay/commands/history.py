@@ -7,6 +7,8 @@ import json
 import os
 from pathlib import Path
 
+from seesay.user_folders import find_state_folder
+
 FILE_VARIABLE = "SEESAY_CHAT_HISTORY"
 _MAX_ENTRIES = 1000
 _MAX_ENTRY_CHARS = 10_000
@@ -17,8 +19,7 @@ def find_history_file() -> Path | None:
     given = os.environ.get(FILE_VARIABLE)
     if given is not None:
         return Path(given).expanduser() if given else None
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "seesay" / "chat_history"
+    return find_state_folder() / "chat_history"
 
 
 class History:
