@@ -16,6 +16,7 @@ from seesay.checkpoint.given_tensors import GivenTensor, GivenTensors
 from seesay.device.host_memory import return_memory
 from seesay.device.query import is_out_of_memory, release_cached_memory, synchronize
 from seesay.engine.commands import (
+    PARTS,
     DropStaged,
     ModelStatus,
     Part,
@@ -239,7 +240,8 @@ class ModelControl:
 
 
 def _with(asleep: tuple[Part, ...], part: Part) -> tuple[Part, ...]:
-    return asleep if part in asleep else (*asleep, part)
+    """Return `asleep` and `part`, in the order of `PARTS`, whichever slept first."""
+    return tuple(other for other in PARTS if other == part or other in asleep)
 
 
 def _name(command: object) -> str:

@@ -54,6 +54,11 @@ def test_sleep_and_wake_up(name: str, two: Callable[[str], list[Path]]) -> None:
             assert answers(pipe, name) == expected
         with pytest.raises(ConfigError, match="tags must be of weights, kv_cache, got 'graphs'"):
             pipe.wake_up(["graphs"])
+        pipe.sleep(1)
+        for part in ("kv_cache", "weights"):  # what sleeps is told in one order, whichever slept first
+            assert "its memory is freed (weights and kv_cache)" in str(pipe("hello").error)
+            pipe.wake_up([part])
+            pipe.sleep(1)
         pipe.sleep(2)
         pipe.wake_up(["weights"])
         pipe.sleep(1)  # from the level of the weights, which are awake
