@@ -7,11 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
 from seesay.checkpoint import find_stored_names, is_buffer
-from seesay.checkpoint.parts import Part, Weight
+from seesay.checkpoint.parts import Part, TensorError, Weight
 from seesay.checkpoint.source import TensorSource
 from seesay.errors import CheckpointError
 
@@ -41,6 +42,7 @@ def load_weights(
     ignored: frozenset[str] = frozenset(),
     is_partial: bool = False,
     checks_finite: bool = False,
+    known: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Fill all weights of `groups` from the checkpoint, on `device`, in their own type or else in `dtype`. Only the
     slices that parts name are read, each straight to `device`; memory is taken after all names and shapes were checked.
@@ -48,7 +50,7 @@ def load_weights(
 
     `name_of` maps a checkpoint tensor's name to the model's, or to None for tensors of other parts. Tensors whose model
     name is in `ignored` may be in the checkpoint and are not read. `is_partial`: groups of which the checkpoint has no
-    tensor are left out.
+    tensor are left out. `known`: names that tensors had in an earlier checkpoint of the model, by the model's.
 
     Raises `CheckpointError` naming a tensor that is missing, unexpected, there twice, of a type or shape that does not
     fit, or, with `checks_finite`, that has NaN or infinity (formats of one byte check their own).
@@ -58,7 +60,11 @@ def load_weights(
     if is_partial:
         groups = [group for group in groups if any(part.tensor in stored_as for w in group.weights for part in w.parts)]
     parts = [part for group in groups for weight in group.weights for part in weight.parts]
-    _check_names(checkpoint, [part.tensor for part in parts], stored_as, name_of, ignored)
+    if missing := next((part.tensor for part in parts if part.tensor not in stored_as), None):
+        names = find_stored_names(missing, checkpoint.tensor_names(), name_of, known)
+        told = " or ".join(map(repr, names[:_MAX_NAMES]))
+        raise CheckpointError(f"{checkpoint.path}: tensor {told} is missing from the checkpoint")
+    _check_expected(checkpoint, [part.tensor for part in parts], stored_as, ignored)
     for part in parts:
         check_stored(checkpoint, part, stored_as[part.tensor])
     _Loading(groups, stored_as, device, dtype, checks_finite=checks_finite).run(checkpoint)
@@ -73,24 +79,17 @@ def find_names(checkpoint: TensorSource, name_of: Callable[[str], str | None]) -
         if name is None:
             continue
         if name in names:
-            raise CheckpointError(f"{checkpoint.path}: tensors {names[name]!r} and {stored!r} are both {name!r}")
+            raise CheckpointError(
+                f"{checkpoint.path}: tensors {names[name]!r} and {stored!r} are the same tensor of the model"
+            )
         names[name] = stored
     return names
 
 
-def _check_names(
-    checkpoint: TensorSource,
-    wanted: Iterable[str],
-    stored_as: Mapping[str, str],
-    name_of: Callable[[str], str | None],
-    ignored: frozenset[str],
+def _check_expected(
+    checkpoint: TensorSource, wanted: Iterable[str], stored_as: Mapping[str, str], ignored: frozenset[str]
 ) -> None:
-    wanted = dict.fromkeys(wanted)
-    if missing := [name for name in wanted if name not in stored_as]:
-        names = find_stored_names(missing[0], checkpoint.tensor_names(), name_of)
-        told = " or ".join(map(repr, names[:_MAX_NAMES]))
-        raise CheckpointError(f"{checkpoint.path}: tensor {told} is missing from the checkpoint")
-    if unexpected := sorted(stored_as[name] for name in stored_as.keys() - wanted.keys() - ignored):
+    if unexpected := sorted(stored_as[name] for name in stored_as.keys() - set(wanted) - ignored):
         more = f" (and {len(unexpected) - 1} more)" if len(unexpected) > 1 else ""
         raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}")
 
@@ -169,8 +168,10 @@ class _Loading:
                 self._check_finite(weight, checkpoint)
         try:
             group.finish()
-        except CheckpointError as error:
-            raise CheckpointError(f"{checkpoint.path}: {error}") from None
+        except TensorError as error:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor {self._stored_as[error.tensor]!r} {error.problem}"
+            ) from None
 
     def _check_finite(self, weight: Weight, checkpoint: TensorSource) -> None:
         if not weight.data.is_floating_point() or weight.data.element_size() == 1:

@@ -21,6 +21,14 @@ stands for all."""
 FLOATS = ("BF16", "F16", "F32", "F64")
 
 
+class TensorError(CheckpointError):
+    """A tensor cannot be used. `tensor` is the model's name of it; what loads it tells the checkpoint's."""
+
+    def __init__(self, tensor: str, problem: str) -> None:
+        super().__init__(f"tensor {tensor!r} {problem}")
+        self.tensor, self.problem = tensor, problem
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
     """One axis of a stored tensor, counted in elements of the model's matrix.
@@ -126,8 +134,8 @@ class Part:
         except ValueError as error:
             raise self._error(error) from None
 
-    def _error(self, error: ValueError) -> CheckpointError:
-        return CheckpointError(f"tensor {self.tensor!r} cannot be split: {error}")
+    def _error(self, error: ValueError) -> TensorError:
+        return TensorError(self.tensor, f"cannot be split: {error}")
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

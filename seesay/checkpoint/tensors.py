@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint.files import inside
@@ -68,15 +69,23 @@ class TensorSlices:
         return tensor[tuple(slice(None, None, pick.step) for pick in picks)]  # type: ignore[no-any-return]
 
 
-def find_stored_names(own: str, stored: Iterable[str], name_of: Callable[[str], str | None]) -> list[str]:
+def find_stored_names(
+    own: str,
+    stored: Iterable[str],
+    name_of: Callable[[str], str | None],
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
     """Return the names under which the model would find in a checkpoint the tensor that it calls `own`: the one like
-    that of another layer, else the one beside its neighbours, else all that begin as names of the checkpoint do, the
-    shortest first. `stored` are the checkpoint's names, and `name_of` maps them to the model's. Returns `own` if none
-    is found."""
+    that of another layer, else the one that it had in an earlier checkpoint, by `known`, if others have the names that
+    they had there, else the one beside its neighbours, else all that begin as names of the checkpoint do, the shortest
+    first. `stored` are the checkpoint's names, and `name_of` maps them to the model's. Returns `own` if none is found.
+    """
     stored = sorted(stored)
     for name in stored:
         if name_of(alike := _renumber(name, name_of(name), own)) == own:
             return [alike]
+    if own in known and any(known.get(name_of(name) or "") == name for name in stored):
+        return [known[own]]
     fronts = {""} | {name[: end + 1] for name in stored for end, char in enumerate(name) if char == "."}
     parts = own.split(".")
     for first in (*range(1, len(parts)), 0):  # the parts before `first` are among those of the front

@@ -48,6 +48,7 @@ class LoadedLayers:
         self._linears, self._plain = linears, plain
         self._ignored = ignored
         self._unread_endings: frozenset[str] = frozenset()
+        self._stored_as: dict[str, str] = {}  # the names in the checkpoint, by the model's
         self._on_change = on_change
 
     def load(self, checkpoint: Checkpoint, *, may_quantize: bool = False) -> None:
@@ -62,6 +63,7 @@ class LoadedLayers:
             linear.method = choose(linear.modules_in(path))
         if checkpoint.quantization is not None:
             self._unread_endings = frozenset(checkpoint.quantization.ignored)
+        self._stored_as = find_names(checkpoint, self.name_of)
         groups = [WeightGroup(weights=(weight,)) for weight in self._plain]
         groups += [linear.make_group(path) for path, linear in self._linears.items()]
         self._load(groups, checkpoint)
@@ -131,6 +133,7 @@ class LoadedLayers:
             ignored=frozenset(filter(self.is_unread, find_names(source, self.name_of))),
             is_partial=is_partial,
             checks_finite=checks_finite,
+            known=self._stored_as,
         )
 
 
@@ -188,8 +191,9 @@ class _MethodChoice:
         if not quantized:
             return UNQUANTIZED
         if rest := [module for module in modules if module not in quantized]:
+            one, other = (self._stored_modules.get(module, module) for module in (quantized[0], rest[0]))
             raise CheckpointError(
-                f"{self._checkpoint.path}: {quantized[0]!r} is quantized and {rest[0]!r} is not, "
+                f"{self._checkpoint.path}: {one!r} is quantized and {other!r} is not, "
                 "but they are computed as one layer"
             )
         return self._method

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import torch
 
-from seesay.checkpoint.parts import INPUTS, NEITHER, OUTPUTS, Part, TensorLayout, Weight
+from seesay.checkpoint.parts import INPUTS, NEITHER, OUTPUTS, Part, TensorError, TensorLayout, Weight
 from seesay.checkpoint.quantization import Quantization
 from seesay.device.linear_method import Product, Sizes
 from seesay.device.packed_product import join_products, make_packed_product
 from seesay.device.packed_weight import Packer
-from seesay.errors import CheckpointError
 
 _WORD_BITS = 32
 _LARGEST = 256.0
@@ -260,13 +259,13 @@ def _find_order(part: Part, groups: torch.Tensor, first: int, group_size: int | 
     num_groups = -(-num_inputs // size)
     groups = groups.long() - first
     if not ((groups >= 0) & (groups < num_groups)).all():
-        raise CheckpointError(f"tensor {part.tensor!r} has groups outside of {first} to {first + num_groups - 1}")
+        raise TensorError(part.tensor, f"has groups outside of {first} to {first + num_groups - 1}")
     expected = torch.arange(num_inputs, device=groups.device) // size
     if (groups == expected).all():
         return None
     in_order, order = torch.sort(groups, stable=True)
     if not (in_order == expected).all():
-        raise CheckpointError(f"tensor {part.tensor!r} has groups that are not of {size} inputs each")
+        raise TensorError(part.tensor, f"has groups that are not of {size} inputs each")
     return order
 
 
@@ -275,10 +274,10 @@ def _check_shapes(shapes: Weight, numbers: Weight) -> None:
     for (part, shape), packed in zip(shapes.places(), numbers.parts, strict=True):
         expected = [axis.size for axis in packed.axes]
         if not (shape == torch.tensor(expected, device=shape.device)).all():
-            raise CheckpointError(f"tensor {part.tensor!r} is {shape.tolist()}, the config says {expected}")
+            raise TensorError(part.tensor, f"is {shape.tolist()}, the config says {expected}")
 
 
 def _check_scales(weight: Weight) -> None:
     for part, place in weight.places():
         if not (place.float() * _LARGEST).isfinite().all():
-            raise CheckpointError(f"tensor {part.tensor!r} has scales that are not finite, or too large")
+            raise TensorError(part.tensor, "has scales that are not finite, or too large")

@@ -8,12 +8,11 @@ from functools import cache
 
 import torch
 
-from seesay.checkpoint.parts import FLOATS, INPUTS, NEITHER, OUTPUTS, TensorLayout, Weight
+from seesay.checkpoint.parts import FLOATS, INPUTS, NEITHER, OUTPUTS, TensorError, TensorLayout, Weight
 from seesay.checkpoint.quantization import Quantization
 from seesay.device.linear_method import Product, Sizes, pad_matrix
 from seesay.device.matmul import make_product
 from seesay.device.packed_weight import cut_outputs
-from seesay.errors import CheckpointError
 
 logger = logging.getLogger("seesay")
 
@@ -38,24 +37,22 @@ def list_layouts(quantization: Quantization, stored_dtype: str, dtype: torch.dty
 
 
 def check_numbers(weights: Mapping[str, Weight]) -> None:
-    """Raise `CheckpointError` that names a tensor with scales that are not positive, or with which the largest number
+    """Raise `TensorError` for a tensor with scales that are not positive, or with which the largest number
     would not be finite, or a tensor with NaN among its numbers."""
     for name, weight in weights.items():
         for part, place in weight.places():
             if name != "weight":
                 if not ((place * _LARGEST).isfinite() & (place > 0)).all():
-                    raise CheckpointError(
-                        f"tensor {part.tensor!r} has scales that are not positive numbers, or too large"
-                    )
+                    raise TensorError(part.tensor, "has scales that are not positive numbers, or too large")
             elif place.is_floating_point() and not (place.view(torch.uint8) & 0x7F).ne(0x7F).all():  # NaN of e4m3
-                raise CheckpointError(f"tensor {part.tensor!r} has numbers that are NaN")
+                raise TensorError(part.tensor, "has numbers that are NaN")
 
 
 def check_finite(weight: Weight) -> None:
-    """Raise `CheckpointError` that names a tensor of plain numbers which are not all finite."""
+    """Raise `TensorError` for a tensor of plain numbers which are not all finite."""
     for part, place in weight.places():
         if not place.isfinite().all():
-            raise CheckpointError(f"tensor {part.tensor!r} has numbers that are not finite")
+            raise TensorError(part.tensor, "has numbers that are not finite")
 
 
 def scale_per_output(weight: Weight, scale: Weight) -> torch.Tensor:

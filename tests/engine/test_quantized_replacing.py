@@ -3,6 +3,7 @@ forms."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -105,6 +106,18 @@ def test_quantized_weights_that_do_not_fit_change_nothing(
         with pytest.raises(CheckpointError, match="is missing"):
             pipe.update_weights(scale, partial=True)  # of a layer all tensors or none
         assert answers(pipe) == expected
+
+
+def test_a_tensor_that_makes_no_sense_is_named_as_it_was_given(two_quantized: Callable[[str], list[Path]]) -> None:
+    first, second = two_quantized("compressed-tensors, channels")
+    weights = read_weights(second)
+    scale = next(name for name in weights if name.endswith("layers.1.mlp.down_proj.weight_scale"))
+    module = scale.removesuffix("weight_scale")
+    given = {name: tensor for name, tensor in weights.items() if name.startswith(module)}
+    with load(first) as pipe:
+        message = f"update_weights: tensor {scale!r} has scales that are not positive numbers"
+        with pytest.raises(CheckpointError, match=re.escape(message)):
+            pipe.update_weights({**given, scale: -given[scale]}, partial=True)
 
 
 @pytest.mark.parametrize("own", [False, True])

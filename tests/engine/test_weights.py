@@ -239,6 +239,27 @@ def test_what_does_not_fit_changes_nothing(own: bool, two: Callable[[str], list[
         assert answers(pipe, "llama") == fresh(second, "llama")
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "missing"),
+    [
+        ("internlm2", "model.layers.0.feed_forward.w1.weight", "model.layers.0.feed_forward.w3.weight"),
+        # the checkpoint has model.language_model.layers
+        (NAME, "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"),
+    ],
+)
+def test_a_missing_tensor_is_told_by_a_name_of_the_one_who_gives(
+    name: str, given: str, missing: str, two: Callable[[str], list[Path]]
+) -> None:
+    """Gate and up are one layer here, whose name is another."""
+    first, _ = two(name)
+    stored = read_weights(first)
+    tensor = stored.get(given, stored.get(given.replace("model.", "model.language_model.")))
+    with load(first) as pipe:
+        with pytest.raises(CheckpointError) as raised:
+            pipe.update_weights({given: tensor}, partial=True)
+        assert str(raised.value) == f"update_weights: tensor '{missing}' is missing from the checkpoint"
+
+
 def test_folders_of_other_models_are_refused(two: Callable[[str], list[Path]], tmp_path: Path) -> None:
     first, second = two("llama")
     weights = read_weights(second)

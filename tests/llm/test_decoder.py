@@ -142,7 +142,10 @@ def change_tensors(backbone: backbones.Backbone, folder: Path, change: Any) -> b
         (lambda t: t.pop("lm_head.weight"), "'lm_head.weight' or 'model.lm_head.weight' is missing"),
         (lambda t: t.update({"model.extra.weight": torch.ones(1)}), "unexpected tensor 'model.extra.weight'$"),
         (lambda t: t.update({"model.norm.weight": torch.ones(3)}), r"'model.norm.weight' has shape \[3\].*\[60\]"),
-        (lambda t: t.update({"norm.weight": torch.ones(60)}), "are both 'norm.weight'"),
+        (
+            lambda t: t.update({"norm.weight": torch.ones(60)}),
+            "'model.norm.weight' and 'norm.weight' are the same tensor",
+        ),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(saved: Any, tmp_path: Path, change: Any, word: str) -> None:

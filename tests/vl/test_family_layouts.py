@@ -78,7 +78,12 @@ def test_damaged_towers_are_refused_by_name(
     else:
         state[victim + "_extra"] = torch.zeros(3)
     save_file(state, path / "model.safetensors", metadata={"format": "pt"})
-    problem = {"missing": "is missing", "unexpected": "unexpected tensor", "misshapen": "shape", "twice": "are both"}
+    problem = {
+        "missing": "is missing",
+        "unexpected": "unexpected tensor",
+        "misshapen": "shape",
+        "twice": "the same tensor",
+    }
     with pytest.raises(CheckpointError, match=f"'(model\\.)?{re.escape(victim.removeprefix('model.'))}") as raised:
         load_family(path)[0].build_encoder(torch.device("cpu"), torch.float32)
     assert problem[damage] in str(raised.value)
