@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seesay.checkpoint import resolve_checkpoint
+from seesay.checkpoint.model_path import DEMO_MODEL
 from seesay.config import EngineConfig
 from seesay.config.checks import require
 from seesay.demo import CHECKPOINT
@@ -15,7 +16,7 @@ from seesay.demo.scenes import FIRST_EVALUATION_SEED
 from seesay.lite.awq import BITS, AwqMethod
 from seesay.lite.builtin import builtin_calibration
 from seesay.lite.calibrating import write_statistics
-from seesay.lite.dataset import CalibrationSet, load_dataset
+from seesay.lite.dataset import LoadCalibrationSet, open_dataset
 from seesay.lite.eight_bits import EightBits, QuantDtype
 from seesay.lite.gptq import GptqMethod
 from seesay.lite.method import Method
@@ -116,9 +117,9 @@ def calibrate(model: Folder, work_dir: Folder = "./work_dir", **settings: Any) -
     """Write statistics of the inputs of every linear layer to calibration.safetensors in `work_dir`. Returns a summary.
     settings: see `LiteSettings`."""
     given = LiteSettings(model=model, work_dir=work_dir, **settings)
-    calibration = _find_calibration(given, is_needed=True)
-    assert calibration is not None
-    return write_statistics(given, calibration)
+    load_calibration = _find_calibration(given, is_needed=True)
+    assert load_calibration is not None
+    return write_statistics(given, load_calibration)
 
 
 def _run(method: Method, options: dict[str, Any], settings: LiteSettings) -> Report:
@@ -126,19 +127,20 @@ def _run(method: Method, options: dict[str, Any], settings: LiteSettings) -> Rep
     return quantize(settings, method, options, _find_calibration(settings, is_needed=method.needs_inputs), score)
 
 
-def _find_calibration(settings: LiteSettings, *, is_needed: bool) -> CalibrationSet | None:
-    """Return the calibration set that is asked for; by default the built-in one for the built-in model, and for others
-    none where it is not needed."""
+def _find_calibration(settings: LiteSettings, *, is_needed: bool) -> LoadCalibrationSet | None:
+    """Return what loads the calibration set that is asked for; by default the built-in one for the built-in model, and
+    for others none where it is not needed."""
     if settings.calib_dataset is not None:
-        return load_dataset(os.fspath(settings.calib_dataset))
+        return open_dataset(os.fspath(settings.calib_dataset))
     if _is_builtin(settings):
-        return builtin_calibration(settings.calib_samples)
-    return load_dataset(_DEFAULT_DATASET) if is_needed else None
+        return partial(builtin_calibration, settings.calib_samples)
+    return open_dataset(_DEFAULT_DATASET) if is_needed else None
 
 
 def _is_builtin(settings: LiteSettings) -> bool:
-    folder = resolve_checkpoint(settings.model, revision=settings.revision, download_dir=settings.download_dir)
-    return folder.resolve() == CHECKPOINT.resolve()
+    """Whether the model is the built-in one. Nothing is downloaded for that."""
+    name = os.fspath(settings.model)
+    return name == DEMO_MODEL or Path(name).expanduser().resolve() == CHECKPOINT.resolve()
 
 
 def _score_on(device: str) -> Score:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from seesay.lite.dataset import CalibrationSet
+from seesay.lite.dataset import LoadCalibrationSet
 from seesay.lite.layers import Passage
 from seesay.lite.opened import open_source
 from seesay.lite.plain_layer import PlainLayer
@@ -26,13 +26,14 @@ STATISTICS_FILE, SUMMARY_FILE = "calibration.safetensors", "calibration.json"
 
 
 @torch.inference_mode()
-def write_statistics(settings: LiteSettings, calibration: CalibrationSet) -> dict[str, Any]:
+def write_statistics(settings: LiteSettings, load_calibration: LoadCalibrationSet) -> dict[str, Any]:
     """Write `MODULE.input_abs_max` and `MODULE.input_abs_mean` float32 [in] of every linear layer of the decoder, by
     the checkpoint's names, and return a summary, which is written, too. Raises `ConfigError` and `CheckpointError`."""
     work_dir = Path(settings.work_dir).expanduser()
     check_usable(work_dir)
     opened = open_source(settings)
     source = opened.source
+    calibration = load_calibration()
     passage = Passage(source, make_prompts(opened, settings, calibration), (), settings.batch_size)
     tensors: dict[str, Tensor] = {}
     for index in track_layers("calibrate", source.config.num_layers):

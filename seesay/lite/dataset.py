@@ -5,8 +5,10 @@ sizes are bounded, and what is wrong names the file and line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +44,29 @@ class CalibrationSet:
     folder: Path | None = None
 
 
-def load_dataset(name: str) -> CalibrationSet:
-    """Return the calibration set at path `name`, or the one that the `datasets` package has by this name. Raises
-    `ConfigError`."""
+LoadCalibrationSet = Callable[[], CalibrationSet]
+
+
+def open_dataset(name: str) -> LoadCalibrationSet:
+    """Return what loads the calibration set at path `name`, or the one that the `datasets` package has by this name.
+
+    What is at a path is read at once, so that an error in it comes before a model is loaded; a set of the package may
+    be downloaded later. Raises `ConfigError`.
+    """
     path = Path(name).expanduser()
     try:
-        if path.is_dir():
-            return _read_folder(path)
-        if path.is_file():
-            return _read_file(path)
+        if path.is_dir() or path.is_file():
+            found = _read_folder(path) if path.is_dir() else _read_file(path)
+            return lambda: found
     except OSError as error:
         raise ConfigError(f"calib_dataset={name!r} cannot be read: {error}") from None
-    if name in _HUB:
-        return _read_hub(name)
-    raise ConfigError(
-        f"calib_dataset={name!r}: there is no such file or folder; {_ADVICE}, or one of {', '.join(_HUB)}"
-    )
+    if name not in _HUB:
+        raise ConfigError(
+            f"calib_dataset={name!r}: there is no such file or folder; {_ADVICE}, or one of {', '.join(_HUB)}"
+        )
+    if find_spec("datasets") is None:
+        raise ConfigError(f"calib_dataset={name!r} needs the package datasets (pip install datasets); or {_ADVICE}")
+    return partial(_read_hub, name)
 
 
 def _read_file(path: Path) -> CalibrationSet:
@@ -183,11 +192,7 @@ def _read_hub(name: str) -> CalibrationSet:
     path, configuration, column = _HUB[name]
     try:
         import datasets  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise ConfigError(
-            f"calib_dataset={name!r} needs the package datasets (pip install datasets); or {_ADVICE}"
-        ) from None
-    try:
+
         rows = datasets.load_dataset(path, configuration, split="train" if name != "pileval" else "validation")
     except Exception as error:  # of many kinds, by its version and the network
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

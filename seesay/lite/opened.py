@@ -9,6 +9,7 @@ import torch
 
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
+from seesay.device.query import pick_device
 from seesay.encoders.encoder import LoadedEncoder
 from seesay.engine.loading import ResolvedConfig, build_encoder, resolve
 from seesay.engine.opened_model import OpenedModel, open_model
@@ -45,7 +46,8 @@ class Opened:
 
 def open_source(settings: LiteSettings) -> Opened:
     """Open the model that `settings` name. Raises `CheckpointError` for one that is quantized already, and
-    `ConfigError`."""
+    `ConfigError`. The device is looked for before a model is downloaded."""
+    pick_device(settings.device)
     folder = resolve_checkpoint(settings.model, revision=settings.revision, download_dir=settings.download_dir)
     if Path(settings.work_dir).expanduser().resolve() == folder.resolve():
         raise ConfigError(f"work_dir={str(settings.work_dir)!r} is the folder of the model: give another one")

@@ -17,7 +17,7 @@ from torch import Tensor
 from seesay.checkpoint import Checkpoint
 from seesay.hashing import digest
 from seesay.lite.batches import Prompt
-from seesay.lite.dataset import CalibrationSet
+from seesay.lite.dataset import CalibrationSet, LoadCalibrationSet
 from seesay.lite.layers import Passage
 from seesay.lite.method import Method, PlainMatrix, make_loader, relative_error
 from seesay.lite.opened import Opened, open_source
@@ -29,7 +29,7 @@ from seesay.lite.report import Report
 from seesay.lite.settings import LiteSettings
 from seesay.lite.statistics import InputStatistics
 from seesay.lite.tower import Tower
-from seesay.lite.work_folder import WorkFolder, check_usable, writing
+from seesay.lite.work_folder import WorkFolder, check_run, check_usable, writing
 from seesay.version import __version__
 
 logger = logging.getLogger("seesay")
@@ -45,22 +45,24 @@ def quantize(
     settings: LiteSettings,
     method: Method,
     options: Mapping[str, Any],
-    calibration: CalibrationSet | None,
+    load_calibration: LoadCalibrationSet | None,
     score: Score | None = None,
 ) -> Report:
     """Write the quantized model to `settings.work_dir`, and return the report, which is there, too.
 
-    options: those of the method, for the report, and to tell runs apart. calibration: None where the method needs none;
-    then neither outputs nor perplexity are measured. score: measures a folder's scores by task.
-    Raises `ConfigError` and `CheckpointError`.
+    options: those of the method, for the report, and to tell runs apart. load_calibration: None where the method needs
+    no calibration set; then neither outputs nor perplexity are measured. score: measures a folder's scores by task.
+    Raises `ConfigError` and `CheckpointError`, what is found out fast before what takes loading or computing.
     """
     work_dir = Path(settings.work_dir).expanduser()
     check_usable(work_dir)
     opened = open_source(settings)
     check_sizes(opened.source, method)
+    described = _describe(opened, settings, method, options)
+    check_run(work_dir, described)
     tower = Tower(opened, method) if settings.vision else None
-    prompts = [] if calibration is None else make_prompts(opened, settings, calibration)
-    work = WorkFolder(work_dir, _describe(opened, settings, method, options, prompts))
+    prompts = [] if load_calibration is None else make_prompts(opened, settings, load_calibration())
+    work = WorkFolder(work_dir, {**described, "calibration": digest_prompts(prompts)})
     report = Report(model=str(settings.model), method=method.name, settings=dict(options))
     excluded = opened.tower_names if tower is None else tower.plain_modules
     excluded += opened.source.renamed_head
@@ -99,7 +101,8 @@ def check_sizes(source: Source, method: Method) -> None:
         if path.startswith("layers."):
             for part in linear.list_weights(path)[0]["weight"].parts:
                 num_outputs, num_inputs = part.stored_shape
-                method.check_sizes(part.tensor.removesuffix(".weight"), num_outputs, num_inputs)
+                stored = source.stored_as.get(part.tensor, part.tensor)
+                method.check_sizes(stored.removesuffix(".weight"), num_outputs, num_inputs)
 
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:
@@ -110,16 +113,13 @@ def digest_prompts(prompts: Sequence[Prompt]) -> str:
     return digest(*pieces).hex()
 
 
-def _describe(
-    opened: Opened, settings: LiteSettings, method: Method, options: Mapping[str, Any], prompts: Sequence[Prompt]
-) -> dict[str, Any]:
-    """Return all that decides what is written, to tell runs apart."""
+def _describe(opened: Opened, settings: LiteSettings, method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that decides what is written but the calibration set, to tell runs apart."""
     return {
         **options,
         "method": method.name,
         "version": __version__,
         "model": opened.model.checkpoint.revision_digest.hex(),
-        "calibration": digest_prompts(prompts),
         "batch_size": settings.batch_size,
         "device": opened.device.type,
         "dtype": str(opened.resolved.dtype),

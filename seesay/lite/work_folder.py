@@ -33,19 +33,12 @@ class WorkFolder:
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        check_usable(path)
+        check_run(path, settings)
         self.path = path
         self._hidden = path / _HIDDEN
-        settings = json.loads(json.dumps(settings))
-        begun = read_object(self._hidden / _SETTINGS) if self._hidden.is_dir() else None
-        if begun is not None and begun != settings and self.num_finished:
-            changed = next(key for key in sorted(begun.keys() | settings.keys()) if begun.get(key) != settings.get(key))
-            raise ConfigError(
-                f"work_dir={str(path)!r} has an unfinished run with {changed}={begun.get(changed)!r}, this one has "
-                f"{settings.get(changed)!r}: repeat that run, or remove the folder"
-            )
+        settings = _as_read(settings)
         try:
-            if begun != settings:
+            if _read_settings(path) != settings:
                 shutil.rmtree(self._hidden, ignore_errors=True)
                 self._hidden.mkdir(parents=True)
                 _write_json(self._hidden / _SETTINGS, settings)
@@ -55,7 +48,7 @@ class WorkFolder:
     @property
     def num_finished(self) -> int:
         """Number of parts that are finished."""
-        return sum(1 for entry in self._hidden.iterdir() if entry.name.startswith("part-"))
+        return _count_finished(self.path)
 
     def find(self, part: str) -> Checkpoint | None:
         """Return a part of the model if it is finished."""
@@ -119,6 +112,21 @@ def check_usable(path: Path) -> None:
         raise ConfigError(f"work_dir={str(path)!r} must be a new or an empty folder, it has {names[0]!r} in it")
 
 
+def check_run(path: Path, settings: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` unless a run with these settings, which may be some of its own, may begin or go on in a
+    folder."""
+    check_usable(path)
+    begun = _read_settings(path)
+    if begun is None or not _count_finished(path):
+        return
+    for name, value in sorted(_as_read(settings).items()):
+        if begun.get(name) != value:
+            raise ConfigError(
+                f"work_dir={str(path)!r} has an unfinished run with {name}={begun.get(name)!r}, this one has "
+                f"{value!r}: repeat that run, or remove the folder"
+            )
+
+
 def copy_files(source: Path, target: Path, suffixes: Iterable[str], *, leave_out: Iterable[str]) -> None:
     """Copy the files of a model folder that are not weights. Raises `CheckpointError` for one that cannot be read."""
     for file in sorted(source.iterdir()):
@@ -127,6 +135,21 @@ def copy_files(source: Path, target: Path, suffixes: Iterable[str], *, leave_out
                 shutil.copyfile(file, target / file.name)
             except OSError as error:
                 raise CheckpointError(f"cannot copy {file}: {error}") from None
+
+
+def _read_settings(path: Path) -> dict[str, Any] | None:
+    """Return the settings of the run that was begun in a folder."""
+    hidden = path / _HIDDEN
+    return read_object(hidden / _SETTINGS) if hidden.is_dir() else None
+
+
+def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they are read again: a tuple becomes a list."""
+    return dict(json.loads(json.dumps(settings)))
+
+
+def _count_finished(path: Path) -> int:
+    return sum(1 for entry in (path / _HIDDEN).iterdir() if entry.name.startswith("part-"))
 
 
 def _write_json(file: Path, value: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from seesay import cli, lite
 from seesay.errors import CheckpointError, ConfigError
 from seesay.lite.calibrating import STATISTICS_FILE, SUMMARY_FILE
-from seesay.lite.dataset import load_dataset
+from seesay.lite.dataset import open_dataset
 
 SMALL: dict[str, Any] = {"calib_samples": 4, "calib_seqlen": 64, "device": "cpu"}
 
@@ -83,6 +83,9 @@ def test_an_interrupted_run_goes_on(
     assert not (tmp_path / "out" / "config.json").exists(), "it is no model yet"
     with pytest.raises(ConfigError, match=r"unfinished run with batch_size=1, this one has 2: repeat that run"):
         quantize(deep, tmp_path / "out", **options, batch_size=2)
+    with pytest.raises(ConfigError, match=r"unfinished run with batch_size=1"):  # before prompts are made, of which
+        none = write(tmp_path, "one letter.txt", b"a")  # this set has none
+        quantize(deep, tmp_path / "out", **{**options, "calib_dataset": none}, batch_size=2)
     watched = parts / "part-layer-001" / "model.safetensors"
     kept = os.open(watched, os.O_RDONLY)
     quantize(deep, tmp_path / "out", **options)
@@ -147,7 +150,7 @@ def test_lines_of_text_and_messages(tmp_path: Path) -> None:
         {"role": "assistant", "content": "a game"},
     ]
     file.write_text("\n".join([json.dumps({"text": "one"}), "", json.dumps({"messages": messages})]))
-    found = load_dataset(str(file))
+    found = open_dataset(str(file))()
     assert found.texts == ("one",) and found.folder == tmp_path
     [[question, answer]] = found.conversations
     assert question.parts[0].source == str(tmp_path / "a.png")  # type: ignore[union-attr]
@@ -157,7 +160,7 @@ def test_lines_of_text_and_messages(tmp_path: Path) -> None:
 def test_a_folder(tmp_path: Path) -> None:
     for name, content in (("a.png", "x"), ("a.txt", "red"), ("b.JPG", "x"), ("c.txt", "long text"), ("d.md", "no")):
         (tmp_path / name).write_text(content)
-    found = load_dataset(str(tmp_path))
+    found = open_dataset(str(tmp_path))()
     assert found.texts == ("long text",)
     assert [[message.role for message in messages] for messages in found.conversations] == [
         ["user", "assistant"], ["user"]
@@ -251,7 +254,11 @@ def test_a_model_that_is_quantized_already(tiny_checkpoint: Callable[[str], Path
 @pytest.mark.parametrize(
     ("quantize", "options", "message"),
     [
-        (lite.auto_awq, {}, r"w_group_size=128: layers\.0\.self_attn\.q_proj has 64 inputs, which it must divide"),
+        (
+            lite.auto_awq,
+            {},
+            r"w_group_size=128: model\.layers\.0\.self_attn\.q_proj has 64 inputs, which it must divide",
+        ),
         (lite.auto_awq, {"w_group_size": 48}, "w_group_size must be 32, 64, 128 or -1, got 48"),
         (lite.auto_awq, {"w_bits": 8}, "w_bits must be 4, which AWQ's format has, got 8"),
         (lite.auto_gptq, {"w_bits": 3}, "w_bits must be 4 or 8, got 3"),
@@ -268,6 +275,26 @@ def test_options(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         quantize(deep, tmp_path / "out", **{**SMALL, "calib_dataset": text, **options})
+
+
+@pytest.mark.parametrize(
+    ("quantize", "options", "message"),
+    [
+        (lite.auto_gptq, {"work_dir": "."}, "work_dir='.*' must be a new or an empty folder"),
+        (lite.auto_gptq, {"calib_dataset": "none.txt"}, "calib_dataset='none.txt': there is no such file"),
+        (lite.auto_gptq, {"device": "cuda:7"}, "device_type='cuda:7'"),
+        (lite.auto_gptq, {"w_bits": 3}, "w_bits must be 4 or 8, got 3"),
+        (lite.calibrate, {"work_dir": "."}, "work_dir='.*' must be a new or an empty folder"),
+        (lite.calibrate, {"calib_dataset": "none.txt"}, "calib_dataset='none.txt': there is no such file"),
+    ],
+)
+def test_errors_of_options_come_before_a_download(
+    quantize: Callable[..., Any], options: dict[str, Any], message: str, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "file").touch()
+    given = {**SMALL, "work_dir": "out", "calib_dataset": text, **options}
+    with pytest.raises(ConfigError, match=message):
+        quantize("nobody/has-this", **{**given, "work_dir": tmp_path / given["work_dir"]})
 
 
 def test_numbers_that_are_not_finite(tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str) -> None:
