@@ -12,7 +12,16 @@ _INDENT = "  "
 _WIDTH = 100
 
 
-def _run(_: argparse.Namespace) -> int:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--markdown", action="store_true", help="print the models as a page: docs/models.md")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.markdown:
+        from seesay.commands.models_page import make_page
+
+        sys.stdout.write(make_page())
+        return 0
     from seesay.llm.models.spec import list_backbones
     from seesay.templates import names
     from seesay.vl.registry import list_families
@@ -45,5 +54,9 @@ def _wrap(names: Iterable[str]) -> str:
 
 
 COMMAND = Command(
-    name="list", summary="list model families, text backbones and chat templates", run=_run, examples="  seesay list\n"
+    name="list",
+    summary="list model families, text backbones and chat templates",
+    add_arguments=_add_arguments,
+    run=_run,
+    examples="  seesay list\n",
 )

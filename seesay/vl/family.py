@@ -24,6 +24,7 @@ from seesay.llm.models.spec import DecoderConfig
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import DETAILS
+from seesay.vl.published import Published
 
 if TYPE_CHECKING:
     import torch
@@ -164,6 +165,7 @@ class Family(ABC):
     num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
     default_num_frames: frames taken of a video where a request does not say how to sample it; None for the default
     frame rate.
+    published: examples on the hub, for docs/models.md; they do not pass to families that are made of this one.
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
     """
@@ -173,6 +175,7 @@ class Family(ABC):
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
     num_position_axes: ClassVar[int] = 1
     default_num_frames: ClassVar[int | None] = None
+    published: ClassVar[tuple[Published, ...]] = ()
     weights: ClassVar[WeightMap]
     resizes_on_device: bool = False
 

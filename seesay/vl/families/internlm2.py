@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from seesay.vl.families.text import TextFamily
 from seesay.vl.family import Backbone, WeightMap
+from seesay.vl.published import Published
 
 
 class InternLM2(TextFamily):
     """Configuration and model are code beside the weights; none of it is run."""
 
     architectures = ("InternLM2ForCausalLM",)
+    published = (Published(decoder="llama", names=("internlm/internlm2-chat-7b", "internlm/internlm2_5-7b-chat")),)
     weights = WeightMap(
         decoder={"model.": "", "output.": "lm_head."},
         decoder_patterns=(

@@ -22,6 +22,7 @@ from seesay.vl.family import (
     send_frames,
 )
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
+from seesay.vl.published import Published
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +35,10 @@ class InternVL(Family):
     plan's measures. The tiles of a video are its frames."""
 
     architectures = ("InternVLForConditionalGeneration",)
+    published = (
+        Published(decoder="qwen2", names=("OpenGVLab/InternVL3-1B-hf", "OpenGVLab/InternVL3-8B-hf")),
+        Published(decoder="qwen3", names=("OpenGVLab/InternVL3_5-8B-HF",)),
+    )
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}  # noqa: RUF012
     default_num_frames = 8

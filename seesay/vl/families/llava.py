@@ -14,12 +14,17 @@ from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import Features, make_expansion, own_pixels
 from seesay.vl.pixels import read_square
 from seesay.vl.projected_tower import ProjectedTowerFamily, make_weights
+from seesay.vl.published import Published
 
 
 class Llava(ProjectedTowerFamily):
     """Features: `pixels` uint8 [1, S, S, 3], S being the tower's `image_size`, and the plan's measures."""
 
     architectures = ("LlavaForConditionalGeneration",)
+    published = (
+        Published(decoder="llama", names=("llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf")),
+        Published(decoder="qwen2", names=("llava-hf/llava-interleave-qwen-7b-hf",)),
+    )
     modalities = (Modality.IMAGE,)
     processor = "LlavaImageProcessor"
     weights = make_weights()

@@ -6,12 +6,25 @@ from __future__ import annotations
 from seesay.vl.any_resolution import NEWLINE, AnyResolutionFamily
 from seesay.vl.arrangement import Rows, chain, end_lines
 from seesay.vl.family import Features
+from seesay.vl.published import Published
 
 
 class LlavaNext(AnyResolutionFamily):
     """Pictures."""
 
     architectures = ("LlavaNextForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="llama",
+            names=(
+                "llava-hf/llava-v1.6-vicuna-7b-hf",
+                "llava-hf/llava-v1.6-34b-hf",
+                "llava-hf/llama3-llava-next-8b-hf",
+            ),
+        ),
+        Published(decoder="mistral", names=("llava-hf/llava-v1.6-mistral-7b-hf",)),
+        Published(decoder="qwen2", names=("llava-hf/llava-next-72b-hf",)),
+    )
     strategies = ("default",)
     processor = "LlavaNextImageProcessor"
 

@@ -18,6 +18,7 @@ from seesay.vl.any_resolution import NEWLINE, AnyResolutionFamily
 from seesay.vl.arrangement import Rows, blend, chain, chain_blends, end_blended_lines, end_lines, number_rows, shrink
 from seesay.vl.family import Features, make_expansion, own_pixels
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
+from seesay.vl.published import Published
 
 _SHRINKS_ABOVE = 1.1
 
@@ -26,6 +27,12 @@ class LlavaOnevision(AnyResolutionFamily):
     """Features of a clip: `pixels` uint8 [frames, S, S, 3], their arrangement, and the plan's measures."""
 
     architectures = ("LlavaOnevisionForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="qwen2",
+            names=("llava-hf/llava-onevision-qwen2-0.5b-ov-hf", "llava-hf/llava-onevision-qwen2-7b-ov-hf"),
+        ),
+    )
     modalities = (Modality.IMAGE, Modality.VIDEO)
     default_num_frames = 32
     strategies = ("full",)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.family import Features
+from seesay.vl.published import Published
 
 if TYPE_CHECKING:
     from seesay.encoders.qwen_vit import QwenVisionConfig
@@ -15,6 +16,12 @@ class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
     """Time steps of a video are `tokens_per_second` positions per second apart (config.json's vision_config)."""
 
     architectures = ("Qwen2_5_VLForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="qwen2_5_vl_text",
+            names=("Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen2.5-VL-72B-Instruct"),
+        ),
+    )
 
     def time_interval(self, features: Features) -> float:
         tokens_per_second: float = self.checkpoint.model_config.vision_config.tokens_per_second

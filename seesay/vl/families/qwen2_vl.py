@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.published import Published
 
 if TYPE_CHECKING:
     from seesay.encoders.qwen_vit import QwenVisionConfig
@@ -14,6 +15,12 @@ class Qwen2VL(DynamicResolutionFamily):
     """Time steps of a video are one position apart, whatever their duration."""
 
     architectures = ("Qwen2VLForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="qwen2_vl_text",
+            names=("Qwen/Qwen2-VL-2B-Instruct", "Qwen/Qwen2-VL-7B-Instruct", "Qwen/QVQ-72B-Preview"),
+        ),
+    )
 
     def tower_config(self) -> QwenVisionConfig:
         vision = self.checkpoint.model_config.vision_config

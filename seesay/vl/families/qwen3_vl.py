@@ -11,6 +11,7 @@ from seesay.errors import CheckpointError
 from seesay.values import Modality
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.family import Backbone
+from seesay.vl.published import Published
 
 if TYPE_CHECKING:
     from seesay.encoders.qwen_vit import QwenVisionConfig
@@ -22,6 +23,12 @@ class Qwen3VL(DynamicResolutionFamily):
     """Videos are not supported: their prompts spell the time of each frame."""
 
     architectures = ("Qwen3VLForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="qwen3_vl_text",
+            names=("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-4B-Thinking", "Qwen/Qwen3-VL-32B-Instruct"),
+        ),
+    )
     modalities = (Modality.IMAGE,)
     weights = replace(
         DynamicResolutionFamily.weights,

@@ -1,0 +1,97 @@
+"""docs/models.md: the models that can be used, made of what the families declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from seesay.llm.models.spec import list_backbones
+from seesay.values import Modality
+from seesay.vl.family import Family
+from seesay.vl.published import Published
+from seesay.vl.registry import list_families
+
+_NONE = "-"
+_HEAD = """\
+# Models
+
+Made by `seesay list --markdown > docs/models.md` of what the model families declare.
+
+A checkpoint is found by the architecture in its config.json, so fine-tuned and renamed models run like those that are
+named here as examples. It is a folder or an id on the Hugging Face hub, and its weights are safetensors; no code beside
+the weights is run. [quantization.md](quantization.md) lists the formats of weights,
+[chat_templates.md](chat_templates.md) the templates.
+
+## Vision-language models
+
+Every family takes several pictures in a prompt, anywhere in the text. A family without videos gets the frames of a
+video as pictures. Options of an item stand beside its URL or in `load_image(...)`. Every family has `detail`, and an
+option that a family does not have is refused by name. [media.md](media.md) says what they mean, and which ones all
+videos have.
+"""
+_TEXT = """\
+## Text models
+
+The same engine and the same options, with no media in the prompt.
+"""
+_BACKBONES = """\
+## Decoders
+
+Decoders are one implementation with options. A vision-language model may have any of these inside (`model_type` of the
+text configuration):
+"""
+
+
+def make_page() -> str:
+    """Return the page in Markdown."""
+    vision, text = [], []
+    for architecture, family in sorted(list_families().items(), key=_sort_key):
+        published = published_of(family, architecture)
+        decoders = _join(dict.fromkeys(f"`{row.decoder}`" for row in published))
+        names = _join(f"`{name}`" for row in published for name in row.names)
+        if family.modalities:
+            takes = [_options(family, modality) for modality in (Modality.IMAGE, Modality.VIDEO)]
+            vision.append((f"`{architecture}`", name_of(family), *takes, decoders, names))
+        else:
+            text.append((f"`{architecture}`", decoders, names))
+    columns = ("architecture", "family", "pictures: options", "videos: options", "decoders inside", "for example")
+    return "\n".join(
+        (
+            _HEAD,
+            _table(columns, vision),
+            _TEXT,
+            _table(("architecture", "decoder", "for example"), text),
+            _BACKBONES,
+            ", ".join(f"`{name}`" for name in list_backbones()) + ".\n",
+        )
+    )
+
+
+def published_of(family: type[Family], architecture: str) -> tuple[Published, ...]:
+    """Return the published models of an architecture that the family itself declares, not one that it is made of."""
+    declared: tuple[Published, ...] = vars(family).get("published", ())
+    return tuple(row for row in declared if row.architecture in ("", architecture))
+
+
+def name_of(family: type[Family]) -> str:
+    """Return the name of a family: that of its file."""
+    return family.__module__.rpartition(".")[2]
+
+
+def _sort_key(entry: tuple[str, type[Family]]) -> tuple[str, str]:
+    architecture, family = entry
+    return name_of(family), architecture
+
+
+def _options(family: type[Family], modality: Modality) -> str:
+    if modality not in family.modalities:
+        return "as pictures"
+    return _join(f"`{name}`" for name in family.options.get(modality, ())) if family.options.get(modality) else "yes"
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(names) or _NONE
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,47 @@
+"""docs/models.md is what the families declare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seesay import cli
+from seesay.commands.models_page import published_of
+from seesay.llm.models.spec import list_backbones
+from seesay.values import Modality
+from seesay.vl.family import Family
+from seesay.vl.registry import list_families
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def test_the_page_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--markdown"]) == 0
+    printed = capsys.readouterr().out
+    assert PAGE.read_text(encoding="utf-8") == printed, "run: seesay list --markdown > docs/models.md"
+    assert all(f"| `{architecture}` |" in printed for architecture in list_families())
+
+
+@pytest.mark.parametrize("architecture", list_families())
+def test_what_is_declared_of_published_models_can_be(architecture: str) -> None:
+    family = list_families()[architecture]
+    for row in published_of(family, architecture):
+        assert row.decoder in list_backbones(), row
+        assert row.architecture or len(family.architectures) == 1, f"{row} does not say which architecture"
+        assert row.names and all(name.count("/") == 1 for name in row.names), row
+    declared = vars(family).get("published", ())
+    assert {row.architecture for row in declared} <= {"", *family.architectures}
+
+
+def test_a_family_that_declares_nothing_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples are those of the class itself: a family made of another one is another model."""
+    whole = list_families()["LlavaNextForConditionalGeneration"]
+    made = type("Made", (whole,), {"architectures": ("MadeForConditionalGeneration",), "__module__": "x.made"})
+    assert issubclass(made, Family) and made.published
+    monkeypatch.setattr("seesay.commands.models_page.list_families", lambda: {"MadeForConditionalGeneration": made})
+    from seesay.commands.models_page import make_page
+
+    rows = [line for line in make_page().splitlines() if line.startswith("| `Made")]
+    assert rows == ["| `MadeForConditionalGeneration` | made | `max_dynamic_patch` | as pictures | - | - |"]
+    assert Modality.VIDEO not in made.modalities
