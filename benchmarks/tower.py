@@ -31,7 +31,8 @@ from triton.testing import do_bench_cudagraph
 from seesay.config import VisionConfig
 from seesay.encoders.graphs import CALLS_BEFORE
 from seesay.encoders.layers import PixelNormalizer
-from seesay.encoders.qwen_vit import Grid, QwenEncoder, QwenVisionConfig, QwenVisionTower
+from seesay.encoders.packed_layout import Grid, PackedVisionConfig
+from seesay.encoders.packed_vit import PackedEncoder, PackedVisionTower
 from seesay.encoders.store import EmbeddingStore
 from seesay.encoders.weights import finish_layers
 from seesay.encoders.worker import EncoderWorker
@@ -42,7 +43,7 @@ from seesay.vl.family import send_frames
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 NUM_COPIES = 4
 """Weights take turns, so that the cache does not hold them."""
-CONFIG = QwenVisionConfig(
+CONFIG = PackedVisionConfig(
     depth=32,
     hidden_size=1280,
     num_heads=16,
@@ -67,20 +68,22 @@ BATCHES: dict[str, list[Grid]] = {
 }
 
 
-def load_encoder(model_dir: Path | None) -> QwenEncoder:
+def load_encoder(model_dir: Path | None) -> PackedEncoder:
     if model_dir is None:
         torch.manual_seed(0)
         with DEVICE:
-            tower = QwenVisionTower(CONFIG).to(DTYPE).eval().requires_grad_(False)
+            tower = PackedVisionTower(CONFIG).to(DTYPE).eval().requires_grad_(False)
         finish_layers(tower)
-        return QwenEncoder(tower, PixelNormalizer(mean=(0.48,) * 3, std=(0.27,) * 3, rescale_factor=1 / 255))
+        return PackedEncoder(tower, PixelNormalizer(mean=(0.48,) * 3, std=(0.27,) * 3, rescale_factor=1 / 255))
     from seesay.checkpoint import Checkpoint
     from seesay.processors.text.tokenizer import Tokenizer
     from seesay.vl.registry import find_family
 
     checkpoint = Checkpoint.load(model_dir)
-    encoder = find_family(checkpoint.architecture)(checkpoint, Tokenizer.load(model_dir)).build_encoder(DEVICE, DTYPE)
-    assert isinstance(encoder, QwenEncoder), "only towers of the Qwen family are measured here"
+    encoder = find_family(checkpoint.architecture, checkpoint.tower_type)(
+        checkpoint, Tokenizer.load(model_dir)
+    ).build_encoder(DEVICE, DTYPE)
+    assert isinstance(encoder, PackedEncoder), "only towers of the Qwen family are measured here"
     return encoder
 
 
@@ -103,7 +106,7 @@ def measure_graph(run: Callable[[], object]) -> float:
     return float(do_bench_cudagraph(run, rep=30, return_mode="median"))
 
 
-def measure_products(config: QwenVisionConfig, num_patches: int) -> float:
+def measure_products(config: PackedVisionConfig, num_patches: int) -> float:
     """Milliseconds of all layers' matrix products."""
     size, inner = config.hidden_size, config.intermediate_size
     first = 2 * inner if config.uses_rms_norm else inner
@@ -120,7 +123,7 @@ def _multiply(x: torch.Tensor, weights: torch.Tensor) -> None:
         F.linear(x, weight)
 
 
-def measure_attention(config: QwenVisionConfig, lengths: list[int]) -> float:
+def measure_attention(config: PackedVisionConfig, lengths: list[int]) -> float:
     """Milliseconds of one layer's attention within segments of these lengths, those of one length at once."""
     total = 0.0
     for length in sorted(set(lengths)):
@@ -130,7 +133,7 @@ def measure_attention(config: QwenVisionConfig, lengths: list[int]) -> float:
     return total
 
 
-def measure_floor(config: QwenVisionConfig, grids: list[Grid]) -> float:
+def measure_floor(config: PackedVisionConfig, grids: list[Grid]) -> float:
     frames = [h * w for t, h, w in grids for _ in range(t)]
     num_patches, num_full = sum(frames), config.depth
     floor = measure_products(config, num_patches)
@@ -166,7 +169,7 @@ def make_items(count: int) -> list[MediaItem]:
 class Worker:
     """An encoder's worker, and what it answered."""
 
-    def __init__(self, encoder: QwenEncoder) -> None:
+    def __init__(self, encoder: PackedEncoder) -> None:
         self._answers: queue.SimpleQueue[RequestError | None] = queue.SimpleQueue()
         self._worker = EncoderWorker(
             encoder,
@@ -191,7 +194,7 @@ class Worker:
         self._worker.close()
 
 
-def measure_worker(encoder: QwenEncoder) -> None:
+def measure_worker(encoder: PackedEncoder) -> None:
     worker, items = Worker(encoder), make_items(80)
     try:
         alone = [worker.encode([item]) for item in items[:16]]

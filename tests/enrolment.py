@@ -16,9 +16,9 @@ from seesay.vl.registry import list_families
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiny:
-    """A tiny checkpoint of `architecture`, which `tests/vl/checkpoints.py` writes. A `variant` differs from the first
-    checkpoint of its architecture in its decoder, tower or tokenizer: it is compared with Transformers, and left out of
-    the tests that ask how the engine schedules."""
+    """A tiny checkpoint of `architecture` (a name of the registry), which `tests/vl/checkpoints.py` writes. A `variant`
+    differs from the first checkpoint of its architecture in its decoder, tower or tokenizer: it is compared with
+    Transformers, and left out of the tests that ask how the engine schedules."""
 
     architecture: str
     variant: bool = False
@@ -41,6 +41,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
+    "pixtral": Tiny(architecture="LlavaForConditionalGeneration/pixtral"),
+    "mistral3": Tiny(architecture="Mistral3ForConditionalGeneration"),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
     "llava_next": Tiny(architecture="LlavaNextForConditionalGeneration"),
     "llava_interleave": Tiny(architecture="LlavaForConditionalGeneration", variant=True),

@@ -7,6 +7,7 @@ the same number (`list_pixels`), and beside them whatever its model takes: sizes
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def load_beside_transformers(path: Path, name: str) -> Loaded:
 
 def load_family(path: Path) -> tuple[Family, Tokenizer]:
     checkpoint, tokenizer = Checkpoint.load(path), Tokenizer.load(path)
-    return find_family(checkpoint.architecture)(checkpoint, tokenizer), tokenizer
+    return find_family(checkpoint.architecture, checkpoint.tower_type)(checkpoint, tokenizer), tokenizer
 
 
 # --- media ------------------------------------------------------------------------------------------------------------
@@ -142,14 +143,29 @@ def run_processor(loaded: Loaded, media: list[DecodedMedia]) -> Any:
     return loaded.processor(text=[text], return_tensors="pt", **kwargs)
 
 
-def list_pixels(pixels: torch.Tensor, mask: torch.Tensor | None = None) -> list[torch.Tensor]:
+def join_patches(patches: torch.Tensor, size: tuple[int, int], group: int) -> torch.Tensor:
+    """Return the picture [1, height, width, 3] of `size` that was cut into patches (channel, y, x) [P, 3·side²], of
+    which group² neighbours lie together."""
+    side = math.isqrt(patches.shape[1] // 3)
+    lines, columns = (length // side // group for length in size)
+    axes = patches.view(lines, columns, group, group, 3, side, side).permute(0, 2, 5, 1, 3, 6, 4)
+    return axes.reshape(1, *size, 3)
+
+
+def list_pixels(
+    pixels: torch.Tensor, mask: torch.Tensor | None = None, sizes: torch.Tensor | None = None
+) -> list[torch.Tensor]:
     """Return what a processor made of all media, without what it added to make them equal in size: patch vectors
     [size] of [P, size], or tiles [H, W, 3] of [N, 3, H, W] or [B, N, 3, H, W].
 
     With a `mask` bool [B, N, H, W] (or [N, H, W]) the rest of a tile, and tiles of which nothing is left, were added.
-    Without one, tiles of nothing but zeros behind the others of their picture were."""
+    Without one, tiles of nothing but zeros behind the others of their picture were. Of pictures [N, 3, H, W] with
+    `sizes` [N, 2] what lies outside of these was added."""
     if pixels.dim() == 2:
         return list(pixels)
+    if pixels.dim() == 4 and sizes is not None:
+        pictures = pixels.permute(0, 2, 3, 1)
+        return [picture[:height, :width] for picture, (height, width) in zip(pictures, sizes.tolist(), strict=True)]
     if pixels.dim() == 4:
         pixels, mask = pixels[None], None if mask is None else mask[None]
     assert pixels.dim() == 5, f"pixels of shape {list(pixels.shape)}"

@@ -123,6 +123,42 @@ def _siglip_llava(tiny: Json) -> Json:
     }
 
 
+def _pixtral(tiny: Json) -> Json:
+    text = tiny["text_config"]
+    head = text["head_dim"]
+    return {
+        **{name: tiny[name] for name in ("architectures", "image_seq_length", "image_token_index", "model_type")},
+        "ignore_index": -100,
+        "projector_hidden_act": "gelu",
+        "text_config": _text(text, head_dim=head, is_composition=True, model_type="mistral", sliding_window=None),
+        "torch_dtype": "float32",
+        "transformers_version": "4.50.0.dev0",
+        "vision_config": _pixtral_tower(tiny, is_composition=True, tie_word_embeddings=False),
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+    }
+
+
+def _pixtral_tower(tiny: Json, **published: Any) -> Json:
+    kept = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "patch_size", "image_size")
+    own = {name: tiny["vision_config"][name] for name in (*kept, "head_dim", "hidden_act")}
+    return {**own, "model_type": "pixtral", "rope_theta": 10000.0, **published}
+
+
+def _mistral3(tiny: Json) -> Json:
+    text = tiny["text_config"]
+    kept = ("architectures", "image_token_index", "model_type", "spatial_merge_size", "vision_feature_layer")
+    return {
+        **{name: tiny[name] for name in kept},
+        "multimodal_projector_bias": False,
+        "projector_hidden_act": "gelu",
+        "text_config": _text(text, head_dim=text["head_dim"], model_type="mistral", sliding_window=None),
+        "torch_dtype": "float32",
+        "transformers_version": "4.50.0.dev0",
+        "vision_config": _pixtral_tower(tiny, attention_dropout=0.0, initializer_range=0.02, num_channels=3),
+    }
+
+
 def _internvl(tiny: Json) -> Json:
     text = tiny["text_config"]
     own = {**tiny["vision_config"], "architectures": ["InternVLVisionModel"], "torch_dtype": "float32"}
@@ -254,6 +290,21 @@ _ANYRES_PROCESSOR = {
     "image_processor_type": "LlavaNextImageProcessor", "processor_class": "LlavaNextProcessor",
     "crop_size": {"height": 12, "width": 12}, "size": {"shortest_edge": 12},
 }  # fmt: skip
+_PIXTRAL_TOKENS = {
+    "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]",
+    "processor_class": "PixtralProcessor",
+}  # fmt: skip
+
+
+def _pixtral_processor(patch_size: int) -> Json:
+    return {
+        "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": CLIP_MEAN,
+        "image_processor_type": "PixtralImageProcessor", "image_std": CLIP_STD,
+        "patch_size": {"height": patch_size, "width": patch_size}, "processor_class": "PixtralProcessor",
+        "resample": 3, "rescale_factor": 1 / 255, "size": {"longest_edge": 152},
+    }  # fmt: skip
+
+
 LLAMA3_ROPE = {
     "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
 }  # fmt: skip
@@ -332,6 +383,33 @@ LAYOUTS: dict[str, Layout] = {
         files={
             "preprocessor_config.json": _INTERLEAVE_PROCESSOR,
             "processor_config.json": {"image_token": "<image>", "processor_class": "LlavaProcessor"},
+        },
+        template_file="chat_template.json",
+    ),
+    "pixtral-12b": Layout(
+        tiny="pixtral",
+        config=_pixtral,
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False},
+        files={
+            "preprocessor_config.json": _pixtral_processor(8),
+            "processor_config.json": {**_PIXTRAL_TOKENS, "patch_size": 8},
+        },
+        template_file="chat_template.json",
+    ),
+    "Mistral-Small-3.1-24B-Instruct-2503": Layout(
+        tiny="mistral3",
+        config=_mistral3,
+        rename={
+            "model.language_model.": "language_model.model.",
+            "model.vision_tower.": "vision_tower.",
+            "model.multi_modal_projector.": "multi_modal_projector.",
+            "lm_head.": "language_model.lm_head.",
+        },
+        tokenizer={"tokenizer_class": "LlamaTokenizerFast", "legacy": True},
+        files={
+            "preprocessor_config.json": _pixtral_processor(4),
+            "processor_config.json": {**_PIXTRAL_TOKENS, "patch_size": 4, "spatial_merge_size": 2},
+            "params.json": {"dim": 64},
         },
         template_file="chat_template.json",
     ),

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import family_checks
@@ -24,8 +25,9 @@ from seesay.processors.media import images, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality
 from seesay.vl import any_resolution, arrangement, dynamic_resolution
+from seesay.vl import family as family_base
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.families import internvl, llava, llava_next, llava_onevision
+from seesay.vl.families import internvl, llava, llava_next, llava_onevision, pixtral
 from seesay.vl.family import Family, WeightMap
 from seesay.vl.pixels import PixelSettings
 
@@ -164,12 +166,12 @@ def one_placeholder_too_few(patch: Patch) -> None:
     _each_class(VISION, lambda family: wrap(patch, family, "expand", _shorten))
 
 
-@caught_by("tokens_equal_the_processors", "internvl", "qwen2_vl")
+@caught_by("tokens_equal_the_processors", "internvl", "qwen2_vl", "pixtral")
 def no_end_token(patch: Patch) -> None:
     def drop(expansion: Expansion) -> Expansion:
         return Expansion(token_ids=expansion.token_ids[:-1], takes_embedding=expansion.takes_embedding[:-1])
 
-    _each_class(("internvl", "qwen2_vl"), lambda family: wrap(patch, family, "expand", drop))
+    _each_class(("internvl", "qwen2_vl", "pixtral"), lambda family: wrap(patch, family, "expand", drop))
 
 
 @caught_by("tokens_equal_the_processors", "internvl")
@@ -265,6 +267,37 @@ def large_pictures_are_not_shrunk(patch: Patch) -> None:
     patch.setattr(llava_onevision, "_SHRINKS_ABOVE", math.inf)
 
 
+@caught_by("counts_equal_the_processors", "pixtral", "mistral3")
+def shrunk_sides_are_rounded(patch: Patch) -> None:
+    patch.setattr(pixtral, "math", SimpleNamespace(floor=round, prod=math.prod))
+
+
+@caught_by("tokens_equal_the_processors", "pixtral")
+def every_line_ends_as_the_last_one(patch: Patch) -> None:
+    original = pixtral.Pixtral.__init__
+
+    def init(self: pixtral.Pixtral, *args: Any) -> None:
+        original(self, *args)
+        self._break = self._end
+
+    patch.setattr(pixtral.Pixtral, "__init__", init)
+
+
+@caught_by("keys_follow_options", "pixtral")
+def key_without_the_largest_side(patch: Patch) -> None:
+    _drop_from_key(patch, Modality.IMAGE, "size")
+
+
+@caught_by("keys_follow_settings", "pixtral")
+def key_without_the_limit(patch: Patch) -> None:
+    _drop_setting(patch, pixtral.Pixtral, "limit")
+
+
+@caught_by("rows_equal_the_models", "pixtral", "mistral3")
+def rows_and_columns_have_the_same_frequencies(patch: Patch) -> None:
+    wrap(patch, pixtral.Pixtral, "_tower_config", lambda config: replace(config, alternates_axes=False))
+
+
 @caught_by("keys_follow_options", "llava_next", "llava_onevision")
 def key_without_the_number_of_tiles(patch: Patch) -> None:
     _drop_from_key(patch, Modality.IMAGE, "max_dynamic_patch")
@@ -273,13 +306,13 @@ def key_without_the_number_of_tiles(patch: Patch) -> None:
 # --- pixels and rows --------------------------------------------------------------------------------------------------
 
 
-@caught_by("pixels_equal_the_processors", *VISION)
+@caught_by("pixels_equal_the_processors", *VISION, "pixtral")
 def statistics_of_another_processor(patch: Patch) -> None:
     halves = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "rescale_factor": 1 / 255}
     patch.setattr(PixelSettings, "statistics", property(lambda self: halves))
 
 
-@caught_by("pixels_equal_the_processors", *VISION)
+@caught_by("pixels_equal_the_processors", *VISION, "pixtral")
 def channels_of_the_mean_are_swapped(patch: Patch) -> None:
     patch.setattr(
         PixelSettings,
@@ -288,21 +321,21 @@ def channels_of_the_mean_are_swapped(patch: Patch) -> None:
     )
 
 
-@caught_by("pixels_equal_the_processors", "llava", "qwen2_vl")
+@caught_by("pixels_equal_the_processors", "llava", "qwen2_vl", "pixtral")
 def another_filter(patch: Patch) -> None:
-    for module in (llava, dynamic_resolution):
+    for module in (llava, family_base):
         patch.setattr(module, "resize", lambda frames, size, **_: images.resize(frames, size, resample="bilinear"))
 
 
-@caught_by("pixels_equal_the_processors", "qwen2_vl", "qwen2_5_vl")
-@caught_by("rows_equal_the_models", "qwen2_5_vl")
+@caught_by("pixels_equal_the_processors", "qwen2_vl", "qwen2_5_vl", "mistral3")
+@caught_by("rows_equal_the_models", "qwen2_5_vl", "mistral3")
 def patches_are_not_in_merge_order(patch: Patch) -> None:
     def shuffle(found: Any) -> Any:
         patches, grid = found
         groups = patches.reshape(-1, 4, patches.shape[1])
         return groups[:, [0, 2, 1, 3]].reshape(patches.shape).contiguous(), grid
 
-    wrap(patch, dynamic_resolution, "qwen_patchify", shuffle)
+    wrap(patch, family_base, "qwen_patchify", shuffle)
 
 
 @caught_by("pixels_equal_the_processors", "internvl")
@@ -326,22 +359,22 @@ def the_last_layer_instead_of_the_one_before(patch: Patch) -> None:
     patch.setattr(ENROLLED["llava"], "__init__", init)
 
 
-@caught_by("rows_equal_the_models", *VISION)
-@caught_by("packed_equals_alone", *VISION)
+@caught_by("rows_equal_the_models", *VISION, "pixtral")
+@caught_by("packed_equals_alone", *VISION, "pixtral")
 def rows_of_two_items_are_swapped(patch: Patch) -> None:
-    from seesay.encoders.qwen_vit import QwenEncoder
+    from seesay.encoders.packed_vit import PackedEncoder
 
-    for encoder in (TileEncoder, QwenEncoder):
+    for encoder in (TileEncoder, PackedEncoder):
         wrap(patch, encoder, "encode", lambda rows: [*rows[1::-1], *rows[2:]])
 
 
-@caught_by("packed_equals_alone", "qwen2_vl", "qwen2_5_vl")
+@caught_by("packed_equals_alone", "qwen2_vl", "qwen2_5_vl", "pixtral")
 def pictures_attend_to_their_neighbours(patch: Patch) -> None:
     """All frames of all items are one segment."""
-    from seesay.encoders import qwen_vit
+    from seesay.encoders import packed_layout, packed_vit
 
-    patch.setattr(qwen_vit, "_make_kept_layout", qwen_vit._make_kept_layout.__wrapped__)
-    wrap(patch, qwen_vit, "_order_windows", lambda found: (*found[:2], found[2].sum(keepdims=True)))
+    patch.setattr(packed_vit, "make_kept_layout", packed_layout.make_kept_layout.__wrapped__)
+    wrap(patch, packed_layout, "_order_windows", lambda found: (*found[:2], found[2].sum(keepdims=True)))
 
 
 @caught_by("rows_equal_the_models", "llava_next", "llava_onevision")
@@ -429,7 +462,7 @@ def height_and_width_are_swapped(patch: Patch) -> None:
     wrap(patch, DynamicResolutionFamily, "positions", lambda found: (found[0][[0, 2, 1]], found[1]))
 
 
-@caught_by("every_tensor_is_known", *VISION)
+@caught_by("every_tensor_is_known", *VISION, "pixtral")
 def names_of_newer_checkpoints_are_unknown(patch: Patch) -> None:
     original = WeightMap._prefix
     patch.setattr(

@@ -110,6 +110,13 @@ class Checkpoint:
         return names[0] if names else f"{self._config_class.__name__.removesuffix('Config')}Model"
 
     @property
+    def tower_type(self) -> str:
+        """The `model_type` in config.json's vision_config; empty without one."""
+        vision = self.config.get("vision_config")
+        kind = vision.get("model_type") if isinstance(vision, dict) else None
+        return kind if isinstance(kind, str) else ""
+
+    @property
     def _config_class(self) -> type[PretrainedConfig]:
         from transformers import CONFIG_MAPPING
 

@@ -94,8 +94,8 @@ def add_norm(x: Tensor, update: Tensor, norm: Norm | None, scale: Tensor | None 
     return x if norm is None else norm(x)
 
 
-def add_product_norm(x: Tensor, inner: Tensor, linear: Linear, norm: Norm, offset: Tensor | None) -> Tensor:
-    """Add linear(inner) to x in place. Return the norm of the sum.
+def add_product_norm(x: Tensor, inner: Tensor, linear: Linear, norm: Norm | None, offset: Tensor | None) -> Tensor:
+    """Add linear(inner) to x in place. Return the norm of the sum, or the sum itself without a norm.
 
     With an `offset` float32 [size], biases are left out of x: it is the sum of all biases left out so far, that of
     `linear` included, and the norm is that of x + offset. The matrix product then adds to x itself, and the norm kernel
@@ -104,6 +104,8 @@ def add_product_norm(x: Tensor, inner: Tensor, linear: Linear, norm: Norm, offse
     if offset is None:
         return add_norm(x, linear(inner), norm)
     linear.add(x, inner)
+    if norm is None:
+        return (x + offset).to(x.dtype)
     if has_kernels(x.device):
         from seesay.kernels import tower
 
@@ -116,11 +118,11 @@ def add_product_norm(x: Tensor, inner: Tensor, linear: Linear, norm: Norm, offse
 class GatedMlp(nn.Module):
     """down(act(gate(x)) · up(x))."""
 
-    def __init__(self, size: int, inner_size: int, activation: str) -> None:
+    def __init__(self, size: int, inner_size: int, activation: str, *, bias: bool = True) -> None:
         super().__init__()
         sources = [Source(module=name, num_outputs=inner_size) for name in ("gate_proj", "up_proj")]
-        self.gate_up_proj = Linear(size, sources=sources, output_multiple=LINE_FEATURES)
-        self.down_proj = Linear(inner_size, size, input_multiple=LINE_FEATURES)
+        self.gate_up_proj = Linear(size, bias=bias, sources=sources, output_multiple=LINE_FEATURES)
+        self.down_proj = Linear(inner_size, size, bias=bias, input_multiple=LINE_FEATURES)
         self.activation = get_activation(activation)
 
     @property
@@ -144,10 +146,10 @@ class GatedMlp(nn.Module):
 class Mlp(nn.Module):
     """fc2(act(fc1(x)))."""
 
-    def __init__(self, size: int, inner_size: int, activation: str) -> None:
+    def __init__(self, size: int, inner_size: int, activation: str, *, bias: bool = True) -> None:
         super().__init__()
-        self.fc1 = Linear(size, inner_size)
-        self.fc2 = Linear(inner_size, size)
+        self.fc1 = Linear(size, inner_size, bias=bias)
+        self.fc2 = Linear(inner_size, size, bias=bias)
         self.activation = get_activation(activation)
 
     @property

@@ -35,7 +35,7 @@ def open_model(folder: Path, config: EngineConfig) -> OpenedModel:
     """Read the model in `folder`, but for its weights. Raises `CheckpointError` for one that cannot be served."""
     checkpoint = Checkpoint.load(folder, config.hf_overrides, quantization=config.quantization)
     checkpoint.expect_format(config.model_format)
-    family_type = find_family(checkpoint.architecture)
+    family_type = find_family(checkpoint.architecture, checkpoint.tower_type)
     tokenizer = Tokenizer.load(folder, trust_remote_code=config.trust_remote_code)
     with checkpoint.blamed():
         family = family_type(checkpoint, tokenizer)

@@ -17,18 +17,18 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.media.images import qwen_patchify, resize, smart_resize
+from seesay.processors.media.images import smart_resize
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS
-from seesay.vl.family import BARE_DECODER, Family, Features, WeightMap, make_expansion, send_frames
+from seesay.vl.family import BARE_DECODER, Family, Features, WeightMap, make_expansion
 from seesay.vl.pixels import PixelSettings, read_processor
 
 if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.encoders.qwen_vit import QwenVisionConfig
+    from seesay.encoders.packed_layout import PackedVisionConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,25 +169,18 @@ class DynamicResolutionFamily(Family):
         }
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        import torch
-
         settings = self.settings[media.modality]
         features: dict[str, Any] = {**measures}
         if media.modality is Modality.VIDEO:
             features["seconds_per_grid"] = _frame_interval_s(media) * settings.temporal_patch_size
-        if self.may_send_frames(media.size, settings.pixels.resample):
-            patch = (settings.temporal_patch_size, settings.patch_size, settings.patch_size)
-            sizes = (features["resized"],)
-            return {**features, **send_frames(media, sizes, resample=settings.pixels.resample, patch=patch)}
-        frames = resize(media.frames, features["resized"], resample=settings.pixels.resample)
-        patches, grid = qwen_patchify(
-            torch.from_numpy(frames if frames.flags.writeable else frames.copy()).permute(0, 3, 1, 2),
-            patch_size=settings.patch_size,
-            temporal_patch_size=settings.temporal_patch_size,
+        patches = self.make_patches(
+            media,
+            measures["resized"],
+            resample=settings.pixels.resample,
+            patch=(settings.temporal_patch_size, settings.patch_size),
             merge_size=settings.merge_size,
         )
-        assert grid == features["grid"], (grid, features)
-        return {**features, "pixels": patches.numpy()}
+        return {**features, **patches}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         max_pixels = min(LOW_DETAIL_PIXELS, self.settings[modality].max_pixels_of(options))
@@ -242,15 +235,15 @@ class DynamicResolutionFamily(Family):
         return positions, max(next_position, highest + 1)
 
     @abstractmethod
-    def tower_config(self) -> QwenVisionConfig:
+    def tower_config(self) -> PackedVisionConfig:
         """Return the sizes of the tower, from config.json's vision_config."""
 
-    def make_tower_config(self, **own: Any) -> QwenVisionConfig:
+    def make_tower_config(self, **own: Any) -> PackedVisionConfig:
         """Return the sizes of a tower: those that all of these families name alike, and a family's `own`."""
-        from seesay.encoders.qwen_vit import QwenVisionConfig
+        from seesay.encoders.packed_layout import PackedVisionConfig
 
         vision = self.checkpoint.model_config.vision_config
-        return QwenVisionConfig(
+        return PackedVisionConfig(
             depth=vision.depth,
             num_heads=vision.num_heads,
             patch_dim=vision.in_channels * vision.temporal_patch_size * vision.patch_size**2,
@@ -261,16 +254,12 @@ class DynamicResolutionFamily(Family):
         )
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        import torch
-
         from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.qwen_vit import QwenEncoder, QwenVisionTower
-        from seesay.encoders.weights import load_tower
+        from seesay.encoders.packed_vit import PackedEncoder
 
-        with torch.device("meta"):
-            tower = QwenVisionTower(self.tower_config())
-        weights = load_tower(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-        return QwenEncoder(tower, PixelNormalizer(**self.settings[Modality.IMAGE].pixels.statistics), weights)
+        normalizer = PixelNormalizer(**self.settings[Modality.IMAGE].pixels.statistics)
+        name_of = self.weights.tower_name
+        return PackedEncoder.load(self.tower_config(), normalizer, self.checkpoint, name_of, device=device, dtype=dtype)
 
     def largest_size(self) -> tuple[int, int] | None:
         settings = self.settings[Modality.IMAGE]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from seesay.checkpoint import Checkpoint, is_buffer
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.llm.models.spec import DecoderConfig
+from seesay.processors.media.images import qwen_patchify, resize
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import DETAILS
@@ -273,6 +274,21 @@ class Family(ABC):
         """Return whether the tower's device resizes frames of this size."""
         # Pillow alone has a lanczos filter, on the host.
         return self.resizes_on_device and resample != "lanczos" and size.height * size.width <= MAX_DEVICE_PIXELS
+
+    def make_patches(
+        self, media: DecodedMedia, size: tuple[int, int], *, resample: Resample, patch: tuple[int, int], merge_size: int
+    ) -> Features:
+        """Return the features of frames that are resized to `size` (height, width) and cut into patches of `patch`
+        (frames, side): `pixels` uint8 [P, 3·frames·side²] in merge-group order, or those of `send_frames`."""
+        import torch
+
+        num_frames, side = patch
+        if self.may_send_frames(media.size, resample):
+            return send_frames(media, (size,), resample=resample, patch=(num_frames, side, side))
+        frames = resize(media.frames, size, resample=resample)
+        pixels = torch.from_numpy(frames if frames.flags.writeable else frames.copy()).permute(0, 3, 1, 2)
+        patches, _ = qwen_patchify(pixels, patch_size=side, temporal_patch_size=num_frames, merge_size=merge_size)
+        return {"pixels": patches.numpy()}
 
     def backbone(self) -> Backbone:
         """Return the text decoder's config and the names of its tensors."""

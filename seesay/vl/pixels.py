@@ -22,6 +22,7 @@ DEFAULTS: Mapping[str, tuple[tuple[tuple[float, ...], tuple[float, ...]], int]] 
     "LlavaNextImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "LlavaOnevisionImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "LlavaOnevisionVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "PixtralImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "SiglipImageProcessor": (_HALVES, _BICUBIC),

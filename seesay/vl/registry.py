@@ -15,31 +15,39 @@ from seesay.vl.family import Family
 
 logger = logging.getLogger("seesay")
 
+WITH_TOWER = "/"
+"""Between an architecture that several families claim and the `model_type` of the tower with which one does."""
+
 _STEM = re.compile(r"(.+?)(?:Model|For[A-Z]\w*)")
 
 
-def find_family(architecture: str) -> type[Family]:
-    """Return the family of `architecture` (an entry of config.json's `architectures`): the one that claims it.
-    Otherwise that of the same model with another head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a
-    warning.
+def find_family(architecture: str, tower: str = "") -> type[Family]:
+    """Return the family of `architecture` (an entry of config.json's `architectures`): the one that claims it with this
+    `tower` (the `model_type` of its vision_config), or else with any. Otherwise that of the same model with another
+    head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a warning.
 
     Raises `CheckpointError` that lists the supported architectures.
     """
     known = list_families()
-    if architecture in known:
-        return known[architecture]
     stem = _STEM.fullmatch(architecture)
-    for claimed in known:
-        if stem is not None and stem[1] == _STEM.sub(r"\1", claimed):
-            logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
-            return known[claimed]
+    same = [name for name in map(_without_tower, known) if stem is not None and stem[1] == _STEM.sub(r"\1", name)]
+    claimed = next(iter(same), architecture) if architecture not in map(_without_tower, known) else architecture
+    for name in (f"{claimed}{WITH_TOWER}{tower}", claimed):
+        if name in known:
+            if claimed != architecture:
+                logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
+            return known[name]
     supported = ", ".join(sorted(known))
     raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")
 
 
+def _without_tower(claimed: str) -> str:
+    return claimed.partition(WITH_TOWER)[0]
+
+
 @cache
 def list_families() -> Mapping[str, type[Family]]:
-    """Return all families by the architectures they claim."""
+    """Return all families by the architectures they claim: a name, or `WITH_TOWER` between a name and a tower."""
     return collect_families(families.__path__, families.__name__)
 
 

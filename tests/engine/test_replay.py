@@ -166,7 +166,8 @@ def ask_and_leave(engine: AsyncEngine, requests: list[GenerationRequest]) -> Non
 
 def test_every_family_is_replayed(tiny_checkpoint: Callable[[str], Path]) -> None:
     names = {name for name, _, _ in RUNS}
-    replayed = {find_family(Checkpoint.load(tiny_checkpoint(name)).architecture) for name in names}
+    checkpoints = [Checkpoint.load(tiny_checkpoint(name)) for name in names]
+    replayed = {find_family(each.architecture, each.tower_type) for each in checkpoints}
     assert replayed == set(list_families().values())
 
 

@@ -43,10 +43,15 @@ from transformers import (
     LlavaOnevisionProcessor,
     LlavaOnevisionVideoProcessor,
     LlavaProcessor,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
     MistralConfig,
     MistralForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
+    PixtralImageProcessor,
+    PixtralProcessor,
+    PixtralVisionConfig,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -364,6 +369,51 @@ def _llava_next(text_class: Any, *, has_bos: bool = True, **extra: Any) -> Calla
     return write
 
 
+def _pixtral_parts(patch_size: int, merge_size: int) -> tuple[Any, Any, dict[str, Any]]:
+    """A processor for pictures of at most 152 pixels, an odd number of rows, the text's configuration, and the
+    tower's."""
+    template = CHATML.replace("@image@", "[IMG]")
+    tokenizer = make_tokenizer(
+        template, image_token="[IMG]", image_break_token="[IMG_BREAK]", image_end_token="[IMG_END]"
+    )
+    size, patch = {"longest_edge": 152}, {"height": patch_size, "width": patch_size}
+    processor = PixtralProcessor(
+        image_processor=PixtralImageProcessor(size=size, patch_size=patch), tokenizer=tokenizer, patch_size=patch_size,
+        spatial_merge_size=merge_size, chat_template=template,
+    )  # fmt: skip
+    text = MistralConfig(
+        vocab_size=288, **QWEN_TEXT, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, head_dim=24, sliding_window=None,
+    )  # fmt: skip
+    vision = {
+        "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "patch_size": patch_size,
+        "image_size": 152,
+    }  # fmt: skip
+    return processor, text, vision
+
+
+def _pixtral(path: Path) -> None:
+    processor, text, vision = _pixtral_parts(8, 1)
+    config = LlavaConfig(
+        vision_config=PixtralVisionConfig(num_hidden_layers=2, hidden_act="silu", **vision), text_config=text,
+        image_token_index=processor.image_token_id, image_seq_length=1, vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )  # fmt: skip
+    save_model(LlavaForConditionalGeneration(config), path)
+    processor.save_pretrained(path)
+
+
+def _mistral3(path: Path) -> None:
+    processor, text, vision = _pixtral_parts(4, 2)
+    config = Mistral3Config(
+        vision_config=PixtralVisionConfig(num_hidden_layers=3, hidden_act="gelu", **vision), text_config=text,
+        image_token_index=processor.image_token_id, vision_feature_layer=-2, spatial_merge_size=2,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    save_model(Mistral3ForConditionalGeneration(config), path)
+    processor.save_pretrained(path)
+
+
 def _siglip(image_size: int) -> Any:
     return SiglipVisionConfig(
         hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=image_size,
@@ -472,6 +522,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
     "llava": _llava,
+    "pixtral": _pixtral,
+    "mistral3": _mistral3,
     "internvl": _internvl,
     "llava_next": _llava_next(LlamaConfig),
     "llava_interleave": _llava_interleave,

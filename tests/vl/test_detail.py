@@ -30,6 +30,7 @@ OPTIONS: Mapping[Modality, tuple[Mapping[str, Any], ...]] = {
         {"min_pixels": 10_000, "max_pixels": 200_000},
         {"resized_height": 700, "resized_width": 900},
         {"max_dynamic_patch": 6},
+        {"size": 900},
         {"min_dynamic_patch": 1, "max_dynamic_patch": 2},
     ),
     VIDEO: ({}, {"max_pixels": 5000}, {"max_pixels": 3_000_000}, {"min_pixels": 20_000}),

@@ -25,7 +25,9 @@ def test_a_checkpoint_is_of_the_architecture_that_it_stands_for(
     name: str, tiny_checkpoint: Callable[[str], Path]
 ) -> None:
     config = json.loads((tiny_checkpoint(name) / "config.json").read_text())
-    assert config["architectures"] == [CHECKPOINTS[name].architecture]
+    architecture, _, tower = CHECKPOINTS[name].architecture.partition("/")
+    assert config["architectures"] == [architecture]
+    assert not tower or config["vision_config"]["model_type"] == tower
 
 
 def test_an_architecture_without_checkpoint_is_enrolled_all_the_same() -> None:

@@ -60,7 +60,16 @@ def test_published_layouts_answer_alike(
 def test_families_with_a_published_layout() -> None:
     architectures = {CHECKPOINTS[layout.tiny].architecture for layout in LAYOUTS.values()}
     families = {list_families()[each].__module__.rpartition(".")[2] for each in architectures}
-    assert {"text", "llava", "llava_next", "llava_onevision", "internvl", "qwen2_vl", "qwen2_5_vl"} <= families
+    assert {
+        "text",
+        "llava",
+        "llava_next",
+        "llava_onevision",
+        "internvl",
+        "pixtral",
+        "qwen2_vl",
+        "qwen2_5_vl",
+    } <= families
     models = ("Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Gemma3", "SmolLM3")
     assert {f"{model}ForCausalLM" for model in models} <= architectures
 

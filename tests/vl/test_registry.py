@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from seesay.errors import CheckpointError
+from seesay.vl.families.llava import Llava
+from seesay.vl.families.pixtral import Pixtral
 from seesay.vl.registry import collect_families, find_family, list_families
 
 FAMILY = """
@@ -61,6 +63,13 @@ def test_another_head_of_a_known_model(other: str, claimed: str, caplog: pytest.
     assert [record.getMessage() for record in caplog.records] == [
         f"the checkpoint is a {other}: it is loaded as {claimed}"
     ]
+
+
+@pytest.mark.parametrize("architecture", ["LlavaForConditionalGeneration", "LlavaModel"])
+def test_a_tower_decides_between_families_of_one_architecture(architecture: str) -> None:
+    assert find_family(architecture, "pixtral") is Pixtral
+    assert find_family(architecture, "clip_vision_model") is find_family(architecture) is Llava
+    assert find_family("Mistral3ForConditionalGeneration", "pixtral") is Pixtral
 
 
 @pytest.mark.parametrize(

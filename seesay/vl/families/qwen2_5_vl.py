@@ -9,7 +9,7 @@ from seesay.vl.family import Features
 from seesay.vl.published import Published
 
 if TYPE_CHECKING:
-    from seesay.encoders.qwen_vit import QwenVisionConfig
+    from seesay.encoders.packed_layout import PackedVisionConfig
 
 
 class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
@@ -27,7 +27,7 @@ class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
         tokens_per_second: float = self.checkpoint.model_config.vision_config.tokens_per_second
         return tokens_per_second * float(features.get("seconds_per_grid", 0.0))
 
-    def tower_config(self) -> QwenVisionConfig:
+    def tower_config(self) -> PackedVisionConfig:
         vision = self.checkpoint.model_config.vision_config
         return self.make_tower_config(
             hidden_size=vision.hidden_size,

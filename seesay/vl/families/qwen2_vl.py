@@ -8,7 +8,7 @@ from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.published import Published
 
 if TYPE_CHECKING:
-    from seesay.encoders.qwen_vit import QwenVisionConfig
+    from seesay.encoders.packed_layout import PackedVisionConfig
 
 
 class Qwen2VL(DynamicResolutionFamily):
@@ -22,7 +22,7 @@ class Qwen2VL(DynamicResolutionFamily):
         ),
     )
 
-    def tower_config(self) -> QwenVisionConfig:
+    def tower_config(self) -> PackedVisionConfig:
         vision = self.checkpoint.model_config.vision_config
         return self.make_tower_config(
             hidden_size=vision.embed_dim,

@@ -14,7 +14,7 @@ from seesay.vl.family import Backbone
 from seesay.vl.published import Published
 
 if TYPE_CHECKING:
-    from seesay.encoders.qwen_vit import QwenVisionConfig
+    from seesay.encoders.packed_layout import PackedVisionConfig
 
 _MERGER = r"^(merger|deep_mergers\.\d+)\."
 
@@ -45,7 +45,7 @@ class Qwen3VL(DynamicResolutionFamily):
         vision = self.checkpoint.model_config.vision_config
         return replace(super().backbone(), num_deep_layers=len(vision.deepstack_visual_indexes))
 
-    def tower_config(self) -> QwenVisionConfig:
+    def tower_config(self) -> PackedVisionConfig:
         vision = self.checkpoint.model_config.vision_config
         position_side = math.isqrt(vision.num_position_embeddings)
         if position_side**2 != vision.num_position_embeddings:

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from seesay.encoders.layers import SegmentTable, attend, group_neighbours, group_segments
-from seesay.encoders.qwen_vit import QwenVisionConfig, QwenVisionTower, _make_gpu_layout, make_layout
+from seesay.encoders.packed_layout import PackedVisionConfig, ProjectorConfig, _make_gpu_layout, make_layout
+from seesay.encoders.packed_vit import PackedVisionTower
 from seesay.encoders.weights import finish_layers
 
 CPU = torch.device("cpu")
 GRIDS = [(1, 4, 6), (1, 10, 14), (3, 6, 10), (1, 2, 2), (1, 16, 16), (2, 10, 14)]
 
 
-def make_config(**changes: Any) -> QwenVisionConfig:
+def make_config(**changes: Any) -> PackedVisionConfig:
     values: dict[str, Any] = {
         "depth": 3,
         "hidden_size": 32,
@@ -30,7 +31,7 @@ def make_config(**changes: Any) -> QwenVisionConfig:
         "window_size": 2,
         "full_attention_layers": frozenset([1]),
     }
-    return QwenVisionConfig(**{**values, **changes})
+    return PackedVisionConfig(**{**values, **changes})
 
 
 DEEP: dict[str, Any] = {
@@ -42,8 +43,18 @@ DEEP: dict[str, Any] = {
 }
 
 
-def make_tower(config: QwenVisionConfig) -> QwenVisionTower:
-    tower = QwenVisionTower(config)
+PIXTRAL: dict[str, Any] = {
+    "window_size": None,
+    "norms_patches": True,
+    "has_biases": False,
+    "splits_qkv": True,
+    "alternates_axes": True,
+    "projector": ProjectorConfig(activation="gelu", has_bias=False, merge_norm_eps=1e-5),
+}
+
+
+def make_tower(config: PackedVisionConfig) -> PackedVisionTower:
+    tower = PackedVisionTower(config)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in tower.parameters():
@@ -143,6 +154,16 @@ def test_learned_positions_are_stretched_over_each_frame(window_size: int | None
                 torch.testing.assert_close(frame, stretched, rtol=0, atol=1e-5)
 
 
+def test_axes_take_frequencies_in_turn() -> None:
+    """The angles of a head of 16 are those of the eight frequencies of a text's head, even ones for rows."""
+    layout = make_layout([(1, 4, 6)], make_config(window_size=None, merge_size=1, alternates_axes=True), CPU)
+    rows, columns = np.divmod(np.arange(24), 6)
+    frequencies = 10000.0 ** (-np.arange(0, 16, 2) / 16)
+    angles = np.concatenate([rows[:, None] * frequencies[::2], columns[:, None] * frequencies[1::2]], axis=1)
+    torch.testing.assert_close(layout.cos, torch.from_numpy(np.cos(angles)).float())
+    torch.testing.assert_close(layout.sin, torch.from_numpy(np.sin(angles)).float())
+
+
 @pytest.mark.parametrize("lengths", [[5], [3, 3, 3], [4, 1, 4, 2, 1], [7, 2]])
 def test_attend_stays_inside_segments(lengths: list[int]) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -157,7 +178,7 @@ def test_attend_stays_inside_segments(lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP]
+    "changes", [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP, PIXTRAL]
 )
 def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
     config = make_config(**changes)
@@ -170,7 +191,7 @@ def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(rows, tower(own, [grid]), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP])
+@pytest.mark.parametrize("changes", [{}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP, PIXTRAL])
 def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> None:
     config = make_config(**changes)
     tower = make_tower(config)
@@ -180,7 +201,7 @@ def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> Non
     expected = tower(patches, GRIDS)
     tower.fuse()
     found = tower(patches, GRIDS)
-    assert not torch.equal(found, expected), "nothing was fused"
+    assert not torch.equal(found, expected) or not config.has_biases, "nothing was fused"
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
 
 
@@ -194,6 +215,7 @@ def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> Non
         {"window_size": None},
         {"uses_rms_norm": False, "activation": "quick_gelu"},
         DEEP,
+        PIXTRAL,
     ],
 )
 def test_on_a_gpu_the_rows_are_those_of_the_cpu(changes: dict[str, Any], is_fused: bool) -> None:

@@ -1,0 +1,291 @@
+"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3: patches of pictures and videos of any
+size, packed into one call.
+
+Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows. Qwen3-VL
+adds learned positions, and gives its decoder's first layers the outputs of some of its own.
+Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1, arXiv 2511.21631 section 2 and arXiv
+2410.07073 section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.parts import Source
+from seesay.device.layer_loading import LoadedLayers
+from seesay.device.linear import Linear
+from seesay.device.streams import current_stream
+from seesay.encoders.graphs import CALLS_BEFORE, GraphedTower
+from seesay.encoders.layers import (
+    GatedMlp,
+    Mlp,
+    Norm,
+    PixelNormalizer,
+    RMSNorm,
+    Segments,
+    add_product_norm,
+    attend_rotated,
+    get_activation,
+)
+from seesay.encoders.packed_layout import Grid, PackedLayout, PackedVisionConfig, ProjectorConfig, make_kept_layout
+from seesay.encoders.pixels import PatchLoader
+from seesay.encoders.weights import load_tower
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: PackedVisionConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        sources = [Source(module=f"{name}_proj", num_outputs=size) for name in "qkv"]
+        if not config.splits_qkv:
+            sources = [Source(module="qkv", num_outputs=3 * size)]
+        self.qkv = Linear(size, bias=config.has_biases, sources=sources)
+        self.proj = Linear(size, size, bias=config.has_biases)
+        self.heads = (config.num_heads, config.head_dim)
+
+    def forward(self, x: Tensor, layout: PackedLayout, segments: Segments) -> Tensor:
+        """Return the input of `proj`."""
+        qkv = self.qkv(x).view(len(x), 3, *self.heads)
+        return attend_rotated(qkv, layout.cos, layout.sin, segments)
+
+
+def _make_norm(config: PackedVisionConfig) -> Norm:
+    norm = RMSNorm if config.uses_rms_norm else nn.LayerNorm
+    return norm(config.hidden_size, config.norm_eps)
+
+
+def _sum_with_bias(offset: Tensor, linear: Linear) -> Tensor:
+    return offset if linear.bias is None else offset + linear.bias.float()
+
+
+class _Block(nn.Module):
+    def __init__(self, config: PackedVisionConfig) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = _make_norm(config), _make_norm(config)
+        self.attn = _Attention(config)
+        mlp = GatedMlp if config.uses_rms_norm else Mlp
+        self.mlp: GatedMlp | Mlp = mlp(
+            config.hidden_size, config.intermediate_size, config.activation, bias=config.has_biases
+        )
+        self._offsets: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    @property
+    def offset(self) -> Tensor | None:
+        """What must be added to x behind this block: the sum of the biases that were left out."""
+        return self._offsets[1]
+
+    def leave_biases_out(self, offset: Tensor) -> Tensor:
+        """Leave the biases of this block's updates out of x. `offset` is the sum of the biases left out before; returns
+        the sum with this block's."""
+        first = _sum_with_bias(offset, self.attn.proj)
+        second = _sum_with_bias(first, self.mlp.last)
+        self._offsets = (first, second)
+        return second
+
+    def forward(
+        self, x: Tensor, normed: Tensor, layout: PackedLayout, segments: Segments, next_norm: Norm | None
+    ) -> Tensor:
+        """Add to x, whose norm is given, in place. Return the next layer's norm of x, or x."""
+        attended = self.attn(normed, layout, segments)
+        normed = add_product_norm(x, attended, self.attn.proj, self.norm2, self._offsets[0])
+        return add_product_norm(x, self.mlp.inner(normed), self.mlp.last, next_norm, self._offsets[1])
+
+
+class _Merger(nn.Module):
+    """Joins the patches of a merge group, normed by `ln_q`, and projects them to the decoder's size."""
+
+    def __init__(self, config: PackedVisionConfig) -> None:
+        super().__init__()
+        self.size = config.hidden_size * config.merge_unit
+        self.ln_q = _make_norm(config)
+        last = Linear(self.size, config.out_hidden_size)
+        self.mlp = nn.Sequential(Linear(self.size, self.size), nn.GELU(), last)
+
+    @property
+    def input_norm(self) -> Norm | None:
+        return self.ln_q
+
+    def forward(self, normed: Tensor) -> Tensor:
+        result: Tensor = self.mlp(normed.view(-1, self.size))
+        return result
+
+
+class _DeepMerger(nn.Module):
+    """As `_Merger`, of the output of an inner block; the norm is of the joined patches."""
+
+    def __init__(self, config: PackedVisionConfig) -> None:
+        super().__init__()
+        self.size = config.hidden_size * config.merge_unit
+        self.ln_q = nn.LayerNorm(self.size, config.norm_eps)
+        self.mlp = nn.Sequential(Linear(self.size, self.size), nn.GELU(), Linear(self.size, config.out_hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.mlp(self.ln_q(x.view(-1, self.size)))
+        return result
+
+
+class _PatchMerger(nn.Module):
+    def __init__(self, config: PackedVisionConfig) -> None:
+        super().__init__()
+        self.group = (config.merge_unit, config.hidden_size)
+        self.merging_layer = Linear(config.hidden_size * config.merge_unit, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The checkpoint's matrix has its inputs by channel, then by patch.
+        return self.merging_layer(x.view(-1, *self.group).transpose(1, 2).flatten(1))
+
+
+class _Projector(nn.Module):
+    """Projects patches, or merge groups of patches that `norm` has normed, to the decoder's size. Parameters are named
+    as in checkpoints."""
+
+    def __init__(self, config: PackedVisionConfig, projector: ProjectorConfig) -> None:
+        super().__init__()
+        size, out_size = config.hidden_size, config.out_hidden_size
+        self.norm: RMSNorm | None = None
+        if projector.merge_norm_eps is not None:
+            self.norm = RMSNorm(size, projector.merge_norm_eps)
+            self.patch_merger = _PatchMerger(config)
+        self.linear_1 = Linear(size, out_size, bias=projector.has_bias)
+        self.linear_2 = Linear(out_size, out_size, bias=projector.has_bias)
+        self.activation = get_activation(projector.activation)
+
+    @property
+    def input_norm(self) -> Norm | None:
+        return self.norm
+
+    def forward(self, normed: Tensor) -> Tensor:
+        joined = normed if self.norm is None else self.patch_merger(normed)
+        return self.linear_2(self.activation(self.linear_1(joined)))
+
+
+class PackedVisionTower(nn.Module):
+    """Turns patch vectors [P, patch_dim] of items, one after another, into rows [P / merge_unit, embedding_size]."""
+
+    def __init__(self, config: PackedVisionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embed = Linear(config.patch_dim, config.hidden_size, bias=config.patch_bias)
+        if config.position_side is not None:
+            self.pos_embed = nn.Embedding(config.position_side**2, config.hidden_size)
+        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.depth))
+        self.patch_norm = _make_norm(config) if config.norms_patches else None
+        projector = config.projector
+        self.merger = _Merger(config) if projector is None else _Projector(config, projector)
+        self.deep_mergers = nn.ModuleList(_DeepMerger(config) for _ in config.deep_layers)
+
+    @property
+    def device(self) -> torch.device:
+        return self._first_norm.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._first_norm.weight.dtype
+
+    @property
+    def _first_norm(self) -> Norm:
+        return cast("_Block", self.blocks[0]).norm1
+
+    def fuse(self) -> None:
+        """Let the norms add the biases of the residual updates, so that the matrix products add without bias."""
+        offset = torch.zeros(self.config.hidden_size, device=self.device)
+        for block in cast("list[_Block]", list(self.blocks)):
+            offset = block.leave_biases_out(offset)
+
+    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
+        return self.plan(tuple((t, h, w) for t, h, w in grids), num_before=0)(patches)
+
+    def plan(self, grids: tuple[Grid, ...], *, num_before: int) -> Callable[[Tensor], Tensor]:
+        """Return a function that computes patches of items with these grids on the current stream. `num_before` is how
+        often these grids have been computed before."""
+        layout = make_kept_layout(grids, self.config, self.device, current_stream(self.device))
+        return partial(self._compute, layout, layout.frames if num_before >= CALLS_BEFORE else layout.frames_once)
+
+    def _compute(self, layout: PackedLayout, frames: Segments, patches: Tensor) -> Tensor:
+        x = self.patch_embed(patches)
+        if self.patch_norm is not None:
+            x = self.patch_norm(x)
+        if layout.order is not None:
+            x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
+        if layout.taps is not None:
+            x = x + self._mix_positions(*layout.taps).to(x.dtype)
+        blocks = cast("list[_Block]", list(self.blocks))
+        norms = [*(block.norm1 for block in blocks), self.merger.input_norm]
+        normed, deep = self._first_norm(x), list[Tensor]()
+        for index, (block, next_norm) in enumerate(zip(blocks, norms[1:], strict=True)):
+            sees_frames = self.config.window_size is None or index in self.config.full_attention_layers
+            segments = frames if sees_frames else layout.windows
+            normed = block(x, normed, layout, segments, next_norm)
+            if index in self.config.deep_layers:
+                merger = self.deep_mergers[self.config.deep_layers.index(index)]
+                deep.append(merger(x if block.offset is None else (x + block.offset).to(x.dtype)))
+        merged: Tensor = torch.cat([self.merger(normed), *deep], dim=1) if deep else self.merger(normed)
+        return merged if layout.inverse is None else merged.index_select(0, layout.inverse)
+
+    def _mix_positions(self, indices: Tensor, shares: Tensor) -> Tensor:
+        """Return the learned positions of all patches, float32 [P, hidden]."""
+        mixed = torch.zeros(len(indices), self.config.hidden_size, device=self.device)
+        for index, share in zip(indices.unbind(1), shares.unbind(1), strict=True):
+            mixed.addcmul_(self.pos_embed(index).float(), share[:, None])
+        return mixed
+
+
+class PackedEncoder:
+    """The tower as an encoder. Features: those of `PatchLoader`, and `grid` (t, h, w). `weights` are those of the
+    tower, where a checkpoint has them."""
+
+    weights: LoadedLayers
+
+    def __init__(
+        self, tower: PackedVisionTower, normalizer: PixelNormalizer, weights: LoadedLayers | None = None
+    ) -> None:
+        self.tower = tower
+        if weights is not None:
+            self.weights = weights
+        self._graphed = GraphedTower(tower.plan)
+        self.hidden_size = tower.config.embedding_size
+        self.dtype, self.device = tower.dtype, tower.device
+        group = (tower.config.merge_size, tower.config.merge_size)
+        self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
+
+    @classmethod
+    def load(
+        cls,
+        config: PackedVisionConfig,
+        normalizer: PixelNormalizer,
+        checkpoint: Checkpoint,
+        name_of: Callable[[str], str | None],
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Self:
+        """Return the tower with its weights on `device`. name_of, errors: see `load_tower`."""
+        with torch.device("meta"):
+            tower = PackedVisionTower(config)
+        weights = load_tower(tower, checkpoint, name_of, device=device, dtype=dtype)
+        return cls(tower, normalizer, weights)
+
+    def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+        """Return the items' normalized patch vectors, one item after another: [P, patch_dim], as the tower takes
+        them."""
+        return self._loader(features)
+
+    def disable_graphs(self) -> None:
+        self._graphed.records_graphs = False
+
+    def forget_graphs(self) -> None:
+        self._graphed.forget()
+
+    @torch.inference_mode()
+    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        """Return rows [R_i, hidden_size] for every item, from one call of the tower."""
+        grids = tuple((t, h, w) for t, h, w in (item["grid"] for item in features))
+        rows = self._graphed(self.load_pixels(*features), grids, self.dtype)
+        unit = self.tower.config.merge_unit
+        return list(torch.split(rows, [t * h * w // unit for t, h, w in grids]))
