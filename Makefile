@@ -1,4 +1,4 @@
-# make demo: the main job with the built-in checkpoint.   make test: the tests.   make check: all that CI runs.
+# make demo: the main job with the built-in checkpoint.   make test: the tests but for long sweeps.   make check: all that CI runs.
 # Both make .venv and install what they need on the first run; most of it is PyTorch.
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python tools/install.py
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test lint format types imports check clean help
+.PHONY: demo test test-all lint format types imports check clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     set up .venv and let the built-in model describe pictures"
-	@echo "make test     set up .venv with the test extras and run the tests"
-	@echo "make check    lint, types, import rules and tests: what CI runs"
+	@echo "make test     set up .venv with the test extras and run the tests, without those marked slow"
+	@echo "make test-all run all tests"
+	@echo "make check    lint, types, import rules and all tests: what CI runs"
 	@echo "make format   rewrite the code in the project's format"
 	@echo "make clean    remove .venv and caches"
 
@@ -39,8 +40,13 @@ demo: $(VENV)/.base
 
 # All tests of a file go to one worker; a third one on two cores computes while others wait. They start some eighty
 # processes, which compile our sources again unless they may write bytecode.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/.dev
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+test-all: $(VENV)/.dev
+	$(PYTEST) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -56,7 +62,7 @@ types: $(VENV)/.dev
 imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-check: lint types imports test
+check: lint types imports test-all
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,13 +93,24 @@ def load(folder: Path, config: EngineConfig = CPU) -> str | None:
     return None
 
 
-CASES = [(name, field) for name, fields in FIELDS.items() for field in fields]
+def list_cases(fields: Mapping[str, Sequence[str]], values: Sequence[Any]) -> list[Any]:
+    """Return (model, field, values) of all of them: two values of each field, each value with some field, and the other
+    values as a slow test."""
+    cases = []
+    for index, (name, field) in enumerate((name, field) for name, own in fields.items() for field in own):
+        few = [values[(2 * index + step) % len(values)] for step in (0, 1)]
+        others = [value for value in values if not any(value is one for one in few)]
+        cases.append(pytest.param(name, field, few, id=f"{name}-{field}-few"))
+        cases.append(pytest.param(name, field, others, id=f"{name}-{field}-others", marks=pytest.mark.slow))
+    return cases
 
 
-@pytest.mark.parametrize(("name", "field"), CASES)
-def test_nonsense_in_config_json(name: str, field: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "field", "values"), list_cases(FIELDS, [*NUMBERS, None]))
+def test_nonsense_in_config_json(
+    name: str, field: str, values: list[Any], tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
     """Every value either loads or is refused as the checkpoint's fault: nothing else is raised, and nothing hangs."""
-    for index, value in enumerate([*NUMBERS, None]):
+    for index, value in enumerate(values):
         folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
         replace(folder, "config.json", partial(put, field=field, value=value))
         load(folder)
@@ -140,27 +151,22 @@ def test_plausible_numbers_that_fit_no_tensor(
     assert told is not None and "tensor '" in told
 
 
-CASES = [(name, field) for name, fields in PROCESSOR_FIELDS.items() for field in fields]
-
-
-@pytest.mark.parametrize(("name", "field"), CASES)
+@pytest.mark.parametrize(("name", "field", "values"), list_cases(PROCESSOR_FIELDS, NUMBERS))
 def test_nonsense_in_processor_files(
-    name: str, field: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+    name: str, field: str, values: list[Any], tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    for index, value in enumerate(NUMBERS):
+    for index, value in enumerate(values):
         folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
         replace(folder, "processor_config.json", partial(put, field=f"image_processor.{field}", value=value))
         load(folder)
 
 
 @pytest.mark.parametrize("value", (*NUMBERS, [-5, 10**12], ["</s>"], None))
-@pytest.mark.parametrize("field", ("eos_token_id", "temperature", "top_k"))
-def test_nonsense_in_generation_config_json(
-    field: str, value: Any, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Ends of answers that are no tokens end nothing and ban nothing."""
+def test_nonsense_in_generation_config_json(value: Any, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Ends of answers that are no tokens end nothing and ban nothing. Each field is looked at by itself."""
     folder = copy_folder(tiny_checkpoint("llama"), tmp_path / "own")
-    replace(folder, "generation_config.json", lambda data: put(data, field, value))
+    for field in ("eos_token_id", "temperature", "top_k"):
+        replace(folder, "generation_config.json", partial(put, field=field, value=value))
     from asking import ask, parse
 
     with AsyncEngine(str(folder), backend_config=CPU) as engine:

@@ -4,11 +4,14 @@ before Triton is imported. `kernels/test_interpreter.py` runs every test file th
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pytest
 import torch
+from pairs import parametrize_pairs
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -22,6 +25,16 @@ TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 MARKS = [pytest.mark.gpu] if ON_GPU else []
 runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
 on_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+
+
+def parametrize_grid(is_possible: Callable[..., bool] = lambda *_: True, **axes: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test by the possible combinations of these parameters: by all on a GPU. Elsewhere, as the
+    interpreter is slow, by so many that every two values meet."""
+    if not ON_GPU:
+        return parametrize_pairs(is_possible, **axes)
+    return pytest.mark.parametrize(
+        tuple(axes), [each for each in itertools.product(*axes.values()) if is_possible(*each)]
+    )
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:

@@ -2,12 +2,14 @@
 
 Alone, batched, chunked into 7-token pieces, one step ahead, preempted in the middle and a second time from the cache:
 the same logits and the same 32 greedy tokens as Transformers computes in one piece. An engine in a thread does one of
-these at a time; an engine process, of which each model has one, does all of them at once.
+these at a time; an engine process, of which each model has one, does all of them at once. Each model is compared alone,
+and with steps ahead, preempted and from the host; the other ways with all models, not only with `THOROUGH` ones, are
+slow tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -42,11 +44,33 @@ SHORT_LIMIT = 40
 TOLERANCE = 1e-4
 IN_A_PROCESS = ("llama", "phi3_longrope", *FAMILIES)
 """Every family: text with and without a place at which all is computed again, and each kind of media."""
+THOROUGH = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision")
+"""One of each kind: plain text; a sliding window; a text computed again; positions of several axes; tiles, videos;
+arranged rows."""
 FORMS = ("thread", "process")
-_forms = [(name, form) for name in (*BACKBONES, *FAMILIES) for form in FORMS[: 1 + (name in IN_A_PROCESS)]]
-BOTH_FORMS = pytest.mark.parametrize(("case", "open_engine"), _forms, indirect=True)
-PROCESS_FORM = pytest.mark.parametrize(("case", "open_engine"), [(n, "process") for n in IN_A_PROCESS], indirect=True)
 OpenEngine = Callable[..., AbstractContextManager[AsyncEngine]]
+
+
+def in_forms(
+    names: Iterable[str], forms: Iterable[str] = FORMS, *, in_thread: Container[str] = THOROUGH
+) -> pytest.MarkDecorator:
+    """Run a test with these models in these process forms. In a thread, models other than `in_thread` are slow tests,
+    in a process those other than `THOROUGH`."""
+    cases = [
+        pytest.param(
+            name, form, marks=() if name in (in_thread if form == "thread" else THOROUGH) else pytest.mark.slow
+        )
+        for name in names
+        for form in forms
+        if form == "thread" or name in IN_A_PROCESS
+    ]
+    return pytest.mark.parametrize(("case", "open_engine"), cases, indirect=True)
+
+
+MODELS = (*BACKBONES, *FAMILIES)
+IN_THREAD = pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=() if name in THOROUGH else pytest.mark.slow) for name in MODELS], indirect=True
+)
 
 
 @dataclass
@@ -87,7 +111,7 @@ def _count_blocks(num_tokens: int) -> int:
     return -(-num_tokens // 4)
 
 
-@pytest.fixture(scope="module", params=(*BACKBONES, *FAMILIES))
+@pytest.fixture(scope="module", params=MODELS)
 def case(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Case:
     name = request.param
     path = tiny_checkpoint(name)
@@ -144,7 +168,7 @@ def build(case: Case, **options: Any) -> AsyncEngine:
     return AsyncEngine(str(case.path), backend_config=EngineConfig(device_type="cpu", **options))
 
 
-@BOTH_FORMS
+@in_forms(MODELS, in_thread=MODELS)
 def test_logits_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
     with open_engine(block_size=16) as engine:
         check_logits(case, engine)
@@ -160,7 +184,7 @@ def test_variants_equal_transformers(name: str, tiny_checkpoint: Callable[[str],
         check(case, ask(engine, make_requests(case)))
 
 
-@BOTH_FORMS
+@in_forms(MODELS)
 def test_alone_and_from_the_cache(case: Case, open_engine: OpenEngine) -> None:
     with open_engine(block_size=4) as engine:
         requests = make_requests(case)
@@ -173,22 +197,26 @@ def test_alone_and_from_the_cache(case: Case, open_engine: OpenEngine) -> None:
             assert output.usage.cached_tokens == cacheable > 0
 
 
+@IN_THREAD
 def test_batched(case: Case) -> None:
     with build(case, block_size=16) as engine:
         check(case, ask(engine, make_requests(case)))
 
 
+@IN_THREAD
 def test_one_step_ahead(case: Case) -> None:
     with build(case, block_size=16, async_scheduling=True, max_prefill_token_num=16) as engine:
         for _ in range(2):  # the second time from the cache
             check(case, ask(engine, make_requests(case)))
 
 
+@IN_THREAD
 def test_chunked_into_seven_tokens(case: Case) -> None:
     with build(case, block_size=16, max_prefill_token_num=7) as engine:
         check(case, ask(engine, make_requests(case)))
 
 
+@IN_THREAD
 def test_preempted_in_the_middle(case: Case) -> None:
     for caching in (True, False):
         options = {"enable_prefix_caching": caching, "async_scheduling": not caching, **case.tight_blocks}
@@ -197,8 +225,16 @@ def test_preempted_in_the_middle(case: Case) -> None:
             assert loop_of(engine).stats().total_preemptions > 0, "the cache was meant to be too small"
 
 
-@pytest.mark.parametrize("is_ahead", (False, True))
-def test_kept_on_the_host(case: Case, is_ahead: bool) -> None:
+@IN_THREAD
+def test_kept_on_the_host(case: Case) -> None:
+    check_nothing_is_computed_again(case, is_ahead=False)
+
+
+def test_kept_on_the_host_with_steps_ahead(case: Case) -> None:
+    check_nothing_is_computed_again(case, is_ahead=True)
+
+
+def check_nothing_is_computed_again(case: Case, *, is_ahead: bool) -> None:
     with build(case, num_cpu_blocks=case.num_host_blocks, async_scheduling=is_ahead, **case.tight_blocks) as engine:
         outputs = check_kept_on_host(case, engine)
         stats = engine.stats()
@@ -208,7 +244,7 @@ def test_kept_on_the_host(case: Case, is_ahead: bool) -> None:
     assert stats.total_step_tokens <= once + partial_blocks + outgrown, "something was computed again"
 
 
-@PROCESS_FORM
+@in_forms(IN_A_PROCESS, ["process"])
 def test_a_process_does_all_of_this_at_once(case: Case, open_engine: OpenEngine) -> None:
     with open_engine() as engine:
         check_kept_on_host(case, engine)
@@ -231,7 +267,7 @@ def make_various_requests(name: str) -> list[GenerationRequest]:
     return [*requests, *(replace(request, streams=False) for request in requests[:2])]
 
 
-@PROCESS_FORM
+@in_forms(IN_A_PROCESS, ["process"])
 def test_both_forms_answer_alike(case: Case, open_engine: OpenEngine) -> None:
     with open_engine() as engine, build(case, **case.all_at_once) as other:
         for request in make_various_requests(case.name):
@@ -257,9 +293,8 @@ def check_kept_on_host(case: Case, engine: AsyncEngine) -> list[Response]:
     return outputs
 
 
-@pytest.mark.parametrize("case", FAMILIES, indirect=True)
-@pytest.mark.parametrize("open_engine", FORMS, indirect=True)
-def test_typed_image_token_moves_nothing(open_engine: OpenEngine) -> None:
+@in_forms(FAMILIES, in_thread=FAMILIES)
+def test_typed_image_token_moves_nothing(case: Case, open_engine: OpenEngine) -> None:
     """The literal spelling of the family's marker in a user's text stays text: the picture stays where it is."""
     with open_engine() as engine:
         picture = make_picture(40, 30, 7)
@@ -273,8 +308,7 @@ def test_typed_image_token_moves_nothing(open_engine: OpenEngine) -> None:
         assert alone.usage.media_tokens == 0
 
 
-@pytest.mark.parametrize("case", VIDEO_FAMILIES, indirect=True)
-@pytest.mark.parametrize("open_engine", FORMS, indirect=True)
+@in_forms(VIDEO_FAMILIES, in_thread=FAMILIES)
 def test_videos_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
     prompt = make_video_prompt(case.name)
     expected = case.video

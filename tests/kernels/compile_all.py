@@ -1,10 +1,11 @@
 """Compiles every kernel of the package for one compute capability, on a machine that needs no GPU:
 
-    python compile_all.py 89 bfloat16
+    python compile_all.py 89 bfloat16 [once]
 
 The package's own functions are called as for a GPU of that kind, but with tensors of the CPU, and what they would
-launch is only compiled. Prints JSON: "shared_bytes", what each kernel takes at most; "problems", what does not compile
-or not fit; "unused", the kernels that nobody called. Or else "unavailable", why Triton cannot do this here.
+launch is only compiled: with `once`, each kernel for its first call alone. Prints JSON: "shared_bytes", what each
+kernel takes at most; "problems", what does not compile or not fit; "unused", the kernels that nobody called. Or else
+"unavailable", why Triton cannot do this here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import resource
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -42,6 +44,20 @@ def pretend_gpu(capability: int) -> Iterator[Launches]:
     gpu = Gpu((capability // 10, capability % 10), SHARED_BYTES[capability])
     with ThreadPoolExecutor(NUM_THREADS) as threads, absent_gpu(gpu, threads) as launches:
         yield launches
+
+
+@contextmanager
+def first_launches() -> Iterator[None]:
+    """Inside, of the launches of each kernel all but the first are left out."""
+    launch, launched = JITFunction.run, set[str]()
+
+    def run(self: Any, *args: Any, **options: Any) -> None:
+        if name_kernel(self) not in launched:
+            launched.add(name_kernel(self))
+            launch(self, *args, **options)
+
+    with mock.patch.object(JITFunction, "run", run):
+        yield
 
 
 @triton.jit
@@ -332,11 +348,11 @@ def find_kernels() -> set[str]:
     return {name for name in found if name.endswith("_kernel")}
 
 
-def compile_all(capability: int, dtype: str) -> dict[str, Any]:
+def compile_all(capability: int, dtype: str, *, is_once: bool) -> dict[str, Any]:
     shared_bytes: dict[str, int] = {}
     problems: list[str] = []
     limit = SHARED_BYTES[capability]
-    with pretend_gpu(capability) as launches:
+    with pretend_gpu(capability) as launches, first_launches() if is_once else nullcontext():
         for call in CALLS[dtype]:
             if call in ON_ONE and capability != 90:
                 continue
@@ -354,15 +370,15 @@ def compile_all(capability: int, dtype: str) -> dict[str, Any]:
     return {"shared_bytes": shared_bytes, "problems": problems, "unused": sorted(unused)}
 
 
-def main(capability: int, dtype: str) -> None:
+def main(capability: int, dtype: str, times: str = "always") -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 10))  # ends by SIGXCPU
     try:
         try_triton(capability)
     except Exception as error:
         print(json.dumps({"unavailable": f"{type(error).__name__}: {error}"}))
     else:
-        print(json.dumps(compile_all(capability, dtype)))
+        print(json.dumps(compile_all(capability, dtype, is_once=times == "once")))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), *sys.argv[2:])

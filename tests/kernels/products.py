@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import pytest
 import torch
 import torch.nn.functional as F
 import triton_cases
@@ -18,34 +17,36 @@ TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 4e-2 if 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }  # fmt: skip
-WITH_WHAT_RIDES_ALONG = [
-    (False, False, None, False),
-    (True, True, None, False),
-    (False, True, "silu", False),
-    (True, False, "gelu", False),
-    (False, False, "gelu_tanh", False),
-    (True, False, None, True),
-    (False, False, None, True),
+
+
+class Along(NamedTuple):
+    """What a kernel does beside the product."""
+
+    has_bias: bool = False
+    has_norm: bool = False
+    activation: str | None = None
+    adds: bool = False
+
+
+ALONG = [
+    Along(),
+    Along(has_bias=True, has_norm=True),
+    Along(has_norm=True, activation="silu"),
+    Along(has_bias=True, activation="gelu"),
+    Along(activation="gelu_tanh"),
+    Along(has_bias=True, adds=True),
+    Along(adds=True),
 ]
-rides_along = pytest.mark.parametrize(("has_bias", "has_norm", "activation", "adds"), WITH_WHAT_RIDES_ALONG)
 Multiply = Callable[..., torch.Tensor]
 """(x, bias, norm=…, activation=…, add_to=…) to x Wᵀ + bias."""
 
 assert_close = partial(triton_cases.assert_close, tolerances=TOLERANCES, least_norm=1.0)
 
 
-def check_product(
-    multiply: Multiply,
-    weight: torch.Tensor,
-    x: torch.Tensor,
-    *,
-    has_bias: bool,
-    has_norm: bool,
-    activation: str | None,
-    adds: bool,
-) -> None:
+def check_product(multiply: Multiply, weight: torch.Tensor, x: torch.Tensor, along: Along) -> None:
     """Compare the product of x [N, in] with the same of `weight` in float64, which has twice the outputs where there is
     an activation. With `adds` it goes into some columns of a wider tensor, else nothing is written there."""
+    has_bias, has_norm, activation, adds = along
     dtype, num_outputs = x.dtype, len(weight) // (2 if activation else 1)
     bias = random(len(weight), dtype=dtype, seed=2) if has_bias else None
     norm = (random(x.shape[1], dtype=dtype, seed=3), 1e-6) if has_norm else None

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from kernels.products import ACTIVATIONS, TOLERANCES, assert_close, check_in_a_graph, check_product, rides_along
-from triton_cases import IS_INTERPRETED, MARKS, on_gpu, random, runs_here
+from kernels.products import ACTIVATIONS, ALONG, TOLERANCES, Along, assert_close, check_in_a_graph, check_product
+from triton_cases import IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, runs_here
 
 SHAPES = [(9, 5), (7, 3584), (20 if IS_INTERPRETED else 40, 4100), (33, 8)]
 """(outputs, inputs)."""
@@ -18,50 +18,37 @@ SHAPES = [(9, 5), (7, 3584), (20 if IS_INTERPRETED else 40, 4100), (33, 8)]
 pytestmark = MARKS
 
 
+def takes_rows(num_rows: int, dtype: torch.dtype, *_: Any) -> bool:
+    """Several rows are for 16-bit types, and the interpreter multiplies matrices of bfloat16 wrongly."""
+    return num_rows == 1 or dtype == torch.float16 or (dtype == torch.bfloat16 and not IS_INTERPRETED)
+
+
 @runs_here
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize(("num_outputs", "size"), SHAPES)
-@pytest.mark.parametrize("num_rows", [1, 3, 32])
-@rides_along
-def test_product_with_what_rides_along(
-    num_rows: int,
-    num_outputs: int,
-    size: int,
-    dtype: torch.dtype,
-    has_bias: bool,
-    has_norm: bool,
-    activation: str | None,
-    adds: bool,
-) -> None:
+@parametrize_grid(takes_rows, num_rows=[1, 3, 32], dtype=TOLERANCES, shape=SHAPES, along=ALONG)
+def test_product_with_what_rides_along(num_rows: int, dtype: torch.dtype, shape: tuple[int, int], along: Along) -> None:
     from seesay.kernels.few_row_matmul import multiply
 
-    if num_rows > 1 and (dtype == torch.float32 or (IS_INTERPRETED and dtype == torch.bfloat16)):
-        pytest.skip("several rows are for 16-bit types, and the interpreter multiplies matrices of bfloat16 wrongly")
+    num_outputs, size = shape
     x = random(num_rows, size, dtype=dtype) + 0.5
-    weight = random(num_outputs * (2 if activation else 1), size, dtype=dtype, seed=1) / size**0.5
+    weight = random(num_outputs * (2 if along.activation else 1), size, dtype=dtype, seed=1) / size**0.5
     product = partial(multiply, weight=weight)
-    check_product(product, weight, x, has_bias=has_bias, has_norm=has_norm, activation=activation, adds=adds)
+    check_product(product, weight, x, along)
 
 
 @runs_here
-@pytest.mark.parametrize("num_rows", [1, 3, 32])
-@pytest.mark.parametrize(("num_outputs", "size"), [(7, 3584), (33, 8)])
-@pytest.mark.parametrize(("has_bias", "activation", "adds"), [(True, "silu", False), (False, None, True)])
-@pytest.mark.parametrize(
-    ("kind", "group_size"), [(torch.float8_e4m3fn, None), (torch.int8, None), (torch.float8_e4m3fn, 128)]
+@parametrize_grid(
+    num_rows=[1, 3, 32],
+    shape=[(7, 3584), (33, 8)],
+    along=[Along(has_bias=True, activation="silu"), Along(adds=True)],
+    scaled=[(torch.float8_e4m3fn, None), (torch.int8, None), (torch.float8_e4m3fn, 128)],
 )
 def test_weights_of_one_byte_with_scales(
-    num_rows: int,
-    num_outputs: int,
-    size: int,
-    has_bias: bool,
-    activation: str | None,
-    adds: bool,
-    kind: torch.dtype,
-    group_size: int | None,
+    num_rows: int, shape: tuple[int, int], along: Along, scaled: tuple[torch.dtype, int | None]
 ) -> None:
     from seesay.kernels.few_row_matmul import multiply
 
+    (num_outputs, size), (kind, group_size) = shape, scaled
+    has_bias, _, activation, adds = along
     dtype = torch.float16 if IS_INTERPRETED else torch.bfloat16
     x = random(num_rows, size, dtype=dtype)
     num_rows_of_weight = num_outputs * (2 if activation else 1)

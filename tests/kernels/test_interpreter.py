@@ -24,12 +24,16 @@ def list_files() -> list[Path]:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None or IS_INTERPRETED, reason="needs Triton")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("third", range(3))
-def test_files_pass_when_kernels_are_interpreted(third: int) -> None:
+def test_files_pass_when_kernels_are_interpreted(third: int, pytestconfig: pytest.Config) -> None:
     files = list_files()[third::3]
     assert len(files) >= 3
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, files)]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", pytestconfig.option.markexpr]
     done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+        [*command, *map(str, files)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert "passed" in done.stdout

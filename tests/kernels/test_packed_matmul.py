@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.nn.functional as F
-from kernels.products import assert_close, check_in_a_graph, check_product, rides_along
-from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, random, runs_here
+from kernels.products import ALONG, Along, assert_close, check_in_a_graph, check_product
+from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, runs_here
 
 from seesay.device.packed_weight import PackedWeight, Packer
 
@@ -86,25 +86,19 @@ def test_the_kernel_multiplies_out_the_same(case: tuple[int, int, int | None, in
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("num_rows", [1, 3, 32])
-@rides_along
+@parametrize_grid(num_rows=[1, 3, 32], case=CASES, dtype=DTYPES, along=ALONG)
 def test_few_rows_with_what_rides_along(
     num_rows: int,
     case: tuple[int, int, int | None, int, bool],
     dtype: torch.dtype,
-    has_bias: bool,
-    has_norm: bool,
-    activation: str | None,
-    adds: bool,
+    along: Along,
 ) -> None:
     from seesay.kernels.packed_matmul import multiply_few
 
-    weight, exact_weight = make_matrix(case[0] * (2 if activation else 1), *case[1:])
+    weight, exact_weight = make_matrix(case[0] * (2 if along.activation else 1), *case[1:])
     multiply = partial(multiply_few, packed=to_kernel(weight))
     x = random(num_rows, case[1], dtype=dtype) + 0.5
-    check_product(multiply, exact_weight, x, has_bias=has_bias, has_norm=has_norm, activation=activation, adds=adds)
+    check_product(multiply, exact_weight, x, along)
 
 
 @runs_here

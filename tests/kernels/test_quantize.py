@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, runs_here
+from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, runs_here
 
 from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat
 from seesay.device.row_quantization import quantize_rows as quantize_rows_plainly
@@ -76,12 +76,11 @@ def test_rows_equal_the_plain_version(num_rows: int, size: int, form: RowFormat)
 
 
 @runs_here
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("adds", [True, False])
-@pytest.mark.parametrize(("num_rows", "size"), [(1, 7), (5, 300), (2, 3584)])
-def test_the_norm_in_the_same_pass(num_rows: int, size: int, adds: bool, form: RowFormat) -> None:
+@parametrize_grid(shape=[(1, 7), (5, 300), (2, 3584)], adds=[True, False], form=FORMATS)
+def test_the_norm_in_the_same_pass(shape: tuple[int, int], adds: bool, form: RowFormat) -> None:
     from seesay.kernels.quantize import quantize_norm
 
+    num_rows, size = shape
     x, weight = draw(num_rows, size), draw(size) + 1
     residual = draw(num_rows, size + 5)[:, :size] if adds else None
     total = x.clone() if residual is None else residual + x

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from triton_cases import DEVICE, MARKS, ON_GPU, random, runs_here
+from triton_cases import DEVICE, MARKS, ON_GPU, parametrize_grid, random, runs_here
 
 from seesay.device import block_fp8, int8
 from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat, quantize_rows
@@ -27,14 +27,13 @@ def skip_without_fp8() -> None:
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize(("num_rows", "num_outputs", "size"), SHAPES)
+@parametrize_grid(shape=SHAPES, has_bias=[True, False], dtype=[torch.bfloat16, torch.float32])
 def test_int8_products_are_exact_but_for_rounding(
-    num_rows: int, num_outputs: int, size: int, has_bias: bool, dtype: torch.dtype
+    shape: tuple[int, int, int], has_bias: bool, dtype: torch.dtype
 ) -> None:
     from seesay.kernels.scaled_matmul import multiply_scaled
 
+    num_rows, num_outputs, size = shape
     rows = make_rows(num_rows, size, INT8_ROWS)
     weight, scale = quantize_rows(random(num_outputs, size, seed=1), INT8_ROWS)
     bias = random(num_outputs, seed=2).to(dtype) if has_bias else None
@@ -50,14 +49,13 @@ def test_int8_products_are_exact_but_for_rounding(
 
 
 @runs_here
-@pytest.mark.parametrize("group_size", [32, 128])
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize(("num_rows", "num_outputs", "size"), SHAPES)
-def test_products_of_fp8_blocks(num_rows: int, num_outputs: int, size: int, has_bias: bool, group_size: int) -> None:
+@parametrize_grid(shape=SHAPES, has_bias=[True, False], group_size=[32, 128])
+def test_products_of_fp8_blocks(shape: tuple[int, int, int], has_bias: bool, group_size: int) -> None:
     """Sizes are no multiples of the blocks, as in layers of 29,568 or with parts of 18,944 outputs."""
     from seesay.kernels.scaled_matmul import multiply_scaled
 
     skip_without_fp8()
+    num_rows, num_outputs, size = shape
     rows = make_rows(num_rows, size, RowFormat(FP8_ROWS.dtype, FP8_ROWS.largest, group_size))
     weight = random(num_outputs, size, seed=1).mul(20).to(torch.float8_e4m3fn)
     scale = (random(-(-size // group_size), num_outputs, seed=3).abs() + 0.1).t()

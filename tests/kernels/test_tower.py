@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from triton_cases import DEVICE, DTYPES, MARKS, assert_close, random, runs_here
+from triton_cases import DEVICE, DTYPES, MARKS, assert_close, parametrize_grid, random, runs_here
 
 pytestmark = MARKS
 
@@ -44,9 +44,7 @@ def attend_exactly(qkv: torch.Tensor, starts: list[int]) -> torch.Tensor:
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("head_dim", [80, 32, 6])
-@pytest.mark.parametrize("lengths", [[64, 64, 16, 8, 4, 64], [1], [4, 4, 3]])
+@parametrize_grid(lengths=[[64, 64, 16, 8, 4, 64], [1], [4, 4, 3]], head_dim=[80, 32, 6], dtype=DTYPES)
 def test_attention_inside_windows(lengths: list[int], head_dim: int, dtype: torch.dtype) -> None:
     from seesay.kernels import tower
 
@@ -63,9 +61,7 @@ def test_attention_inside_windows(lengths: list[int], head_dim: int, dtype: torc
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("head_dim", [80, 64, 6])
-@pytest.mark.parametrize("lengths", [[64, 64, 16, 129], [1], [128, 3, 192]])
+@parametrize_grid(lengths=[[64, 64, 16, 129], [1], [128, 3, 192]], head_dim=[80, 64, 6], dtype=DTYPES)
 def test_attention_inside_segments(lengths: list[int], head_dim: int, dtype: torch.dtype) -> None:
     from seesay.kernels import tower
 
@@ -77,10 +73,7 @@ def test_attention_inside_segments(lengths: list[int], head_dim: int, dtype: tor
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [1280, 96, 7])
-@pytest.mark.parametrize("is_centered", [True, False])
-@pytest.mark.parametrize("update", ["none", "plain", "scaled"])
+@parametrize_grid(dtype=DTYPES, size=[1280, 96, 7], is_centered=[True, False], update=["none", "plain", "scaled"])
 def test_norm_of_a_sum(dtype: torch.dtype, size: int, is_centered: bool, update: str) -> None:
     from seesay.kernels import tower
 

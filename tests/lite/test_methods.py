@@ -75,8 +75,16 @@ def test_every_method(method: str, tiny_checkpoint: Callable[[str], Path], tmp_p
             torch.testing.assert_close(stored[name], tensor, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq, by activation, zero points", "smooth, int8"])
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "qwen2_5_vl"])
+OF_EVERY_FAMILY = ("awq", "gptq, by activation, zero points", "smooth, int8")
+FAMILY_CASES = [
+    pytest.param(name, method, marks=() if place % 3 == number else pytest.mark.slow)
+    for place, name in enumerate(name for name in FAMILIES if name != "qwen2_5_vl")
+    for number, method in enumerate(OF_EVERY_FAMILY)
+]
+"""A method for each family, the other two as slow tests."""
+
+
+@pytest.mark.parametrize(("name", "method"), FAMILY_CASES)
 def test_every_family(
     name: str, method: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str
 ) -> None:

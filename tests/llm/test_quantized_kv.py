@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 import torch
 from llm.attention_cases import Case, build, check_attention, random_cases
-from triton_cases import DEVICE, HAS_TRITON, IS_INTERPRETED, MARKS, ON_GPU, assert_close, random, runs_here
+from triton_cases import (
+    DEVICE,
+    HAS_TRITON,
+    IS_INTERPRETED,
+    MARKS,
+    ON_GPU,
+    assert_close,
+    parametrize_grid,
+    random,
+    runs_here,
+)
 
 from seesay.device.query import has_fp8
 from seesay.errors import ConfigError
@@ -117,25 +127,21 @@ def test_odd_heads_are_refused() -> None:
 
 
 @runs_here
-@formats
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("num_tokens", "heads", "kv_heads", "dim", "rotated"),
-    [(5, 1, 1, 8, 8), (4, 14, 2, 80, 32), (1, 28, 4, 128, 128), (3, 20, 3, 12, 8)],
+@parametrize_grid(
+    format=FORMATS,
+    dtype=[torch.float32, torch.bfloat16],
+    shape=[(5, 1, 1, 8, 8), (4, 14, 2, 80, 32), (1, 28, 4, 128, 128), (3, 20, 3, 12, 8)],
+    is_normed=[False, True],
 )
-@pytest.mark.parametrize("is_normed", [False, True])
 def test_keys_and_values_are_written_by_the_kernel_that_rotates(
     ops: Ops,
     format: KVFormat,
     dtype: torch.dtype,
-    num_tokens: int,
-    heads: int,
-    kv_heads: int,
-    dim: int,
-    rotated: int,
+    shape: tuple[int, int, int, int, int],
     is_normed: bool,
 ) -> None:
     """Plain keys and values of the same operation are what must be kept; the rest of the cache is left alone."""
+    num_tokens, heads, kv_heads, dim, rotated = shape
     qkv = random(num_tokens, heads + 2 * kv_heads, dim, dtype=dtype)
     angles = random(num_tokens, 1, rotated // 2, dtype=torch.float32) * 3
     cos = torch.cat((angles.cos(), angles.cos()), -1).to(dtype)

@@ -13,7 +13,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from llm.attention_cases import Case, build, check_attention, random_cases
-from triton_cases import DEVICE, DTYPES, HAS_TRITON, IS_INTERPRETED, MARKS, ON_GPU, assert_close, random, runs_here
+from triton_cases import (
+    DEVICE,
+    DTYPES,
+    HAS_TRITON,
+    IS_INTERPRETED,
+    MARKS,
+    ON_GPU,
+    assert_close,
+    parametrize_grid,
+    random,
+    runs_here,
+)
 
 from seesay.llm.kv_layout import LayerCache
 from seesay.llm.models.spec import RotarySpec
@@ -39,12 +50,11 @@ def norm_exactly(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("weight_dtype", [None, torch.float32])
-@pytest.mark.parametrize(("num_tokens", "size"), [(0, 64), (1, 3584), (3, 100), (17, 1)])
+@parametrize_grid(shape=[(0, 64), (1, 3584), (3, 100), (17, 1)], dtype=DTYPES, weight_dtype=[None, torch.float32])
 def test_norm_alone_and_with_the_sum(
-    ops: Ops, dtype: torch.dtype, weight_dtype: torch.dtype | None, num_tokens: int, size: int
+    ops: Ops, shape: tuple[int, int], dtype: torch.dtype, weight_dtype: torch.dtype | None
 ) -> None:
+    num_tokens, size = shape
     x, residual = random(num_tokens, size, dtype=dtype), random(num_tokens, size, dtype=dtype, seed=1)
     weight = random(size, dtype=weight_dtype or dtype, seed=2)
     assert_close(ops.rms_norm(x, weight, 1e-6), norm_exactly(x, weight))
@@ -62,10 +72,7 @@ def test_norm_of_heads_inside_wider_tokens(ops: Ops, dtype: torch.dtype) -> None
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sections", [(), (5, 4, 3)])
-@pytest.mark.parametrize("has_long", [False, True])
-@pytest.mark.parametrize("num_tokens", [0, 1, 7])
+@parametrize_grid(dtype=DTYPES, sections=[(), (5, 4, 3)], has_long=[False, True], num_tokens=[0, 1, 7])
 def test_rotary_tables(dtype: torch.dtype, sections: Any, has_long: bool, num_tokens: int) -> None:
     from seesay.kernels.token_kernels import make_rotary_tables
 
@@ -86,15 +93,13 @@ def test_rotary_tables(dtype: torch.dtype, sections: Any, has_long: bool, num_to
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("num_tokens", "heads", "kv_heads", "dim", "rotated"),
-    [(5, 1, 1, 8, 8), (4, 14, 2, 80, 32), (1, 28, 4, 128, 128), (2, 4, 4, 96, 96)],
+@parametrize_grid(
+    shape=[(5, 1, 1, 8, 8), (4, 14, 2, 80, 32), (1, 28, 4, 128, 128), (2, 4, 4, 96, 96)],
+    dtype=DTYPES,
+    is_normed=[False, True],
 )
-@pytest.mark.parametrize("is_normed", [False, True])
-def test_rotate_and_write(
-    ops: Ops, dtype: torch.dtype, num_tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, is_normed: bool
-) -> None:
+def test_rotate_and_write(ops: Ops, shape: tuple[int, int, int, int, int], dtype: torch.dtype, is_normed: bool) -> None:
+    num_tokens, heads, kv_heads, dim, rotated = shape
     qkv = random(num_tokens, heads + 2 * kv_heads, dim, dtype=dtype)
     before, half, turned = qkv.double(), rotated // 2, heads + kv_heads
     angles = random(num_tokens, 1, half, dtype=torch.float32) * 3
@@ -140,10 +145,9 @@ def test_tokens_whose_keys_or_values_are_not_finite_are_marked(
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("num_tokens", "size"), [(0, 8), (1, 1), (3, 1500), (9, 64)])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
-def test_act_and_mul(ops: Ops, dtype: torch.dtype, num_tokens: int, size: int, activation: Activation) -> None:
+@parametrize_grid(shape=[(0, 8), (1, 1), (3, 1500), (9, 64)], activation=["silu", "gelu", "gelu_tanh"], dtype=DTYPES)
+def test_act_and_mul(ops: Ops, shape: tuple[int, int], activation: Activation, dtype: torch.dtype) -> None:
+    num_tokens, size = shape
     x = random(num_tokens, 2 * size, dtype=dtype) * 2
     gate, up = x.double().chunk(2, -1)
     if activation == "silu":

@@ -1,0 +1,45 @@
+"""Grids of parameters in which every two values of different parameters meet, for tests that would take long with all
+combinations. Most faults need one value or two of them together (Kuhn, Wallace, Gallo, "Software fault interactions and
+implications for software testing", 2004)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def every_pair(
+    axes: Sequence[Sequence[Any]], is_possible: Callable[..., bool] = lambda *_: True
+) -> list[tuple[Any, ...]]:
+    """Return combinations of a value of each of `axes`, few of them, in which any two values meet that do in a possible
+    combination: the same ones in every process."""
+    indices = itertools.product(*(range(len(axis)) for axis in axes))
+    left = [each for each in indices if is_possible(*_pick(axes, each))]
+    missing = set[Any]().union(*map(_pairs, left))
+    found = []
+    while missing:
+        best = max(left, key=lambda each: len(missing.intersection(_pairs(each))))
+        missing.difference_update(_pairs(best))
+        found.append(best)
+    return [_pick(axes, each) for each in sorted(found)]
+
+
+def parametrize_pairs(
+    is_possible: Callable[..., bool] = lambda *_: True, **axes: Iterable[Any]
+) -> pytest.MarkDecorator:
+    """Parametrize a test by `every_pair` of these parameters."""
+    values = [list(axis) for axis in axes.values()]
+    return pytest.mark.parametrize(tuple(axes), every_pair(values, is_possible))
+
+
+def _pick(axes: Sequence[Sequence[Any]], indices: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(axis[index] for axis, index in zip(axes, indices, strict=True))
+
+
+def _pairs(indices: Sequence[int]) -> set[tuple[tuple[int, int], ...]]:
+    """The places (axis, index) of a combination, two and two. With one axis: the one place."""
+    places = list(enumerate(indices))
+    return set(itertools.combinations(places, min(2, len(places))))

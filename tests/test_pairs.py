@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import itertools
+
+from pairs import every_pair
+
+
+def test_any_two_values_meet_in_few_combinations() -> None:
+    axes = [range(3), "abcd", [True, False], range(10)]
+    found = every_pair(axes)
+    for (i, first), (j, second) in itertools.combinations(enumerate(axes), 2):
+        assert {(row[i], row[j]) for row in found} == set(itertools.product(first, second))
+    assert 40 <= len(found) == len(set(found)) < 60, "of 240"
+    assert found == every_pair(axes)
+
+
+def test_pairs_that_cannot_be_are_left_out() -> None:
+    found = every_pair([range(4), range(4), "ab"], lambda one, other, _: one != other)
+    assert {row[:2] for row in found} == set(itertools.permutations(range(4), 2))
+
+
+def test_one_parameter_has_all_its_values() -> None:
+    assert every_pair(["abc"]) == [("a",), ("b",), ("c",)]
+    assert every_pair([[], "ab"]) == []
