@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
+import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,9 +48,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
+def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Let one of several processes `make` a folder; the others wait for it."""
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = folder.with_suffix(".new")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use.
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Callable[[str], Path]:
+    """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use: by one of
+    the processes of a run for all of them. No test may write into it.
 
     Names: those of `enrolment.CHECKPOINTS`. An architecture without a checkpoint, which is enrolled under its own name,
     fails the test.
@@ -55,6 +73,9 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
     from enrolment import CHECKPOINTS, without_checkpoint
 
     made: dict[str, Path] = {}
+    shared = tmp_path_factory.getbasetemp()
+    if hasattr(pytestconfig, "workerinput"):
+        shared = shared.parent
 
     def get(name: str) -> Path:
         if name not in CHECKPOINTS:
@@ -65,7 +86,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
             assert spec is not None and spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-            made[name] = module.make_checkpoint(name, tmp_path_factory.mktemp(name))
+            made[name] = make_once(shared / "checkpoints" / name, partial(module.make_checkpoint, name))
         return made[name]
 
     return get

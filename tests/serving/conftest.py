@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from live_server import LiveServer, make_settings, serve
 
 from seesay.config import EngineConfig, MediaLimits
@@ -28,8 +29,14 @@ def server(engine: AsyncEngine) -> Iterator[LiveServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def app(engine: AsyncEngine) -> FastAPI:
+    """The app of a test file; to build one for each test would take longer than most tests."""
+    return create_app(engine, make_settings())
+
+
 @pytest.fixture
-async def http(engine: AsyncEngine) -> httpx.AsyncClient:
-    """A client of an app in this process, without a network."""
-    transport = httpx.ASGITransport(app=create_app(engine, make_settings()))
+async def http(app: FastAPI) -> httpx.AsyncClient:
+    """A client of the app in this process, without a network."""
+    transport = httpx.ASGITransport(app=app)
     return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60)

@@ -162,11 +162,6 @@ def test_counting_is_linear(content: bytes) -> None:
 # --- over HTTP -------------------------------------------------------------------------------------------------------
 
 
-def client_of(engine: AsyncEngine, **settings: Any) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=create_app(engine, make_settings(**settings)), raise_app_exceptions=True)
-    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=120)
-
-
 async def post(http: httpx.AsyncClient, path: str, content: bytes) -> httpx.Response:
     return await http.post(path, content=content, headers={"content-type": "application/json"})
 
@@ -189,8 +184,8 @@ def nest(depth: int) -> str:
         ("/detokenize", '{"tokens":%s}'),
     ],
 )
-async def test_deep_nesting_is_the_clients_fault(engine: AsyncEngine, path: str, body: str, depth: int) -> None:
-    response = await post(client_of(engine), path, (body % nest(depth)).encode())
+async def test_deep_nesting_is_the_clients_fault(http: httpx.AsyncClient, path: str, body: str, depth: int) -> None:
+    response = await post(http, path, (body % nest(depth)).encode())
     assert response.status_code in (200, 400), response.text
     if depth >= 64:
         assert response.status_code == 400 and "nested too deeply" in response.text
@@ -217,11 +212,10 @@ async def test_deep_nesting_is_the_clients_fault(engine: AsyncEngine, path: str,
 )  # fmt: skip
 @pytest.mark.parametrize("size", [SIZE // 8, SIZE])
 async def test_large_bodies_cost_little(
-    engine: AsyncEngine, path: str, head: str, item: str, tail: str, size: int
+    http: httpx.AsyncClient, path: str, head: str, item: str, tail: str, size: int
 ) -> None:
     """Python objects of at most 4 times the body, or 16 MB, and no pause of the event loop beside it."""
     content = (head + item * (size // len(item)) + tail).encode()
-    http = client_of(engine)
     await post(http, path, b"{}")
     gc.collect()
     tracemalloc.start()
@@ -234,7 +228,7 @@ async def test_large_bodies_cost_little(
     assert peak < max(4 * len(content), 16 << 20), f"{peak / len(content):.1f} times the body"
 
 
-async def test_large_bodies_are_checked_in_a_thread(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_bodies_are_checked_in_a_thread(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop goes on meanwhile, and small ones do not go there."""
     threads: list[str] = []
     held = threading.Event()
@@ -246,7 +240,6 @@ async def test_large_bodies_are_checked_in_a_thread(engine: AsyncEngine, monkeyp
 
     monkeypatch.setattr(bodies, "from_json", parse)
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}).encode()
-    http = client_of(engine)
     waiting = asyncio.ensure_future(post(http, CHAT, body + b" " * 20_000))
     while not threads:
         await asyncio.sleep(0.01)
@@ -257,7 +250,7 @@ async def test_large_bodies_are_checked_in_a_thread(engine: AsyncEngine, monkeyp
     assert threads[0].startswith("seesay-bodies") and threads[1] == threading.current_thread().name
 
 
-async def test_bytes_of_a_body_are_freed_when_it_is_parsed(engine: AsyncEngine) -> None:
+async def test_bytes_of_a_body_are_freed_when_it_is_parsed(http: httpx.AsyncClient) -> None:
     picture = make_data_url(size=(900, 600))
     part = {"type": "image_url", "image_url": {"url": picture}}
     body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
@@ -271,16 +264,16 @@ async def test_bytes_of_a_body_are_freed_when_it_is_parsed(engine: AsyncEngine) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "_receive", keep)
-        response = await client_of(engine).post(CHAT, json=body)
+        response = await http.post(CHAT, json=body)
     assert response.status_code == 200 and kept == [bytearray()]
 
 
-async def test_each_prompt_counts_before_any_is_looked_at(engine: AsyncEngine) -> None:
-    response = await client_of(engine).post("/v1/completions", json={"prompt": ["a"] * 1000 + [None]})
+async def test_each_prompt_counts_before_any_is_looked_at(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/completions", json={"prompt": ["a"] * 1000 + [None]})
     assert "1000" in response.json()["error"]["message"] or "1001" in response.json()["error"]["message"]
 
 
-async def test_faults_are_found_one_at_a_time(engine: AsyncEngine) -> None:
+async def test_faults_are_found_one_at_a_time(http: httpx.AsyncClient) -> None:
     """Of thousands of wrong entries the first is named."""
     for path, body, param in (
         ("/v1/completions", {"prompt": "a", "stop": [3] * 60_000}, "stop[0]"),
@@ -299,7 +292,7 @@ async def test_faults_are_found_one_at_a_time(engine: AsyncEngine) -> None:
         ("/v1/responses", {"input": "a", "metadata": {"a": "a" * 600}}, "metadata.a"),
         (CHAT, {"messages": [], **{f"x{i}": 1 for i in range(30_000)}}, None),
     ):
-        response = await client_of(engine).post(path, json=body)
+        response = await http.post(path, json=body)
         assert response.status_code == 400 and len(response.content) < 1000
         assert response.json()["error"]["param"] == param, response.text
 
@@ -390,10 +383,10 @@ async def test_routes_with_bodies_refuse_other_methods(http: httpx.AsyncClient, 
     ],
 )
 async def test_more_turns_and_parts_than_tokens_never_reach_the_template(
-    engine: AsyncEngine, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, http: httpx.AsyncClient, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(engine.chat_template), "render", lambda *_, **__: pytest.fail("it was rendered"))
-    response = await client_of(engine).post(path, json=body)
+    response = await http.post(path, json=body)
     assert response.status_code == 400 and "at most 4096 are taken" in response.text
 
 

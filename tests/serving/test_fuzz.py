@@ -9,12 +9,10 @@ from typing import Any
 import httpx
 import openai_schemas as schemas
 import pytest
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from live_server import make_data_url, make_settings
-
-from seesay.engine.engine import AsyncEngine
-from seesay.serving.app import create_app
+from live_server import make_data_url
 
 URL = make_data_url()
 VALUES = st.recursive(
@@ -62,14 +60,14 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_no_body_breaks_the_server(engine: AsyncEngine, path: str) -> None:
+def test_no_body_breaks_the_server(app: FastAPI, path: str) -> None:
     fixed, main = ROUTES[path]
 
     @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.fixed_dictionaries(main), st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=2))
     def check(body: dict[str, Any], more: dict[str, Any]) -> None:
         content = json.dumps({**fixed, **body, **more}).encode()
-        response = asyncio.run(post(engine, path, content))
+        response = asyncio.run(post(app, path, content))
         assert response.status_code in (200, 400), (response.status_code, response.text)
         if response.status_code == 400:
             schemas.check(response.json(), schemas.ERROR)
@@ -77,7 +75,6 @@ def test_no_body_breaks_the_server(engine: AsyncEngine, path: str) -> None:
     check()
 
 
-async def post(engine: AsyncEngine, path: str, content: bytes) -> httpx.Response:
-    transport = httpx.ASGITransport(app=create_app(engine, make_settings()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+async def post(app: FastAPI, path: str, content: bytes) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test", timeout=60) as client:
         return await client.post(path, content=content, headers={"content-type": "application/json"})
