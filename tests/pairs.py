@@ -1,6 +1,9 @@
-"""Grids of parameters in which every two values of different parameters meet, for tests that would take long with all
-combinations. Most faults need one value or two of them together (Kuhn, Wallace, Gallo, "Software fault interactions and
-implications for software testing", 2004)."""
+"""Parts of grids of parameters, for tests that would take long with all combinations: every value once, or every two
+values of different parameters together.
+
+Most faults need one value or two of them (Kuhn, Wallace, Gallo, "Software Fault Interactions and Implications for
+Software Testing", 2004).
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,18 @@ def parametrize_pairs(
     """Parametrize a test by `every_pair` of these parameters."""
     values = [list(axis) for axis in axes.values()]
     return pytest.mark.parametrize(tuple(axes), every_pair(values, is_possible))
+
+
+def parametrize_sweep(**axes: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test by all combinations of these parameters. The others than some, which have every value, are
+    slow tests."""
+    values = [list(axis) for axis in axes.values()]
+    few = {tuple(place % len(axis) for axis in values) for place in range(max(map(len, values)))}
+    rows = [
+        pytest.param(*_pick(values, indices), marks=() if indices in few else pytest.mark.slow)
+        for indices in itertools.product(*(range(len(axis)) for axis in values))
+    ]
+    return pytest.mark.parametrize(tuple(axes), rows)
 
 
 def _pick(axes: Sequence[Sequence[Any]], indices: Sequence[int]) -> tuple[Any, ...]:

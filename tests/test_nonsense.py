@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pairs import parametrize_sweep
 
 from seesay.config import EngineConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
@@ -181,8 +182,7 @@ JSON_FILES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ("fifo", "zero", "folder", "huge", "empty", "binary", "deep", "loop"))
-@pytest.mark.parametrize("name", JSON_FILES)
+@parametrize_sweep(name=JSON_FILES, kind=("fifo", "zero", "folder", "huge", "empty", "binary", "deep", "loop"))
 def test_files_that_are_none(name: str, kind: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copy_folder(tiny_checkpoint("qwen2_vl"), tmp_path / "own")
     file = folder / name

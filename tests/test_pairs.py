@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-from pairs import every_pair
+from pairs import every_pair, parametrize_sweep
 
 
 def test_any_two_values_meet_in_few_combinations() -> None:
@@ -22,3 +22,11 @@ def test_pairs_that_cannot_be_are_left_out() -> None:
 def test_one_parameter_has_all_its_values() -> None:
     assert every_pair(["abc"]) == [("a",), ("b",), ("c",)]
     assert every_pair([[], "ab"]) == []
+
+
+def test_a_sweep_has_all_combinations_and_each_value_without_the_others() -> None:
+    mark = parametrize_sweep(letter="abcd", number=range(3)).mark
+    names, rows = mark.args
+    assert names == ("letter", "number") and {row.values for row in rows} == set(itertools.product("abcd", range(3)))
+    assert [row.values for row in rows if not row.marks] == [("a", 0), ("b", 1), ("c", 2), ("d", 0)]
+    assert {each.name for row in rows for each in row.marks} == {"slow"}

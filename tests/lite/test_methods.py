@@ -12,6 +12,7 @@ import pytest
 import torch
 from enrolment import SIBLING
 from lite.reading import TEXT, logits_of, multiply_out, read_config, reference_logits
+from pairs import parametrize_sweep
 from quantized_folders import PACKED_FORMS, edit_tensors, write_quantized
 from safetensors.torch import load_file
 
@@ -76,15 +77,9 @@ def test_every_method(method: str, tiny_checkpoint: Callable[[str], Path], tmp_p
 
 
 OF_EVERY_FAMILY = ("awq", "gptq, by activation, zero points", "smooth, int8")
-FAMILY_CASES = [
-    pytest.param(name, method, marks=() if place % 3 == number else pytest.mark.slow)
-    for place, name in enumerate(name for name in FAMILIES if name != "qwen2_5_vl")
-    for number, method in enumerate(OF_EVERY_FAMILY)
-]
-"""A method for each family, the other two as slow tests."""
 
 
-@pytest.mark.parametrize(("name", "method"), FAMILY_CASES)
+@parametrize_sweep(name=[name for name in FAMILIES if name != "qwen2_5_vl"], method=OF_EVERY_FAMILY)
 def test_every_family(
     name: str, method: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str
 ) -> None:

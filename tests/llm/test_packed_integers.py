@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import transformers
 from llm import backbones
 from llm.quantized_cases import TOLERANCE, check_logits, check_refusal, load, logits_of
+from pairs import parametrize_sweep
 from quantized_folders import PACKED_FORMS, Form, Tensors, pack_quantized, set_config, write_quantized
 
 from seesay.checkpoint import Checkpoint
@@ -41,8 +42,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], backbones
     return get
 
 
-@pytest.mark.parametrize("form", PACKED_FORMS)
-@pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "qwen2.5-vl"])
+@parametrize_sweep(name=["llama", "qwen3", "phi3", "qwen2.5-vl"], form=PACKED_FORMS)
 def test_logits_are_those_of_the_weights_multiplied_out(
     saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, form: str
 ) -> None:

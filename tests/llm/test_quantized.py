@@ -12,6 +12,7 @@ import pytest
 import torch
 from llm import backbones
 from llm.quantized_cases import ALL_LOGITS, TOLERANCE, check_logits, check_refusal, load, logits_of
+from pairs import parametrize_sweep
 from quantized_folders import FORMS, Tensors, edit_tensors, set_config, write_quantized
 from safetensors.torch import load_file
 
@@ -34,8 +35,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], backbones
     return backbones.make_saver(tmp_path_factory)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "qwen2.5-vl"])
+@parametrize_sweep(name=["llama", "qwen2", "qwen3", "phi3", "gemma3", "qwen2.5-vl"], form=FORMS)
 def test_logits_are_those_of_the_weights_multiplied_out(
     saved: Callable[[str], backbones.Backbone], tmp_path: Path, name: str, form: str
 ) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from llm.attention_cases import Case, build, check_attention, random_cases
+from pairs import parametrize_sweep
 from triton_cases import (
     DEVICE,
     HAS_TRITON,
@@ -218,8 +219,7 @@ def large_cases() -> list[Case]:
 
 
 @runs_here
-@formats
-@pytest.mark.parametrize("case", CASES + (large_cases() if ON_GPU else []), ids=lambda case: case.name)
+@parametrize_sweep(format=FORMATS, case=CASES + (large_cases() if ON_GPU else []))
 def test_attention(ops: Ops, case: Any, format: KVFormat) -> None:
     """Against the exact attention over what is stored. float16 products: their rounding is that of a float16 model."""
     check_attention(ops, replace(case, format=format), float32_factor=8)
