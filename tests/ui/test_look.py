@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from browsing import OpenPage, ask, box_of, count, text_of, wait_until_still
+from pairs import parametrize_sweep
 from PIL import Image
 
 PHONE = {"width": 390, "height": 844}
@@ -67,8 +68,7 @@ def run_axe() -> Callable[[Any], list[str]]:
     return run
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@parametrize_sweep(scheme=["light", "dark"], width=[390, 1280])
 def test_axe_finds_nothing_critical_or_serious(
     scripted: Any,
     scripted_url: str,

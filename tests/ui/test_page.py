@@ -364,23 +364,19 @@ def _check_harmless(page: Any, listener: _Listener) -> None:
     assert top, "something covers the input box"
 
 
-@pytest.mark.parametrize(
-    ("status", "message", "shown"),
-    [
+def test_errors_are_sentences(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
+    page = open_page(scripted_url)
+    errors = (
         (400, "messages[0].content[1]: the prompt has 5000 tokens, the model takes 2048", "The prompt has 5000 tokens"),
         (401, "wrong key", "The server requires an API key"),
         (429, "the queue is full", "wait a moment, then press retry"),
         (500, "internal error, id abc <b>", "Internal error, id abc <b>."),
-    ],
-)
-def test_errors_are_sentences(
-    scripted: Any, scripted_url: str, open_page: OpenPage, status: int, message: str, shown: str
-) -> None:
-    scripted.refusal = (status, {"message": message, "type": "x", "code": None, "param": None})
-    page = open_page(scripted_url)
-    ask(page, "hello")
-    assert shown in text_of(page, ".seesay-error")
-    scripted.refusal = None
-    page.click('[aria-label="Retry"]')
-    page.wait_for_selector("text=Yes.")
-    assert count(page, ".seesay-error") == 0
+    )
+    for number, (status, message, shown) in enumerate(errors, 1):
+        scripted.refusal = (status, {"message": message, "type": "x", "code": None, "param": None})
+        ask(page, "hello", num=number)
+        assert shown in text_of(page, ".seesay-error")
+        scripted.refusal = None
+        page.locator('[aria-label="Retry"]').last.click()
+        page.wait_for_function(f"document.querySelectorAll('#chat .seesay-line').length == {number}")
+        assert count(page, ".seesay-error") == 0

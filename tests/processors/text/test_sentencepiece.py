@@ -191,10 +191,10 @@ def test_a_hostile_vocabulary_takes_bounded_time(tmp_path: Path) -> None:
     texts = [b"a" * size for size in range(1, 513)]
     file = tmp_path / "tokenizer.model"
     file.write_bytes(message(*(piece(text) for text in texts), (2, message((3, 2)))))
-    began = time.perf_counter()
+    began_s = time.thread_time()
     model = read_sentencepiece(file)
     model.to_tokenizer(renamed={}, adds_bos=False, adds_eos=False, only_first_prefix=False)
-    assert time.perf_counter() - began < 30
+    assert time.thread_time() - began_s < 20
 
 
 def test_pieces_of_too_many_characters_are_refused(tmp_path: Path) -> None:
