@@ -48,7 +48,7 @@ def is_running(precompile: Precompile) -> bool:
     return precompile.is_running
 
 
-@pytest.mark.parametrize("model", ["seesay-demo", "mistral"])
+@pytest.mark.parametrize("model", ["seesay-demo", pytest.param("mistral", marks=pytest.mark.slow)])
 def test_steps_call_only_kernels_that_a_start_has_called(
     model: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -58,7 +58,11 @@ def test_steps_call_only_kernels_that_a_start_has_called(
 
 
 @pytest.mark.parametrize(
-    ("form", "kv_format"), [("gptq, in order of activations", "int4"), ("pack-quantized, zero points", "int8")]
+    ("form", "kv_format"),
+    [
+        ("gptq, in order of activations", "int4"),
+        pytest.param("pack-quantized, zero points", "int8", marks=pytest.mark.slow),
+    ],
 )
 def test_so_it_is_with_quantized_weights_and_caches(
     form: str, kv_format: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from other_weights import read_weights
+from pairs import parametrize_sweep
 from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, write_quantized
 from updating import NAME, answers, check_refused, epoch_of, fresh, load, make_pairs
 
@@ -70,7 +71,10 @@ def test_quantized_weights_are_replaced(form: str, two_quantized: Callable[[str]
         assert epoch_of(pipe) == 2
 
 
-@pytest.mark.parametrize("form", ["gptq, in order of activations", "compressed-tensors, int8 channels"])
+@pytest.mark.parametrize(
+    "form",
+    ["gptq, in order of activations", pytest.param("compressed-tensors, int8 channels", marks=pytest.mark.slow)],
+)
 def test_quantized_weights_of_a_process_are_replaced(form: str, two_quantized: Callable[[str], list[Path]]) -> None:
     first, second = two_quantized(form)
     with load(first, own=True) as pipe:
@@ -120,8 +124,7 @@ def test_a_tensor_that_makes_no_sense_is_named_as_it_was_given(two_quantized: Ca
             pipe.update_weights({**given, scale: -given[scale]}, partial=True)
 
 
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("format", KV_FORMATS)
+@parametrize_sweep(format=KV_FORMATS, own=[False, True])
 def test_a_quantized_kv_cache_never_outlives_the_weights(
     format: str, own: bool, two: Callable[[str], list[Path]]
 ) -> None:

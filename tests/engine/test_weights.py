@@ -28,6 +28,29 @@ def two(
     return make_pairs(tiny_checkpoint, tmp_path_factory.mktemp("other"))
 
 
+@pytest.fixture(scope="module")
+def in_process(two: Callable[[str], list[Path]]) -> Iterator[Pipeline]:
+    """One whose engine is a process."""
+    with load(two("llama")[0], own=True) as pipe:
+        yield pipe
+
+
+@pytest.fixture(params=["thread", "process"])
+def first_pipe(
+    request: pytest.FixtureRequest, two: Callable[[str], list[Path]], in_process: Pipeline
+) -> Iterator[Pipeline]:
+    """With the first of the two weights of "llama", awake, in both process forms."""
+    first, _ = two("llama")
+    if request.param == "process":
+        in_process.update_weights(first)
+        in_process.wake_up()
+        in_process.engine.reset_caches()
+        yield in_process
+    else:
+        with load(first) as pipe:
+            yield pipe
+
+
 @pytest.mark.parametrize("name", ["llama", "phi3", *FAMILIES])
 def test_answers_are_those_of_a_fresh_engine(name: str, two: Callable[[str], list[Path]]) -> None:
     """From a folder and from tensors; caches were filled before, also those on the host."""
@@ -102,30 +125,30 @@ def stream(pipe: Pipeline, num_tokens: int = 60) -> Iterator[Any]:
     return pipe.stream_infer(PREFIX + "go on", gen_config=GenerationConfig(max_new_tokens=num_tokens, ignore_eos=True))
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_running_requests_are_finished_with_the_old_weights(own: bool, two: Callable[[str], list[Path]]) -> None:
+def test_running_requests_are_finished_with_the_old_weights(
+    first_pipe: Pipeline, two: Callable[[str], list[Path]]
+) -> None:
     """And those that come meanwhile wait, and get the new ones."""
     first, second = two("llama")
     alone = [fresh(path, "llama")[1] for path in (first, second)]
-    with load(first, own=own) as pipe:
-        expected = [t for piece in stream(pipe) for t in piece.token_ids]
-        running = stream(pipe)
-        tokens = list(next(running).token_ids)
-        updating = threading.Thread(target=pipe.update_weights, args=(second,))
-        updating.start()
-        time.sleep(0.05)
-        later: list[Any] = []
-        asking = threading.Thread(
-            target=lambda: later.append(pipe(PREFIX + "two", GenerationConfig(max_new_tokens=12, ignore_eos=True)))
-        )
-        asking.start()
-        for piece in running:
-            tokens += piece.token_ids
-        assert tokens == expected
-        updating.join(60)
-        asking.join(60)
-        assert later[0].token_ids in alone and epoch_of(pipe) == 1
-        assert answers(pipe, "llama")[1] == alone[1]
+    before = epoch_of(first_pipe)
+    expected = [t for piece in stream(first_pipe) for t in piece.token_ids]
+    running = stream(first_pipe)
+    tokens = list(next(running).token_ids)
+    updating = threading.Thread(target=first_pipe.update_weights, args=(second,))
+    updating.start()
+    time.sleep(0.05)
+    later: list[Any] = []
+    config = GenerationConfig(max_new_tokens=12, ignore_eos=True)
+    asking = threading.Thread(target=lambda: later.append(first_pipe(PREFIX + "two", config)))
+    asking.start()
+    for piece in running:
+        tokens += piece.token_ids
+    assert tokens == expected
+    updating.join(60)
+    asking.join(60)
+    assert later[0].token_ids in alone and epoch_of(first_pipe) == before + 1
+    assert answers(first_pipe, "llama")[1] == alone[1]
 
 
 def test_requests_behind_an_update_wait_for_it(two: Callable[[str], list[Path]]) -> None:
@@ -152,22 +175,20 @@ def test_requests_behind_an_update_wait_for_it(two: Callable[[str], list[Path]])
         updating.join(30)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_running_requests_may_be_aborted(own: bool, two: Callable[[str], list[Path]]) -> None:
-    first, second = two("llama")
-    with load(first, own=own) as pipe:
-        running = stream(pipe, 5000)
-        next(running)
-        pipe.update_weights(second, running="abort")
-        assert list(running)[-1].finish_reason == "abort"
-        assert answers(pipe, "llama") == fresh(second, "llama")
-        running = stream(pipe, 5000)
-        next(running)
-        pipe.sleep(running="abort")
-        assert list(running)[-1].finish_reason == "abort"
-        check_refused(pipe)
-        with pytest.raises(ConfigError, match="running must be 'finish' or 'abort', got 'kill'"):
-            pipe.sleep(running="kill")  # type: ignore[arg-type]
+def test_running_requests_may_be_aborted(first_pipe: Pipeline, two: Callable[[str], list[Path]]) -> None:
+    _, second = two("llama")
+    running = stream(first_pipe, 5000)
+    next(running)
+    first_pipe.update_weights(second, running="abort")
+    assert list(running)[-1].finish_reason == "abort"
+    assert answers(first_pipe, "llama") == fresh(second, "llama")
+    running = stream(first_pipe, 5000)
+    next(running)
+    first_pipe.sleep(running="abort")
+    assert list(running)[-1].finish_reason == "abort"
+    check_refused(first_pipe)
+    with pytest.raises(ConfigError, match="running must be 'finish' or 'abort', got 'kill'"):
+        first_pipe.sleep(running="kill")  # type: ignore[arg-type]
 
 
 def test_closing_ends_an_update_that_waits(two: Callable[[str], list[Path]]) -> None:
@@ -216,27 +237,25 @@ def hostile_sources(weights: dict[str, torch.Tensor]) -> dict[str, tuple[Any, st
     }
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_what_does_not_fit_changes_nothing(own: bool, two: Callable[[str], list[Path]]) -> None:
-    first, second = two("llama")
-    with load(first, own=own) as pipe:
-        expected = answers(pipe, "llama")
-        for name, (source, message) in hostile_sources(read_weights(second)).items():
-            with pytest.raises(CheckpointError, match=message):
-                pipe.update_weights(source)
-            assert answers(pipe, "llama") == expected, name
-        assert epoch_of(pipe) == 0
-        broken = iter(read_weights(second).items())
+def test_what_does_not_fit_changes_nothing(first_pipe: Pipeline, two: Callable[[str], list[Path]]) -> None:
+    _, second = two("llama")
+    before, expected = epoch_of(first_pipe), answers(first_pipe, "llama")
+    for name, (source, message) in hostile_sources(read_weights(second)).items():
+        with pytest.raises(CheckpointError, match=message):
+            first_pipe.update_weights(source)
+        assert answers(first_pipe, "llama") == expected, name
+    assert epoch_of(first_pipe) == before
+    broken = iter(read_weights(second).items())
 
-        def fails() -> Iterator[tuple[str, torch.Tensor]]:
-            yield next(broken)
-            raise OSError("the trainer is gone")
+    def fails() -> Iterator[tuple[str, torch.Tensor]]:
+        yield next(broken)
+        raise OSError("the trainer is gone")
 
-        with pytest.raises(OSError, match="the trainer is gone"):
-            pipe.update_weights(fails())
-        assert answers(pipe, "llama") == expected
-        pipe.update_weights(second)
-        assert answers(pipe, "llama") == fresh(second, "llama")
+    with pytest.raises(OSError, match="the trainer is gone"):
+        first_pipe.update_weights(fails())
+    assert answers(first_pipe, "llama") == expected
+    first_pipe.update_weights(second)
+    assert answers(first_pipe, "llama") == fresh(second, "llama")
 
 
 @pytest.mark.parametrize(
