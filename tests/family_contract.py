@@ -108,17 +108,21 @@ def preprocess(family: Family, media: DecodedMedia, options: Mapping[str, Any] |
     return prepare(family, media, options).features
 
 
-def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | None = None) -> MultimodalInput:
-    """'the', a marker and a word for each of `media`, an end: through our prompt builder."""
-    markers = loaded.family.markers
+def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
+    """'the', a marker and a word for each of `media`, an end."""
     text, spans = "the ", []
     for item in media:
-        spans.append((len(text), len(text) + len(markers[item.modality])))
-        text += f"{markers[item.modality]} in 12\n"
+        marker = family.markers[item.modality]
+        spans.append((len(text), len(text) + len(marker)))
+        text += f"{marker} in 12\n"
     parts = tuple(MediaPart(modality=item.modality, source=None) for item in media)
+    return RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
+
+
+def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | None = None) -> MultimodalInput:
+    """The prompt of `render`, through our prompt builder."""
     prepared = [prepare(loaded.family, item, options) for item in media]
-    rendered = RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
-    tokens = tokenize(rendered, loaded.tokenizer)
+    tokens = tokenize(render(loaded.family, media), loaded.tokenizer)
     made: MultimodalInput = build_input(tokens, prepared, family=loaded.family, model_digest=bytes(32))
     return made
 
@@ -130,8 +134,7 @@ def run_processor(loaded: Loaded, media: list[DecodedMedia]) -> Any:
     """The same prompt through Transformers' processor."""
     from PIL import Image
 
-    markers = loaded.family.markers
-    text = "the " + "".join(f"{markers[item.modality]} in 12\n" for item in media) + "<|im_end|>"
+    text = render(loaded.family, media).text
     images = [Image.fromarray(item.frames[0]) for item in media if item.modality is IMAGE]
     videos = [torch.from_numpy(item.frames).permute(0, 3, 1, 2) for item in media if item.modality is VIDEO]
     kwargs: dict[str, Any] = {"images": images} if images else {}
