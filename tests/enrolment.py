@@ -18,10 +18,16 @@ from seesay.vl.registry import list_families
 class Tiny:
     """A tiny checkpoint of `architecture` (a name of the registry), which `tests/vl/checkpoints.py` writes. A `variant`
     differs from the first checkpoint of its architecture in its decoder, tower or tokenizer: it is compared with
-    Transformers, and left out of the tests that ask how the engine schedules."""
+    Transformers, and left out of the tests that ask how the engine schedules. `published_as`: the architecture
+    that its config.json names, if that is read as another one (`ORIGINALS`)."""
 
     architecture: str
     variant: bool = False
+    published_as: str | None = None
+
+
+def _original(name: str, architecture: str) -> Tiny:
+    return Tiny(architecture=architecture, variant=True, published_as=name)
 
 
 CHECKPOINTS: Mapping[str, Tiny] = {
@@ -44,9 +50,14 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "pixtral": Tiny(architecture="LlavaForConditionalGeneration/pixtral"),
     "mistral3": Tiny(architecture="Mistral3ForConditionalGeneration"),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
+    "internvl_chat": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
+    "internvl_chat_6b": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
     "llava_next": Tiny(architecture="LlavaNextForConditionalGeneration"),
     "llava_interleave": Tiny(architecture="LlavaForConditionalGeneration", variant=True),
     "llava_onevision": Tiny(architecture="LlavaOnevisionForConditionalGeneration"),
+    "llava_original": _original("LlavaLlamaForCausalLM", "LlavaForConditionalGeneration"),
+    "llava_next_original": _original("LlavaMistralForCausalLM", "LlavaNextForConditionalGeneration"),
+    "llava_onevision_original": _original("LlavaQwenForCausalLM", "LlavaOnevisionForConditionalGeneration"),
     "llava_next_mistral": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
     "llava_next_llama3": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
     "llava_next_qwen": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from enrolment import reference_of
 
 from seesay.checkpoint import Checkpoint
 from seesay.processors.text.tokenizer import Tokenizer
@@ -53,8 +54,8 @@ def load_beside_transformers(path: Path, name: str) -> Loaded:
         family=family,
         tokenizer=tokenizer,
         encoder=family.build_encoder(torch.device("cpu"), torch.float32),
-        model=AutoModelForImageTextToText.from_pretrained(path).eval(),
-        processor=AutoProcessor.from_pretrained(path),
+        model=AutoModelForImageTextToText.from_pretrained(reference_of(path)).eval(),
+        processor=AutoProcessor.from_pretrained(reference_of(path)),
     )
 
 

@@ -17,7 +17,7 @@ from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.checkpoint.model_config import ModelConfig, as_plain
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
-from seesay.checkpoint.stand_ins import read_as_known
+from seesay.checkpoint.stand_ins import StandIn, read_as_known
 from seesay.checkpoint.tensors import (
     INDEX_FILE,
     StoredTensor,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig
 
-_KEPT_CONFIG = "config-1"
+_KEPT_CONFIG = "config-2"
 """The number counts what this module keeps of a configuration: raise it with a change."""
 
 
@@ -103,16 +103,17 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str:
-        """The first entry of config.json's `architectures`, or else the base model of its `model_type`."""
-        names = self.config.get("architectures") or []
+        """The first entry of config.json's `architectures`, or else the base model of its `model_type`; of the one that
+        it is read as, where `ORIGINALS` has it."""
+        names = self._stand_in.config.get("architectures") or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise CheckpointError(f"{self.path / 'config.json'}: architectures must be a list of names, got {names!r}")
         return names[0] if names else f"{self._config_class.__name__.removesuffix('Config')}Model"
 
     @property
     def tower_type(self) -> str:
-        """The `model_type` in config.json's vision_config; empty without one."""
-        vision = self.config.get("vision_config")
+        """The `model_type` in config.json's vision_config, or in that which it is read as; empty without one."""
+        vision = self._stand_in.config.get("vision_config")
         kind = vision.get("model_type") if isinstance(vision, dict) else None
         return kind if isinstance(kind, str) else ""
 
@@ -120,7 +121,7 @@ class Checkpoint:
     def _config_class(self) -> type[PretrainedConfig]:
         from transformers import CONFIG_MAPPING
 
-        kind = self._known_config.get("model_type")
+        kind = self._stand_in.config.get("model_type")
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
             raise CheckpointError(
                 f"{self.path / 'config.json'}: model_type {kind!r} is unknown to the installed transformers "
@@ -130,7 +131,12 @@ class Checkpoint:
         return config_class
 
     @property
-    def _known_config(self) -> Mapping[str, Any]:
+    def image_processor(self) -> Mapping[str, Any] | None:
+        """The settings of the image processor, where the published code does not read them from files."""
+        return self._stand_in.image_processor
+
+    @cached_property
+    def _stand_in(self) -> StandIn:
         try:
             return read_as_known(self.config)
         except CheckpointError as error:
@@ -166,7 +172,7 @@ class Checkpoint:
         config_class = self._config_class
         check_numbers(self.path / "config.json", self.config)
         try:
-            return config_class.from_dict(_with_known_names(json.loads(json.dumps(self._known_config))))
+            return config_class.from_dict(_with_known_names(json.loads(json.dumps(self._stand_in.config))))
         except Exception as error:
             kind = self.config["model_type"]
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error

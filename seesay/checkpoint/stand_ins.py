@@ -1,38 +1,86 @@
-"""Configurations whose classes lie beside their weights, as code that is not run: read as one of Transformers' own that
-means the same."""
+"""Configurations whose classes Transformers has not, but code beside the weights, which is not run: read as one of
+Transformers' own that means the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
+from seesay.checkpoint.original_llava import read_llava, read_tower_processor
 from seesay.errors import CheckpointError
 
 
-def _read_internlm2(config: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """`config`: a configuration of which Transformers has the class. `image_processor`: the settings that the published
+    code takes, whatever the folder's files say; None where it reads these files."""
+
+    config: Mapping[str, Any]
+    image_processor: Mapping[str, Any] | None = None
+
+
+_CODE = ("attn_implementation", "auto_map", "bias", "qkv_bias")
+
+
+def _as_llama(config: Mapping[str, Any], **changes: Any) -> StandIn:
+    own = {name: value for name, value in config.items() if name not in _CODE}
+    return StandIn(config={**own, "model_type": "llama", **changes})
+
+
+def _read_internlm2(config: Mapping[str, Any]) -> StandIn:
     """InternLM2 is Llama with other tensor names (arXiv 2403.17297, section 2.2)."""
-    return {"attention_bias": bool(config.get("bias", True))}
+    return _as_llama(config, attention_bias=bool(config.get("bias", True)), has_grouped_qkv=True)
 
 
-def _read_internlm3(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_internlm3(config: Mapping[str, Any]) -> StandIn:
     has_bias = bool(config.get("bias", False))
     if bool(config.get("qkv_bias", False)) != has_bias:
         raise CheckpointError(f"bias={has_bias} with another qkv_bias is not supported")
-    return {"attention_bias": has_bias, "mlp_bias": has_bias}
+    return _as_llama(config, attention_bias=has_bias, mlp_bias=has_bias)
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+def _read_internvl_chat(config: Mapping[str, Any]) -> StandIn:
+    for name in ("llm_config", "vision_config"):
+        if not isinstance(config.get(name), Mapping):
+            raise CheckpointError(f"{name} must be an object, got {str(config.get(name))[:40]!r}")
+    known = read_internvl_chat(config, read_as_known(config["llm_config"]).config)
+    return StandIn(config=known, image_processor=read_tiling(config))
+
+
+def _read_llava(config: Mapping[str, Any]) -> StandIn:
+    return StandIn(config=read_llava(config), image_processor=read_tower_processor(config))
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], StandIn]] = {
+    "InternVLChatModel": _read_internvl_chat,
+    "LlavaLlamaForCausalLM": _read_llava,
+    "LlavaMistralForCausalLM": _read_llava,
+    "LlavaQwenForCausalLM": _read_llava,
     "internlm2": _read_internlm2,
     "internlm3": _read_internlm3,
 }
-_FOREIGN = ("attn_implementation", "auto_map", "bias", "qkv_bias")
+"""By the first of `architectures`, or by `model_type`."""
+
+_LLAVA = (
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+)
+ORIGINALS: Mapping[str, tuple[str, ...]] = {
+    "InternVLChatModel": ("InternVLForConditionalGeneration",),
+    "LlavaLlamaForCausalLM": _LLAVA,
+    "LlavaMistralForCausalLM": _LLAVA,
+    "LlavaQwenForCausalLM": _LLAVA,
+}
+"""The architectures that are read as another one, and as which."""
 
 
-def read_as_known(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration of which Transformers has the class; `config` itself unless it is known here."""
-    kind = config.get("model_type")
-    reader = _READERS.get(kind) if isinstance(kind, str) else None
-    if reader is None:
-        return config
-    own = {name: value for name, value in config.items() if name not in _FOREIGN}
-    return {**own, "model_type": "llama", **reader(config)}
+def read_as_known(config: Mapping[str, Any]) -> StandIn:
+    """Return the stand-in for a configuration; `config` itself unless it is known here. Raises `CheckpointError` naming
+    what cannot be read."""
+    names = config.get("architectures")
+    kinds = (*(names[:1] if isinstance(names, list) else ()), config.get("model_type"))
+    reader = next((_READERS[kind] for kind in kinds if isinstance(kind, str) and kind in _READERS), None)
+    return StandIn(config=config) if reader is None else reader(config)

@@ -24,14 +24,15 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     from seesay.llm.models.spec import list_backbones
     from seesay.templates import names
-    from seesay.vl.registry import list_families
+    from seesay.vl.registry import list_layouts
 
     modalities: dict[str, Sequence[str]] = {}
     architectures: dict[str, list[str]] = {}
-    for architecture, family in list_families().items():
-        name = family.__module__.rpartition(".")[2]
-        architectures.setdefault(name, []).append(architecture)
-        modalities[name] = [modality.value for modality in family.modalities]
+    for architecture, families in list_layouts().items():
+        for family in families:
+            name = family.__module__.rpartition(".")[2]
+            architectures.setdefault(name, []).append(architecture)
+            modalities[name] = [modality.value for modality in family.modalities]
     rows = [
         (name, ", ".join(["text", *modalities[name]]), sorted(architectures[name])) for name in sorted(architectures)
     ]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
-from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, RMSNorm, SplitAttention, add_norm, get_activation
+from seesay.encoders.layers import QKV, Mlp, Norm, PixelNormalizer, RMSNorm, SplitAttention, add_norm, get_activation
 from seesay.encoders.tiles import TileEncoder
 
 
@@ -18,8 +18,9 @@ from seesay.encoders.tiles import TileEncoder
 class InternVisionConfig:
     """Sizes of tower and projector. `image_size` and `patch_size` are (height, width) in pixels.
 
-    `num_layers` layers run; `has_final_norm`: a layer norm follows the last one. Squares of `shuffle`² patches are
-    joined to one row."""
+    `num_layers` layers run; `has_final_norm`: a layer norm follows the last one. `has_joined_qkv`: the checkpoint has
+    one weight for queries, keys and values. Squares of `shuffle`² patches are joined to one row; rows then lie column
+    by column if the first version of pixel shuffle `turns_grid`."""
 
     hidden_size: int
     num_heads: int
@@ -34,7 +35,9 @@ class InternVisionConfig:
     has_attention_bias: bool
     has_positions: bool
     has_final_norm: bool
+    has_joined_qkv: bool
     shuffle: int
+    turns_grid: bool
     out_hidden_size: int
     projector_activation: str
 
@@ -55,7 +58,8 @@ class InternVisionConfig:
 
 class _Attention(SplitAttention):
     def __init__(self, config: InternVisionConfig) -> None:
-        super().__init__(config.hidden_size, config.num_heads, bias=config.has_attention_bias)
+        modules = ("qkv",) if config.has_joined_qkv else QKV
+        super().__init__(config.hidden_size, config.num_heads, bias=config.has_attention_bias, modules=modules)
         self.projection_layer = Linear(config.hidden_size, config.hidden_size)
         if config.uses_qk_norm:
             self.q_norm, self.k_norm = RMSNorm(config.hidden_size, 1e-6), RMSNorm(config.hidden_size, 1e-6)
@@ -151,7 +155,8 @@ class ProjectedIntern(nn.Module):
         hidden = self.tower(patches)[:, 1:]
         height, width = self.config.grid
         side = self.config.shuffle
-        squares = hidden.reshape(len(hidden), height // side, side, width // side, side, -1).permute(0, 1, 3, 2, 4, 5)
+        squares = hidden.reshape(len(hidden), height // side, side, width // side, side, -1)
+        squares = squares.permute((0, 3, 1, 2, 4, 5) if self.config.turns_grid else (0, 1, 3, 2, 4, 5))
         result: Tensor = self.projector(squares.reshape(len(hidden), self.config.num_rows, -1))
         return result
 

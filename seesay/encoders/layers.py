@@ -164,13 +164,17 @@ class Mlp(nn.Module):
         return self.fc2(self.inner(x))
 
 
-class SplitAttention(nn.Module):
-    """Full attention between rows; the checkpoint has separate weights for queries, keys and values. Subclasses add the
-    output projection, and norms of all heads' queries and keys, under the names of their checkpoints."""
+QKV = ("q_proj", "k_proj", "v_proj")
 
-    def __init__(self, size: int, num_heads: int, *, bias: bool) -> None:
+
+class SplitAttention(nn.Module):
+    """Full attention between rows. `modules` of the checkpoint have the weights of queries, keys and values, one each
+    or one for all. Subclasses add the output projection, and norms of all heads' queries and keys, under the names of
+    their checkpoints."""
+
+    def __init__(self, size: int, num_heads: int, *, bias: bool, modules: Sequence[str] = QKV) -> None:
         super().__init__()
-        sources = [Source(module=f"{name}_proj", num_outputs=size) for name in ("q", "k", "v")]
+        sources = [Source(module=name, num_outputs=3 * size // len(modules)) for name in modules]
         self.qkv_proj = Linear(size, bias=bias, sources=sources)
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()

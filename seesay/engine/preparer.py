@@ -351,7 +351,7 @@ class RequestPreparer:
 def _find_eos(checkpoint: Checkpoint, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
     """Return the tokens that end an answer: of generation_config.json, else of config.json or its text part, and of the
     tokenizer. Values that are not token ids are left out."""
-    text = checkpoint.config.get("text_config")
+    text = checkpoint.config.get("text_config", checkpoint.config.get("llm_config"))
     configs = (checkpoint.generation_config, checkpoint.config, text if isinstance(text, Mapping) else {})
     found = next((value for config in configs if (value := config.get("eos_token_id")) is not None), None)
     ids = (*(found if isinstance(found, list) else [found]), tokenizer.eos_token_id)

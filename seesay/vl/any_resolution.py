@@ -37,7 +37,6 @@ class AnyResolutionFamily(ProjectedTowerFamily):
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
-        self._markers = {Modality.IMAGE: self.token_text(self.image_token)}
         self.grid = (self.grid_side, self.grid_side)
         self.tile = (self.image_size, self.image_size)
         size = self.settings.get("size", self.image_size)
@@ -48,10 +47,6 @@ class AnyResolutionFamily(ProjectedTowerFamily):
                     f"{checkpoint.path}: processor setting {name}={square} is not the tower's {self.image_size}"
                 )
         self._resolutions = _read_resolutions(checkpoint, self.settings, self.tile)
-
-    @property
-    def markers(self) -> Mapping[Modality, str]:
-        return self._markers
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:

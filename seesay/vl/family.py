@@ -59,6 +59,17 @@ NESTED_DECODER = {
     "lm_head.": "lm_head.",
 }
 """Tensor names of a decoder inside of a vision-language model, with its head inside (older) or beside it (newer)."""
+INTERNLM2_DECODER = (
+    (r"^tok_embeddings\.", "embed_tokens."),
+    (r"\.attention_norm\.", ".input_layernorm."),
+    (r"\.attention\.wqkv\.", ".self_attn.wqkv."),
+    (r"\.attention\.wo\.", ".self_attn.o_proj."),
+    (r"\.ffn_norm\.", ".post_attention_layernorm."),
+    (r"\.feed_forward\.w1\.", ".mlp.gate_proj."),
+    (r"\.feed_forward\.w2\.", ".mlp.down_proj."),
+    (r"\.feed_forward\.w3\.", ".mlp.up_proj."),
+)
+"""`WeightMap.decoder_patterns` of an InternLM2."""
 NESTED_FRONTS = ("", "model.")
 """Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
 
@@ -299,6 +310,7 @@ class Family(ABC):
             text_config=text_config,
             decoder_name=self.weights.decoder_name,
             tie_word_embeddings=is_tied and "lm_head.weight" not in names,
+            has_grouped_qkv=getattr(text_config, "has_grouped_qkv", False),
         )
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:  # noqa: ARG002

@@ -37,9 +37,12 @@ def read_processor(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
     """Return the settings of one processor, `kind` being 'image_processor' or 'video_processor'; {} when the checkpoint
     has none.
 
+    Where the published code has them elsewhere, pictures and videos have the same ones (`Checkpoint.image_processor`).
     Newer checkpoints nest them in processor_config.json; older ones have preprocessor_config.json and
     video_preprocessor_config.json; without the latter, videos have the settings of pictures.
     """
+    if checkpoint.image_processor is not None:
+        return dict(checkpoint.image_processor)
     nested = (checkpoint.read_json("processor_config.json") or {}).get(kind)
     if isinstance(nested, dict):
         return nested

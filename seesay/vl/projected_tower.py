@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.vl.family import NESTED_DECODER, NESTED_FRONTS, Family, WeightMap, is_layer_above
+from seesay.values import Modality
+from seesay.vl.family import BARE_DECODER, NESTED_DECODER, NESTED_FRONTS, Family, WeightMap, is_layer_above
 from seesay.vl.pixels import PixelSettings, read_processor
 
 if TYPE_CHECKING:
@@ -15,20 +17,23 @@ if TYPE_CHECKING:
 
     from seesay.encoders.encoder import LoadedEncoder
 
-_TOWERS = ("vision_tower.", "vision_tower.vision_model.")
+_TOWERS = ("vision_tower.", "vision_tower.vision_model.", "vision_tower.vision_tower.vision_model.")
 _UNUSED = ("post_layernorm.", "embeddings.position_ids", "head.")
 _HAS_CLASS_TOKEN = {"clip_vision_model": True, "siglip_vision_model": False}
 
 
 def make_weights(learned_rows: tuple[str, ...] = ()) -> WeightMap:
-    """Return the weight map of such a family, in whose checkpoints `learned_rows` stand beside the tower."""
+    """Return the weight map of such a family, in whose checkpoints `learned_rows` stand beside the tower. In the layout
+    of LLaVA's authors all of it stands beside the decoder's layers."""
     return WeightMap(
-        decoder=NESTED_DECODER,
+        decoder={**NESTED_DECODER, **{f"model.{name}": name for name in BARE_DECODER}},
         tower={
             **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
             **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
             **{front + name: f"learned.{name}" for front in NESTED_FRONTS for name in learned_rows},
+            "model.mm_projector.": "projector.",
         },
+        tower_patterns=((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2.")),
         ignored=tuple(front + tower + name for front in NESTED_FRONTS for tower in _TOWERS for name in _UNUSED),
     )
 
@@ -47,6 +52,7 @@ class ProjectedTowerFamily(Family):
         super().__init__(checkpoint, tokenizer)
         config = checkpoint.model_config
         vision, where = config.vision_config, checkpoint.path
+        self._check_tower(checkpoint.config.get("mm_vision_tower"))
         if vision.model_type not in _HAS_CLASS_TOKEN:
             known = " and ".join(_HAS_CLASS_TOKEN)
             raise CheckpointError(f"{where}: vision tower {vision.model_type!r} is not supported ({known} are)")
@@ -65,7 +71,8 @@ class ProjectedTowerFamily(Family):
         self.pixels = PixelSettings.read(self.settings, where, processor=self.processor)
         self.image_size: int = vision.image_size
         self.grid_side: int = vision.image_size // vision.patch_size
-        self.image_token: int = config.image_token_index
+        self.image_token, image_text = self.find_placeholder(Modality.IMAGE)
+        self._markers = {Modality.IMAGE: image_text}
         layers = config.vision_feature_layer
         layers = (layers,) if isinstance(layers, int) else tuple(layers)
         self._feature_layers = tuple(i if i >= 0 else i + vision.num_hidden_layers + 1 for i in layers)
@@ -73,6 +80,30 @@ class ProjectedTowerFamily(Family):
             raise CheckpointError(
                 f"{where}: vision_feature_layer={layers} is outside of {vision.num_hidden_layers} layers"
             )
+
+    def _check_tower(self, name: str | None) -> None:
+        """Raise `CheckpointError` where LLaVA's own code would take the tower's weights from the model of this name."""
+        names = map(self.weights.tower_name, self.checkpoint.tensor_names())
+        if name is not None and not any(own is not None and own.startswith("tower.") for own in names):
+            raise CheckpointError(
+                f"{self.checkpoint.path}: the folder has no weights of its vision tower, which LLaVA's own code takes "
+                f"from another model, mm_vision_tower={str(name)[:80]!r}: use a folder that has them, as those of "
+                "llava-hf do"
+            )
+
+    @property
+    def markers(self) -> Mapping[Modality, str]:
+        return self._markers
+
+    def find_placeholder(self, modality: Modality) -> tuple[int, str]:
+        """Return the token at each place that takes a row of a picture or video, and the text that stands for one in a
+        prompt. LLaVA's authors have no token for it: the last of the vocabulary stands there, which is not looked up.
+        """
+        config = self.checkpoint.model_config
+        if not getattr(config, "has_media_tokens", True):
+            return config.text_config.vocab_size - 1, f"<{modality.value}>"
+        token: int = config.image_token_index if modality is Modality.IMAGE else config.video_token_index
+        return token, self.token_text(token)
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch

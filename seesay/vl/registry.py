@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from seesay.checkpoint import ORIGINALS
 from seesay.errors import CheckpointError
 from seesay.vl import families
 from seesay.vl.family import Family
@@ -37,7 +38,7 @@ def find_family(architecture: str, tower: str = "") -> type[Family]:
             if claimed != architecture:
                 logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
             return known[name]
-    supported = ", ".join(sorted(known))
+    supported = ", ".join(sorted(list_layouts()))
     raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")
 
 
@@ -49,6 +50,14 @@ def _without_tower(claimed: str) -> str:
 def list_families() -> Mapping[str, type[Family]]:
     """Return all families by the architectures they claim: a name, or `WITH_TOWER` between a name and a tower."""
     return collect_families(families.__path__, families.__name__)
+
+
+def list_layouts() -> Mapping[str, tuple[type[Family], ...]]:
+    """Return the families of every architecture that a config.json may name: of those that a family claims, and of
+    those that are read as one of several others (`ORIGINALS`)."""
+    claimed = list_families()
+    originals = {name: tuple(claimed[each] for each in known) for name, known in ORIGINALS.items()}
+    return {**{name: (family,) for name, family in claimed.items()}, **originals}
 
 
 def collect_families(folders: Iterable[str], package: str) -> dict[str, type[Family]]:

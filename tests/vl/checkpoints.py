@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from enrolment import SIBLING
+from original_layouts import name_as_internlm2, write_internvl_chat, write_original_llava
 from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
@@ -33,6 +34,7 @@ from transformers import (
     LlamaForCausalLM,
     LlavaConfig,
     LlavaForConditionalGeneration,
+    LlavaImageProcessor,
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
     LlavaNextImageProcessor,
@@ -193,21 +195,8 @@ def _internlm2(path: Path) -> None:
     _text(LlamaConfig, LlamaForCausalLM, has_bos=True, attention_bias=True)(sibling)
     shutil.copytree(sibling, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model.safetensors"))
     _make_foreign(path, "InternLM2", bias=True, rope_scaling={"type": "dynamic", "factor": 2.0})
-    state = load_file(sibling / "model.safetensors")
-    tensors = {"model.tok_embeddings.weight": state["model.embed_tokens.weight"]}
-    tensors |= {"model.norm.weight": state["model.norm.weight"], "output.weight": state["lm_head.weight"]}
-    groups, size = QWEN_TEXT["num_key_value_heads"], QWEN_TEXT["hidden_size"] // QWEN_TEXT["num_attention_heads"]
-    for layer in range(QWEN_TEXT["num_hidden_layers"]):
-        name, own = f"model.layers.{layer}", f"model.layers.{layer}."
-        for kind in ("weight", "bias"):
-            parts = [state[f"{own}self_attn.{part}_proj.{kind}"] for part in "qkv"]
-            grouped = [part.view(groups, -1, size, *part.shape[1:]) for part in parts]
-            tensors[f"{name}.attention.wqkv.{kind}"] = torch.cat(grouped, dim=1).flatten(0, 2)
-            tensors[f"{name}.attention.wo.{kind}"] = state[f"{own}self_attn.o_proj.{kind}"]
-        tensors[f"{name}.attention_norm.weight"] = state[f"{own}input_layernorm.weight"]
-        tensors[f"{name}.ffn_norm.weight"] = state[f"{own}post_attention_layernorm.weight"]
-        for stored, part in (("w1", "gate"), ("w2", "down"), ("w3", "up")):
-            tensors[f"{name}.feed_forward.{stored}.weight"] = state[f"{own}mlp.{part}_proj.weight"]
+    state = {name.removeprefix("model."): tensor for name, tensor in load_file(sibling / "model.safetensors").items()}
+    tensors = name_as_internlm2(state, QWEN_TEXT)
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path / "model.safetensors")
 
 
@@ -308,7 +297,7 @@ def _qwen3_vl(path: Path) -> None:
     Qwen3VLProcessor(**processors).save_pretrained(path)
 
 
-def _llava(path: Path) -> None:
+def _llava(path: Path, *, pads: bool = False) -> None:
     template = CHATML.replace("@image@", "<image>\n")  # as published: the tokenizer alone adds `<s>`
     tokenizer = make_tokenizer(template, has_bos=True, image_token="<image>")
     vision = CLIPVisionConfig(
@@ -326,8 +315,9 @@ def _llava(path: Path) -> None:
         image_seq_length=25, vision_feature_layer=-2, vision_feature_select_strategy="default",
     )  # fmt: skip
     save_model(LlavaForConditionalGeneration(config), path)
+    sizes = {"size": {"shortest_edge": 20}, "crop_size": {"height": 20, "width": 20}}
     LlavaProcessor(
-        image_processor=CLIPImageProcessor(size={"shortest_edge": 20}, crop_size={"height": 20, "width": 20}),
+        image_processor=LlavaImageProcessor(do_pad=True, **sizes) if pads else CLIPImageProcessor(**sizes),
         tokenizer=tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1,
         chat_template=template,
     ).save_pretrained(path)  # fmt: skip
@@ -466,7 +456,9 @@ def _llava_onevision(path: Path) -> None:
     ).save_pretrained(path)  # fmt: skip
 
 
-def _internvl(path: Path) -> None:
+def _internvl(
+    path: Path, *, text_class: Any = Qwen2Config, vision: dict[str, Any] | None = None, **statistics: Any
+) -> None:
     # InternVL with InternLM2: tokenizer and template both write `<s>`.
     template = BOS_CHATML.replace("@image@", "<IMG_CONTEXT>\n").replace("@video@", "<video>\n")
     tokenizer = make_tokenizer(
@@ -479,9 +471,9 @@ def _internvl(path: Path) -> None:
     )
     vision = {
         "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "attention_bias": True, "image_size": [16, 16], "patch_size": [4, 4],
+        "attention_bias": True, "image_size": [16, 16], "patch_size": [4, 4], **(vision or {}),
     }  # fmt: skip
-    text = Qwen2Config(
+    text = text_class(
         vocab_size=288,
         **QWEN_TEXT,
         bos_token_id=tokenizer.bos_token_id,
@@ -495,10 +487,29 @@ def _internvl(path: Path) -> None:
     save_model(InternVLForConditionalGeneration(config), path)
     size = {"height": 16, "width": 16}
     InternVLProcessor(
-        image_processor=GotOcr2ImageProcessor(size=size, min_patches=1, max_patches=6),
-        video_processor=InternVLVideoProcessor(size=size), tokenizer=tokenizer, image_seq_length=4,
+        image_processor=GotOcr2ImageProcessor(size=size, min_patches=1, max_patches=6, **statistics),
+        video_processor=InternVLVideoProcessor(size=size, **statistics), tokenizer=tokenizer, image_seq_length=4,
         chat_template=template,
     ).save_pretrained(path)  # fmt: skip
+
+
+def _internvl_chat(text_class: Any, **vision: Any) -> Callable[[Path], None]:
+    """As its authors publish it, which is the same model with the statistics of ImageNet."""
+
+    def write(path: Path) -> None:
+        statistics = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+        _internvl(path / SIBLING, text_class=text_class, vision=vision, **statistics)
+        write_internvl_chat(path, is_internlm2=text_class is LlamaConfig)
+
+    return write
+
+
+def _original_llava(write_sibling: Callable[..., None], name: str, **options: Any) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        write_sibling(path / SIBLING, **options)
+        write_original_llava(path, name)
+
+    return write
 
 
 FACTORIES: dict[str, Callable[[Path], None]] = {
@@ -525,9 +536,16 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "pixtral": _pixtral,
     "mistral3": _mistral3,
     "internvl": _internvl,
+    "internvl_chat": _internvl_chat(LlamaConfig),
+    "internvl_chat_6b": _internvl_chat(
+        Qwen3Config, hidden_size=48, num_attention_heads=3, attention_bias=False, use_qk_norm=True, norm_type="rms_norm"
+    ),
     "llava_next": _llava_next(LlamaConfig),
     "llava_interleave": _llava_interleave,
     "llava_onevision": _llava_onevision,
+    "llava_original": _original_llava(_llava, "LlavaLlamaForCausalLM", pads=True),
+    "llava_next_original": _original_llava(_llava_next(MistralConfig, sliding_window=None), "LlavaMistralForCausalLM"),
+    "llava_onevision_original": _original_llava(_llava_onevision, "LlavaQwenForCausalLM"),
     "llava_next_mistral": _llava_next(MistralConfig, sliding_window=None),
     "llava_next_llama3": _llava_next(LlamaConfig, rope_parameters=LLAMA3_ROPE),
     "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from enrolment import BACKBONES, CHECKPOINTS, ENROLLED, FAMILIES, MROPE_FAMILIES, VIDEO_FAMILIES, Tiny, enrol
 
+from seesay.checkpoint import ORIGINALS
 from seesay.vl.families.internvl import InternVL
 from seesay.vl.families.qwen2_vl import Qwen2VL
 from seesay.vl.families.text import TextFamily
@@ -25,9 +26,16 @@ def test_a_checkpoint_is_of_the_architecture_that_it_stands_for(
     name: str, tiny_checkpoint: Callable[[str], Path]
 ) -> None:
     config = json.loads((tiny_checkpoint(name) / "config.json").read_text())
-    architecture, _, tower = CHECKPOINTS[name].architecture.partition("/")
-    assert config["architectures"] == [architecture]
+    tiny = CHECKPOINTS[name]
+    architecture, _, tower = tiny.architecture.partition("/")
+    assert config["architectures"] == [tiny.published_as or architecture]
     assert not tower or config["vision_config"]["model_type"] == tower
+
+
+def test_every_layout_that_is_read_as_another_architecture_has_a_checkpoint() -> None:
+    tested = {(tiny.published_as, tiny.architecture) for tiny in CHECKPOINTS.values() if tiny.published_as}
+    assert {name for name, _ in tested} == set(ORIGINALS)
+    assert tested <= {(name, read_as) for name, known in ORIGINALS.items() for read_as in known}
 
 
 def test_an_architecture_without_checkpoint_is_enrolled_all_the_same() -> None:

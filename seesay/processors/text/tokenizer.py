@@ -57,6 +57,7 @@ class Tokenizer:
         self.has_byte_level_decoder = facts.has_byte_level_decoder
         self._prefix_ids = self._find_prefix()
         self._bytes: dict[int, bytes] = {}  # of the tokens that `bytes_of` was asked for
+        self._spelling_tokens: dict[str, bool] = {}  # of the few markers of a family
         self._literals: LiteralTokenizer | None = None
         self._literals_lock = threading.Lock()
 
@@ -153,23 +154,54 @@ class Tokenizer:
 
         Equals the tokenization of the whole text, except that `rendered.literals` never become special tokens. The ids
         begin with the tokenizer's prefix (its BOS) exactly once: it is added if the text does not spell it, and
-        repetitions at the beginning are dropped. Raises `RequestError` if a marker shares a token with adjacent text.
+        repetitions at the beginning are dropped. A marker that spells no token of its own has an empty range; the texts
+        around it are tokenized one by one, as LLaVA's own code does. Raises `RequestError` if another marker shares a
+        token with adjacent text.
         """
-        if rendered.literals:
-            ids, offsets, tokens = self._literal_tokenizer().encode(rendered.text, rendered.literals)
-        else:
-            encoding = encode_text(self.backend, rendered.text)
-            has_markers = bool(rendered.markers)  # each of these three attributes builds a new list
-            ids = encoding.ids
-            offsets, tokens = (encoding.offsets, encoding.tokens) if has_markers else ([], [])
         spans = _ascending(rendered.markers)
-        ranges = tuple(self._find_marker(rendered.text, span, ids, offsets, tokens) for span in spans)
+        ids: list[int] = []
+        ranges: list[tuple[int, int]] = []
+        done = first = 0
+        end = (len(rendered.text), len(rendered.text))
+        for index, (start, stop) in enumerate((*spans, end)):
+            if index < len(spans) and self._spells_token(rendered.text[start:stop]):
+                continue
+            piece_ids, piece_ranges = self._encode_piece(rendered, (done, start), spans[first:index])
+            ranges += [(len(ids) + low, len(ids) + high) for low, high in piece_ranges]
+            ids += piece_ids
+            if index < len(spans):
+                ranges.append((len(ids), len(ids)))
+            done, first = stop, index + 1
         prefix, written = self._prefix_ids, 0
         while self._starts_with(ids[written : written + len(prefix)], prefix):
             written += len(prefix)
         token_ids = np.asarray([*prefix, *ids[written:]], dtype=np.int64)
         shift = len(prefix) - written
         return token_ids, tuple((start + shift, stop + shift) for start, stop in ranges)
+
+    def _encode_piece(
+        self, rendered: RenderedPrompt, piece: tuple[int, int], markers: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a piece (start, stop) of a prompt's text, and the token range of each of its `markers`."""
+        begin, end = piece
+        if begin == end:
+            return [], []
+        text = rendered.text[begin:end]
+        literals = [(start - begin, stop - begin) for start, stop in rendered.literals if begin <= start < end]
+        if literals:
+            ids, offsets, tokens = self._literal_tokenizer().encode(text, literals)
+        else:
+            encoding = encode_text(self.backend, text)
+            ids = encoding.ids  # each of these three attributes builds a new list
+            offsets, tokens = (encoding.offsets, encoding.tokens) if markers else ([], [])
+        spans = [(start - begin, stop - begin) for start, stop in markers]
+        return ids, [self._find_marker(text, span, ids, offsets, tokens) for span in spans]
+
+    def _spells_token(self, marker: str) -> bool:
+        """Return whether an added token is a part of a marker."""
+        if marker not in self._spelling_tokens:
+            self._spelling_tokens[marker] = any(token in marker for token in self.added_tokens.values() if token)
+        return self._spelling_tokens[marker]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of the ids. Ids outside the vocabulary have no text."""

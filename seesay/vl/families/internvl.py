@@ -1,4 +1,5 @@
-"""InternVL in its Transformers form: pictures cut into tiles with a thumbnail, videos as numbered frames."""
+"""InternVL, as its authors publish it and in Transformers' layout: pictures cut into tiles with a thumbnail, videos as
+numbered frames."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from seesay.processors.media.images import resize, split_tiles, tile_grid
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import (
+    INTERNLM2_DECODER,
     NESTED_DECODER,
     NESTED_FRONTS,
     Family,
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from seesay.encoders.encoder import LoadedEncoder
 
 
+_TOKENS = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
+"""Spellings of tokens to which the authors' tokenizers give no names."""
+
+
 class InternVL(Family):
     """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`, or those of `send_frames`, and the
     plan's measures. The tiles of a video are its frames."""
@@ -43,11 +49,28 @@ class InternVL(Family):
     options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}  # noqa: RUF012
     default_num_frames = 8
     weights = WeightMap(
-        decoder=NESTED_DECODER,
+        decoder={**NESTED_DECODER, "language_model.output.": "lm_head."},
+        decoder_patterns=INTERNLM2_DECODER,
         tower={
             **{front + "vision_tower.": "tower." for front in NESTED_FRONTS},
             **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
+            "vision_model.": "tower.",
+            "mlp1.": "projector.",
         },
+        tower_patterns=(
+            (r"\.class_embedding$", ".cls_token"),
+            (r"\.patch_embedding\.", ".patch_embeddings.projection."),
+            (r"\.position_embedding$", ".position_embeddings"),
+            (r"\.encoder\.layers\.", ".encoder.layer."),
+            (r"\.norm1\.", ".layernorm_before."),
+            (r"\.norm2\.", ".layernorm_after."),
+            (r"\.attn\.proj\.", ".attention.projection_layer."),
+            (r"\.attn\.", ".attention."),
+            (r"\.ls(\d)$", r".lambda_\1"),
+            (r"^projector\.0\.", "projector.layer_norm."),
+            (r"^projector\.1\.", "projector.linear_1."),
+            (r"^projector\.3\.", "projector.linear_2."),
+        ),
         ignored=tuple(front + "vision_tower.embeddings.mask_token" for front in NESTED_FRONTS),
     )
 
@@ -75,6 +98,7 @@ class InternVL(Family):
             raise CheckpointError(f"{where}: pictures and videos are normalized differently: not supported")
         self._min_tiles: int = settings[Modality.IMAGE].get("min_patches", 1)
         self._max_tiles: int = settings[Modality.IMAGE].get("max_patches", 12)
+        self._adds_thumbnail: bool = settings[Modality.IMAGE].get("use_thumbnail", True)
         self._shuffle = int(1 / config.downsample_ratio)
         self._patch: tuple[int, int] = tuple(vision.patch_size)
         self._grid: tuple[int, int] = (self._tile[0] // self._patch[0], self._tile[1] // self._patch[1])
@@ -83,16 +107,12 @@ class InternVL(Family):
                 f"{where}: vision_feature_select_strategy={config.vision_feature_select_strategy!r} on a grid of "
                 f"{self._grid} patches with downsample_ratio={config.downsample_ratio} is not supported"
             )
-        self._image_token: int = config.image_token_id
-        self._start, self._end = (self._named_token(name) for name in ("start_image_token", "end_image_token"))
-        video_text = self.token_text(self._named_token("video_token"))
+        self._start, self._end, context = (
+            self.token_id(tokenizer.named_tokens.get(name, spelling)) for name, spelling in _TOKENS.items()
+        )
+        self._image_token: int = checkpoint.config.get("image_token_id", context)
+        video_text = tokenizer.named_tokens.get("video_token", "<video>")
         self._markers = {Modality.IMAGE: self.token_text(self._image_token), Modality.VIDEO: video_text}
-
-    def _named_token(self, attribute: str) -> int:
-        text = self.tokenizer.named_tokens.get(attribute)
-        if text is None:
-            raise CheckpointError(f"{self.checkpoint.path}: the tokenizer does not say what its {attribute} is")
-        return self.token_id(text)
 
     @property
     def markers(self) -> Mapping[Modality, str]:
@@ -101,20 +121,22 @@ class InternVL(Family):
     @property
     def preprocessing(self) -> Mapping[str, Any]:
         pixels = {modality.value: settings.as_json() for modality, settings in self._pixels.items()}
-        return {"pixels": pixels, "tile": self._tile, "tiles": [self._min_tiles, self._max_tiles]}
+        tiles = [self._min_tiles, self._max_tiles, self._adds_thumbnail]
+        return {"pixels": pixels, "tile": self._tile, "tiles": tiles}
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         resample = self._pixels[media.modality].resample
         if self.may_send_frames(media.size, resample):
-            is_cut = media.modality is Modality.IMAGE and measures["num_tiles"] > 1
-            sizes = (measures["resized"], self._tile) if is_cut else (self._tile,)
+            is_cut = media.modality is Modality.IMAGE and measures["resized"] != self._tile
+            thumbnail = (self._tile,) if self._adds_thumbnail else ()
+            sizes = (measures["resized"], *thumbnail) if is_cut else (self._tile,)
             return {**measures, **send_frames(media, sizes, resample=resample, patch=(1, *self._patch))}
         if media.modality is Modality.VIDEO:
             return {**measures, "pixels": own_pixels(resize(media.frames, self._tile, resample=resample))}
         height, width = measures["resized"]
         grid = (height // self._tile[0], width // self._tile[1])
         tiles = split_tiles(media.frames, self._tile, grid=grid, resample=resample)
-        return {**measures, "pixels": own_pixels(tiles)}
+        return {**measures, "pixels": own_pixels(tiles[: measures["num_tiles"]])}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         if modality is Modality.VIDEO:
@@ -128,7 +150,7 @@ class InternVL(Family):
         if modality is Modality.VIDEO:
             return {"num_tiles": size.num_frames, "resized": self._tile}
         rows, columns = self._tile_grid(size, options)
-        num_tiles = rows * columns + (rows * columns > 1)
+        num_tiles = rows * columns + (self._adds_thumbnail and rows * columns > 1)
         return {"num_tiles": num_tiles, "resized": (rows * self._tile[0], columns * self._tile[1])}
 
     def _tile_grid(self, size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
@@ -190,7 +212,9 @@ class InternVL(Family):
             has_attention_bias=vision.attention_bias,
             has_positions=vision.use_absolute_position_embeddings,
             has_final_norm=layer == -1 and not vision.use_mean_pooling,
+            has_joined_qkv=any(".attn.qkv." in name for name in self.checkpoint.tensor_names()),
             shuffle=self._shuffle,
+            turns_grid=getattr(config, "ps_version", "v2") == "v1",
             out_hidden_size=config.text_config.hidden_size,
             projector_activation=config.projector_hidden_act,
         )

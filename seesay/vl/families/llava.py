@@ -1,5 +1,4 @@
-"""LLaVA-1.5 and LLaVA-Interleave in their Transformers form: a CLIP or SigLIP tower on a square picture, two linear
-layers, a text decoder."""
+"""LLaVA-1.5 and LLaVA-Interleave: a CLIP or SigLIP tower on a square picture, two linear layers, a text decoder."""
 
 from __future__ import annotations
 
@@ -33,7 +32,6 @@ class Llava(ProjectedTowerFamily):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         self._num_rows = self.grid_side**2 + (self.has_class_token and config.vision_feature_select_strategy == "full")
-        self._markers = {Modality.IMAGE: self.token_text(self.image_token)}
         final = self.settings["crop_size"] if self._crops else self._size
         if read_square(final, where, "crop_size" if self._crops else "size") != (self.image_size, self.image_size):
             raise CheckpointError(
@@ -51,10 +49,6 @@ class Llava(ProjectedTowerFamily):
     @property
     def _size(self) -> Any:
         return self.settings.get("size", {"shortest_edge": self.image_size})
-
-    @property
-    def markers(self) -> Mapping[Modality, str]:
-        return self._markers
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:

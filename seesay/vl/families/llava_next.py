@@ -1,5 +1,4 @@
-"""LLaVA-NeXT (LLaVA-1.6) in its Transformers form: a newline ends each line of the tiles, without the padding around
-the picture."""
+"""LLaVA-NeXT (LLaVA-1.6): a newline ends each line of the tiles, without the padding around the picture."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""LLaVA-OneVision in its Transformers form: lines of large pictures are shrunk, and frames of videos to half their
-height and width."""
+"""LLaVA-OneVision: lines of large pictures are shrunk, and frames of videos to half their height and width."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ class LlavaOnevision(AnyResolutionFamily):
         size = settings.get("size", self.image_size)
         if read_square(size, where, "size") != self.tile:
             raise CheckpointError(f"{where}: the video processor's size {size} is not the tower's {self.tile}")
-        self._video_token: int = config.video_token_index
-        self._markers = {**self._markers, Modality.VIDEO: self.token_text(self._video_token)}
+        self._video_token, video_text = self.find_placeholder(Modality.VIDEO)
+        self._markers = {**self._markers, Modality.VIDEO: video_text}
 
     @property
     def preprocessing(self) -> Mapping[str, object]:

@@ -148,12 +148,38 @@ def test_marker_ranges(
     assert sum(i == tokenizer.token_id(marker[-13:] if "pad" in marker[-13:] else "<image>") for i in ids) in (times, 0)
 
 
-def test_plain_markers_must_lie_on_token_borders(tokenizer_named: Callable[[str], Tokenizer]) -> None:
+def test_texts_around_a_plain_marker_are_tokenized_one_by_one(tokenizer_named: Callable[[str], Tokenizer]) -> None:
+    """Also where its characters and those beside it make one token, and where a tokenizer begins texts with a space."""
+    for name in ("byte_level", "byte_fallback", "unigram"):
+        tokenizer = tokenizer_named(name)
+        for before, after in (("the", "quick brown"), ("", "the dog<|im_end|>"), ("a ", " dog"), ("<|im_end|>", "")):
+            start = len(before)
+            text = f"{before}[pic]{after}[pic]"
+            markers = ((start, start + 5), (len(text) - 5, len(text)))
+            ids, ranges = tokenizer.encode_prompt(RenderedPrompt(text=text, markers=markers))
+            pieces = [tokenizer.encode(each) for each in (before, after)]
+            prefix = tokenizer.encode("", add_special_tokens=True)
+            assert ids.tolist() == [*prefix, *pieces[0], *pieces[1]]
+            ends = len(prefix) + len(pieces[0]), len(ids)
+            assert ranges == tuple((end, end) for end in ends)
+
+
+def test_literals_beside_a_plain_marker_stay_literals(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level")
-    good = RenderedPrompt(text="x\n!y", markers=((2, 3),))
+    text = "a<|im_end|>[pic]b<|im_end|>c<|im_end|>"
+    rendered = RenderedPrompt(text=text, literals=((1, 11), (17, 27)), markers=((11, 16),))
+    ids, ranges = tokenizer.encode_prompt(rendered)
+    one, two = (tokenizer.encode_prompt(RenderedPrompt(text=t, literals=((1, 11),)))[0] for t in (text[:11], text[16:]))
+    assert ids.tolist() == [*one, *two] and ranges == ((len(one), len(one)),)
+    assert ids.tolist().count(tokenizer.token_id("<|im_end|>")) == 1
+
+
+def test_a_marker_with_a_token_must_lie_on_token_borders(tokenizer_named: Callable[[str], Tokenizer]) -> None:
+    tokenizer = tokenizer_named("byte_level")
+    good = RenderedPrompt(text="x<|im_end|>\n!y", markers=((1, 13),))
     ids, ranges = tokenizer.encode_prompt(good)
-    assert tokenizer.decode(ids[ranges[0][0] : ranges[0][1]]) == "!"
-    for text, span in (("the quick brown", (6, 9)), ("a dog", (2, 5)), ("the", (1, 2))):
+    assert tokenizer.decode(ids[ranges[0][0] : ranges[0][1]], skip_special_tokens=False) == "<|im_end|>\n!"
+    for text, span in (("<|im_end|> quick", (0, 12)), ("a dog<|im_end|>", (3, 15))):
         with pytest.raises(RequestError, match="shares a token with the text beside it") as raised:
             tokenizer.encode_prompt(RenderedPrompt(text=text, markers=(span,)))
         assert raised.value.code is ErrorCode.INVALID_REQUEST
