@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -436,7 +436,9 @@ def _llava_interleave(path: Path) -> None:
     ).save_pretrained(path)  # fmt: skip
 
 
-def _llava_onevision(path: Path) -> None:
+def _llava_onevision(
+    path: Path, image_mean: Sequence[float] = (0.5, 0.45, 0.4), image_std: Sequence[float] = (0.3, 0.28, 0.27)
+) -> None:
     """Tiles of 14 pixels, of which the tower sees 12 (as it sees 378 of 384), and pictures of which lines shrink."""
     template = CHATML.replace("@image@", "<image>").replace("@video@", "<video>")
     tokenizer = make_tokenizer(template, image_token="<image>", video_token="<video>")
@@ -448,7 +450,7 @@ def _llava_onevision(path: Path) -> None:
     )  # fmt: skip
     save_model(LlavaOnevisionForConditionalGeneration(config), path)
     size = {"height": 14, "width": 14}
-    statistics = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27]}
+    statistics = {"image_mean": list(image_mean), "image_std": list(image_std)}
     LlavaOnevisionProcessor(
         image_processor=LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=resolutions, **statistics),
         video_processor=LlavaOnevisionVideoProcessor(size=size, **statistics), tokenizer=tokenizer, num_image_tokens=9,
@@ -545,7 +547,9 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "llava_onevision": _llava_onevision,
     "llava_original": _original_llava(_llava, "LlavaLlamaForCausalLM", pads=True),
     "llava_next_original": _original_llava(_llava_next(MistralConfig, sliding_window=None), "LlavaMistralForCausalLM"),
-    "llava_onevision_original": _original_llava(_llava_onevision, "LlavaQwenForCausalLM"),
+    "llava_onevision_original": _original_llava(
+        _llava_onevision, "LlavaQwenForCausalLM", image_mean=[0.5] * 3, image_std=[0.5] * 3
+    ),
     "llava_next_mistral": _llava_next(MistralConfig, sliding_window=None),
     "llava_next_llama3": _llava_next(LlamaConfig, rope_parameters=LLAMA3_ROPE),
     "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),
