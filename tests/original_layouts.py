@@ -90,6 +90,14 @@ _INTERN_VIT = (
 )
 
 
+INTERN_PROCESSOR = {
+    "crop_size": 448, "do_center_crop": True, "do_normalize": True, "do_resize": True, "size": 448, "resample": 3,
+    "feature_extractor_type": "CLIPFeatureExtractor", "image_mean": [0.485, 0.456, 0.406],
+    "image_std": [0.229, 0.224, 0.225],
+}  # fmt: skip
+"""As published, which the authors' code does not read."""
+
+
 def write_internvl_chat(path: Path, *, is_internlm2: bool, **changes: Any) -> None:
     """Write an InternVLChatModel of the InternVL in `path / SIBLING`."""
     sibling = path / SIBLING
@@ -109,10 +117,7 @@ def write_internvl_chat(path: Path, *, is_internlm2: bool, **changes: Any) -> No
             tensors[renamed] = tensor
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
     (path / "config.json").write_text(json.dumps(_publish_internvl(config, is_internlm2=is_internlm2, **changes)))
-    statistics = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
-    processor = {"crop_size": 448, "do_center_crop": True, "do_normalize": True, "do_resize": True, "size": 448}
-    published = {**processor, **statistics, "feature_extractor_type": "CLIPFeatureExtractor", "resample": 3}
-    (path / "preprocessor_config.json").write_text(json.dumps(published))
+    (path / "preprocessor_config.json").write_text(json.dumps(INTERN_PROCESSOR))
     for code in ("configuration_intern_vit", "configuration_internvl_chat", "modeling_intern_vit", "conversation"):
         (path / f"{code}.py").write_text(CODE)
     named_tokens = ("<img>", "</img>", "<IMG_CONTEXT>")
@@ -260,3 +265,46 @@ def write_original_llava(path: Path, name: str) -> None:
         published["image_grid_pinpoints"] = [[width, height] for height, width in config["image_grid_pinpoints"]]
     (path / "config.json").write_text(json.dumps(published))
     copy_tokenizer(path, "<image>", *(["<video>"] if "video_token_index" in config else []))
+
+
+# --- whole configurations ---------------------------------------------------------------------------------------------
+
+_UNUSED: Json = {
+    "_name_or_path": "", "add_cross_attention": False, "bad_words_ids": None, "begin_suppress_tokens": None,
+    "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None, "decoder_start_token_id": None,
+    "diversity_penalty": 0.0, "do_sample": False, "early_stopping": False, "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None, "finetuning_task": None, "forced_bos_token_id": None,
+    "id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "is_decoder": False, "is_encoder_decoder": False,
+    "label2id": {"LABEL_0": 0, "LABEL_1": 1}, "length_penalty": 1.0, "max_length": 20, "min_length": 0,
+    "no_repeat_ngram_size": 0, "num_beam_groups": 1, "num_beams": 1, "num_return_sequences": 1,
+    "output_attentions": False, "output_hidden_states": False, "output_scores": False, "prefix": None,
+    "problem_type": None, "pruned_heads": {}, "remove_invalid_values": False, "repetition_penalty": 1.0,
+    "return_dict": True, "return_dict_in_generate": False, "sep_token_id": None, "suppress_tokens": None,
+    "task_specific_params": None, "temperature": 1.0, "tf_legacy_loss": False, "tie_encoder_decoder": False,
+    "tokenizer_class": None, "top_k": 50, "top_p": 1.0, "torchscript": False, "transformers_version": "4.37.2",
+    "typical_p": 1.0, "use_bfloat16": True,
+}  # fmt: skip
+"""Fields of nested configurations in releases of 2024, which hold what all configurations had."""
+
+
+def publish_internvl_chat(tiny: Json) -> Json:
+    experts = {
+        "capacity_factor": 1.2,
+        "moe_config": None,
+        "num_experts": 8,
+        "use_moe": False,
+        "noisy_gate_policy": None,
+    }
+    parts = {name: {**_UNUSED, **experts, **tiny[name]} for name in ("llm_config", "vision_config")}
+    return {**tiny, **parts, "output_attentions": False, "system_message": None, "hidden_size": 64}
+
+
+def publish_original_llava(tiny: Json) -> Json:
+    """LLaVA-1.6 and OneVision, with a small tower."""
+    return {
+        **tiny,
+        "_name_or_path": "./checkpoints/llava",
+        "mm_projector_lr": None,
+        "rope_scaling": None,
+        "max_length": 4096,
+    }

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from original_layouts import CODE, INTERN_PROCESSOR, publish_internvl_chat, publish_original_llava
 from safetensors.torch import load_file, save_file
 
 Json = dict[str, Any]
 
 CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 PINPOINTS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
-CODE = "raise RuntimeError('code of a checkpoint was run')\n"
 
 
 def _text(tiny: Json, **published: Any) -> Json:
@@ -423,6 +423,32 @@ LAYOUTS: dict[str, Layout] = {
             "processor_config.json": {"image_seq_length": 4, "processor_class": "InternVLProcessor"},
         },
         template_file="chat_template.jinja",
+    ),
+    "InternVL2-2B": Layout(
+        tiny="internvl_chat",
+        config=publish_internvl_chat,
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False},
+        files={
+            "preprocessor_config.json": INTERN_PROCESSOR,
+            "configuration_internvl_chat.py": CODE,
+            "modeling_internvl_chat.py": CODE,
+            "conversation.py": CODE,
+        },
+        template_file="tokenizer_config.json",
+    ),
+    "llava-v1.6-mistral-7b": Layout(
+        tiny="llava_next_original",
+        config=publish_original_llava,
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": True, "use_default_system_prompt": False},
+        files={"trainer_state.json": {"epoch": 1.0}, "training_args.bin": "a pickle"},
+        template_file="tokenizer_config.json",
+    ),
+    "llava-onevision-qwen2-7b-ov": Layout(
+        tiny="llava_onevision_original",
+        config=publish_original_llava,
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "errors": "replace"},
+        files={"added_tokens.json": {"<|endoftext|>": 266}},
+        template_file="tokenizer_config.json",
     ),
     "Llama-2-7b-chat-hf": Layout(
         tiny="llama",

@@ -49,6 +49,8 @@ FIELDS = {
     ),
     "llava_next": ("image_grid_pinpoints", "vision_config.image_size"),
     "llava_onevision": ("image_grid_pinpoints", "vision_aspect_ratio", "video_token_index", "vision_config.patch_size"),
+    "internvl_chat": ("llm_config", "vision_config", "max_dynamic_patch", "select_layer", "vision_config.qkv_bias"),
+    "llava_next_original": ("image_aspect_ratio", "image_grid_pinpoints", "mm_vision_tower", "vision_config"),
     "internvl": (
         "downsample_ratio", "vision_config.image_size", "vision_config.patch_size", "vision_config.hidden_size",
         "vision_config.norm_type", "vision_feature_layer", "image_token_id",
@@ -72,7 +74,7 @@ def put(data: dict[str, Any], field: str, value: Any) -> None:
 def copy_folder(source: Path, target: Path) -> Path:
     """The same files under other names, so that they are not written again."""
     target.mkdir()
-    for file in source.iterdir():
+    for file in filter(Path.is_file, source.iterdir()):
         os.link(file, target / file.name)
     return target
 

@@ -52,7 +52,6 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 _OF_TILES = {"mm_patch_merge_type": ("spatial_unpad",)}
 _OF_VIDEOS = {"mm_spatial_pool_mode": ("bilinear",), "mm_newline_position": ("one_token",)}
 _NOT_OF_TEXT = re.compile(r"(?:mm|image|vision|tokenizer|tune_mm|(?:un)?freeze_mm|use_mm)_|architectures$|auto_map$")
-_NO_LIMIT = 999
 
 
 def read_llava(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,13 +112,17 @@ def _read_cutting(config: Mapping[str, Any], *, is_clip: bool) -> dict[str, Any]
         )
     _check(config, _OF_TILES)
     points = {"image_grid_pinpoints": _read_points(config)}
-    if ratio == "anyres" and is_clip:
+    if is_clip != (ratio == "anyres"):
+        raise CheckpointError(
+            f"image_aspect_ratio={ratio!r} with such a tower is not supported: anyres has a CLIP, anyres_max_N a SigLIP"
+        )
+    if is_clip:
         return {"architectures": ["LlavaNextForConditionalGeneration"], "model_type": "llava_next", **points}
     _check(config, _OF_VIDEOS)
     return {
         "architectures": ["LlavaOnevisionForConditionalGeneration"],
         "model_type": "llava_onevision",
-        "vision_aspect_ratio": f"anyres_max_{_NO_LIMIT}" if ratio == "anyres" else ratio,
+        "vision_aspect_ratio": ratio,
         **points,
     }
 

@@ -53,15 +53,14 @@ def _read_llava(config: Mapping[str, Any]) -> StandIn:
     return StandIn(config=read_llava(config), image_processor=read_tower_processor(config))
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], StandIn]] = {
+_Reader = Callable[[Mapping[str, Any]], StandIn]
+_BY_ARCHITECTURE: Mapping[str, _Reader] = {
     "InternVLChatModel": _read_internvl_chat,
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
-    "internlm2": _read_internlm2,
-    "internlm3": _read_internlm3,
 }
-"""By the first of `architectures`, or by `model_type`."""
+_BY_MODEL_TYPE: Mapping[str, _Reader] = {"internlm2": _read_internlm2, "internlm3": _read_internlm3}
 
 _LLAVA = (
     "LlavaForConditionalGeneration",
@@ -80,7 +79,9 @@ ORIGINALS: Mapping[str, tuple[str, ...]] = {
 def read_as_known(config: Mapping[str, Any]) -> StandIn:
     """Return the stand-in for a configuration; `config` itself unless it is known here. Raises `CheckpointError` naming
     what cannot be read."""
-    names = config.get("architectures")
-    kinds = (*(names[:1] if isinstance(names, list) else ()), config.get("model_type"))
-    reader = next((_READERS[kind] for kind in kinds if isinstance(kind, str) and kind in _READERS), None)
+    names, kind = config.get("architectures"), config.get("model_type")
+    first = names[0] if isinstance(names, list) and names else None
+    reader = _BY_ARCHITECTURE.get(first) if isinstance(first, str) else None
+    if reader is None and isinstance(kind, str):
+        reader = _BY_MODEL_TYPE.get(kind)
     return StandIn(config=config) if reader is None else reader(config)

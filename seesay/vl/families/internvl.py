@@ -13,6 +13,7 @@ from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import (
     INTERNLM2_DECODER,
+    MAX_TILES,
     NESTED_DECODER,
     NESTED_FRONTS,
     Family,
@@ -98,6 +99,11 @@ class InternVL(Family):
             raise CheckpointError(f"{where}: pictures and videos are normalized differently: not supported")
         self._min_tiles: int = settings[Modality.IMAGE].get("min_patches", 1)
         self._max_tiles: int = settings[Modality.IMAGE].get("max_patches", 12)
+        if not all(type(n) is int and 1 <= n <= MAX_TILES for n in (self._min_tiles, self._max_tiles)):
+            raise CheckpointError(
+                f"{where}: min_patches and max_patches, or config.json's min_dynamic_patch and max_dynamic_patch, must "
+                f"be integers in [1, {MAX_TILES}], got {str((self._min_tiles, self._max_tiles))[:80]}"
+            )
         self._adds_thumbnail: bool = settings[Modality.IMAGE].get("use_thumbnail", True)
         self._shuffle = int(1 / config.downsample_ratio)
         self._patch: tuple[int, int] = tuple(vision.patch_size)

@@ -1,0 +1,198 @@
+"""InternVL and LLaVA as their authors publish them, beyond the contract, which compares with Transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from family_contract import IMAGE, VIDEO, draw_image, draw_media, edit_json, load_family, plan, prepare, preprocess
+from safetensors.torch import load_file, save_file
+
+from seesay.errors import CheckpointError
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.templates import choose_template
+from seesay.values import DecodedMedia, MediaPart, Message, TextPart
+from seesay.vl.family import Family
+from seesay.vl.prompt import build_input, tokenize
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
+]
+
+
+@pytest.fixture
+def change(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """`change(name, **fields)`: a copy of a tiny checkpoint with other fields in config.json."""
+
+    def copy(name: str, **fields: Any) -> Path:
+        return edit_json(tiny_checkpoint(name), tmp_path / name, "config.json", lambda config: config.update(fields))
+
+    return copy
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
+
+
+def ask_about(path: Path, media: list[DecodedMedia]) -> tuple[Family, list[int], str, Tokenizer]:
+    """The family of a folder without a chat template of its own, the ids of a question about media in its built-in one,
+    and the same prompt with the markers of the published code."""
+    (path / "chat_template.jinja").unlink()
+    family, tokenizer = load_family(path)
+    template = choose_template("models/folder", tokenizer, folder=path)
+    parts = [MediaPart(modality=item.modality, source=None) for item in media]
+    messages = [Message(role="user", parts=(*parts, TextPart(text="What is it?")))]
+    made = build_input(
+        tokenize(template.render(messages, markers=family.markers), tokenizer),
+        [prepare(family, item) for item in media],
+        family=family,
+        model_digest=b"",
+    )
+    text = template.render(messages, markers={IMAGE: "<image>", VIDEO: "<video>"}).text
+    return family, made.token_ids.tolist(), text, tokenizer
+
+
+@pytest.mark.parametrize("template", ("internlm2-chat", "Hermes-2", "internvl2_5", "phi3-chat"))
+def test_internvl_is_asked_as_by_its_own_code(template: str, change: Callable[..., Path]) -> None:
+    """Rows between <img> and </img>, and a line for each frame of a clip."""
+    media = [draw_image(20, 50), draw_media(VIDEO, 3, 20, 30)]
+    _, ids, text, tokenizer = ask_about(change("internvl_chat", template=template), media)
+    tile = "<IMG_CONTEXT>" * 4
+    clip = "\n".join(f"Frame{number}: <img>{tile}</img>" for number in (1, 2, 3))
+    assert "<image>\n<video>\nWhat is it?" in text
+    text = text.replace("<image>", f"<img>{tile * 4}</img>").replace("<video>", clip)
+    assert ids == tokenizer.encode(text, add_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [("llava_original", " USER: "), ("llava_next_original", "[INST] "), ("llava_onevision_original", "user\n")],
+)
+def test_texts_around_a_picture_are_tokenized_as_by_llavas_own_code(
+    name: str, before: str, change: Callable[..., Path]
+) -> None:
+    """One by one, and no token of the vocabulary stands for a picture."""
+    picture = draw_image(20, 50)
+    family, ids, text, tokenizer = ask_about(change(name), [picture])
+    assert tokenizer.token_id("<image>") is None and f"{before}<image>\nWhat is it?" in text
+    num_rows = plan(family, IMAGE, picture.size).num_tokens
+    pieces = [tokenizer.encode(piece) for piece in text.split("<image>")]
+    prefix = tokenizer.encode("", add_special_tokens=True)
+    assert ids == [*prefix, *pieces[0], *[287] * num_rows, *pieces[1]]
+
+
+# --- InternVL ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_tiles"),
+    [
+        ({}, 5),
+        ({"use_thumbnail": False}, 4),
+        ({"max_dynamic_patch": 2}, 3),
+        ({"max_dynamic_patch": 8, "min_dynamic_patch": 8}, 9),
+        ({"dynamic_image_size": False}, 1),
+    ],
+)
+def test_pictures_are_cut_as_config_json_says(
+    fields: dict[str, Any], num_tiles: int, change: Callable[..., Path]
+) -> None:
+    path = change("internvl_chat", **fields)
+    family, _ = load_family(path)
+    picture = draw_image(30, 31 if "min_dynamic_patch" in fields else 120)
+    assert len(preprocess(family, picture)["pixels"]) == num_tiles
+    assert plan(family, IMAGE, picture.size).measures["num_tiles"] == num_tiles
+    family.resizes_on_device = True
+    sent = preprocess(family, picture)
+    heights_and_widths = [(height // 16, width // 16) for height, width in sent["sizes"]]
+    assert sum(rows * columns for rows, columns in heights_and_widths) == sent["num_tiles"] == num_tiles
+
+
+def test_the_first_pixel_shuffle_turns_the_grid(change: Callable[..., Path], tmp_path: Path) -> None:
+    rows = []
+    for version in ("v2", "v1"):
+        family, _ = load_family(change("internvl_chat", ps_version=version))
+        (encoded,) = family.build_encoder(torch.device("cpu"), torch.float32).encode(
+            [preprocess(family, draw_image(9, 9))]
+        )
+        rows.append(encoded.view(2, 2, -1))
+        shutil.rmtree(tmp_path / "internvl_chat")
+    torch.testing.assert_close(rows[1], rows[0].transpose(0, 1), rtol=0, atol=1e-6)
+    assert (rows[0][0, 1] - rows[0][1, 0]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", ("llama", "qwen2", "phi3", "phi3_longrope"))
+def test_other_decoders_inside(name: str, tiny_checkpoint: Callable[[str], Path], change: Callable[..., Path]) -> None:
+    """A decoder is the same inside of an InternVLChatModel as alone."""
+    source = tiny_checkpoint(name)
+    path = change("internvl_chat", llm_config=json.loads((source / "config.json").read_text()))
+    own = load_file(path / "model.safetensors")
+    tensors = {key: value for key, value in own.items() if not key.startswith("language_model.")}
+    inner = {f"language_model.{key}": value for key, value in load_file(source / "model.safetensors").items()}
+    save_file(tensors | inner, path / "model.safetensors")
+    inside, alone = (load_family(folder)[0] for folder in (path, source))
+    found, expected = (each.backbone() for each in (inside, alone))
+    assert found.decoder_config(session_len=4096) == expected.decoder_config(session_len=4096)
+    names = [
+        {backbone.decoder_name(key) for key in family.checkpoint.tensor_names()} - {None}
+        for family, backbone in ((inside, found), (alone, expected))
+    ]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "told"),
+    [
+        ("internvl_chat", {"ps_version": "v3"}, "ps_version must be v1 or v2, got 'v3'"),
+        ("internvl_chat", {"force_image_size": 32}, "force_image_size must be None or 16, got '32'"),
+        ("internvl_chat", {"pad2square": True}, "pad2square must be False, got 'True'"),
+        ("internvl_chat", {"use_llm_lora": 16}, "use_llm_lora must be 0, got '16'"),
+        ("internvl_chat", {"llm_config": None}, "llm_config must be an object"),
+        ("internvl_chat", {"max_dynamic_patch": 10**9}, "max_dynamic_patch"),
+        ("internvl_chat", {"llm_config": {"model_type": "gpt_oss"}}, "gpt_oss"),
+        ("llava_original", {"mm_projector_type": "linear"}, "mm_projector_type must be mlp2x_gelu, got 'linear'"),
+        ("llava_original", {"image_aspect_ratio": "highres"}, "image_aspect_ratio must be square, pad, anyres or"),
+        (
+            "llava_original",
+            {"mm_vision_tower": "BAAI/EVA-CLIP-8B", "vision_config": None},
+            "google/siglip-so400m-patch14",
+        ),
+        ("llava_next_original", {"mm_patch_merge_type": "flat"}, "mm_patch_merge_type must be spatial_unpad"),
+        ("llava_next_original", {"image_grid_pinpoints": "336"}, "image_grid_pinpoints must be a list of"),
+        ("llava_next_original", {"image_aspect_ratio": "anyres_max_9"}, "anyres has a CLIP"),
+        ("llava_onevision_original", {"mm_newline_position": "grid"}, "mm_newline_position must be one_token"),
+    ],
+)
+def test_what_is_not_supported_is_told(
+    name: str, fields: dict[str, Any], told: str, change: Callable[..., Path]
+) -> None:
+    path = change(name, **fields)
+    with pytest.raises(CheckpointError) as raised:
+        family, _ = load_family(path)
+        family.backbone().decoder_config(session_len=64)
+    assert told in str(raised.value)
+
+
+# --- LLaVA ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tower_that_lies_elsewhere_is_told(change: Callable[..., Path]) -> None:
+    path = change("llava_original")
+    state = load_file(path / "model.safetensors")
+    save_file({key: value for key, value in state.items() if "vision_tower" not in key}, path / "model.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"no weights of its vision tower.*mm_vision_tower='openai/clip-vit-large"
+    ):
+        load_family(path)
+
+
+def test_resolutions_in_a_text_and_with_the_width_first(change: Callable[..., Path]) -> None:
+    """As in LLaVA-1.6. Transformers has the height first."""
+    path = change("llava_next_original", image_grid_pinpoints="[(12, 24), (24, 12), (36, 12)]")
+    family, _ = load_family(path)
+    assert family.preprocessing["resolutions"] == ((24, 12), (12, 24), (12, 36))
