@@ -27,7 +27,8 @@ CODE = "raise RuntimeError('code of a checkpoint was run')\n"
 
 def split_state(folder: Path) -> tuple[State, State]:
     """Return the decoder's tensors of a vision-language model, named as in the decoder itself, and the others."""
-    decoder, others = {}, {}
+    decoder: State = {}
+    others: State = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
         inner = name.removeprefix("model.").removeprefix("language_model.").removeprefix("model.")
         is_decoder = "language_model." in name or name == "lm_head.weight"
