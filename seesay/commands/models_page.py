@@ -8,7 +8,7 @@ from seesay.llm.models.spec import list_backbones
 from seesay.values import Modality
 from seesay.vl.family import Family
 from seesay.vl.published import Published
-from seesay.vl.registry import list_families
+from seesay.vl.registry import list_layouts
 
 _NONE = "-"
 _HEAD = """\
@@ -44,8 +44,11 @@ text configuration):
 def make_page() -> str:
     """Return the page in Markdown."""
     vision, text = [], []
-    for architecture, family in sorted(list_families().items(), key=_sort_key):
+    rows = ((architecture, family) for architecture, families in list_layouts().items() for family in families)
+    for architecture, family in sorted(rows, key=_sort_key):
         published = published_of(family, architecture)
+        if not published and architecture not in family.architectures:
+            continue  # read as another one, and nothing is known to be published so
         decoders = _join(dict.fromkeys(f"`{row.decoder}`" for row in published))
         names = _join(f"`{name}`" for row in published for name in row.names)
         if family.modalities:
@@ -69,7 +72,8 @@ def make_page() -> str:
 def published_of(family: type[Family], architecture: str) -> tuple[Published, ...]:
     """Return the published models of an architecture that the family itself declares, not one that it is made of."""
     declared: tuple[Published, ...] = vars(family).get("published", ())
-    return tuple(row for row in declared if row.architecture in ("", architecture))
+    is_own = architecture in family.architectures
+    return tuple(row for row in declared if row.architecture == architecture or (is_own and not row.architecture))
 
 
 def name_of(family: type[Family]) -> str:

@@ -45,6 +45,18 @@ class InternVL(Family):
     published = (
         Published(decoder="qwen2", names=("OpenGVLab/InternVL3-1B-hf", "OpenGVLab/InternVL3-8B-hf")),
         Published(decoder="qwen3", names=("OpenGVLab/InternVL3_5-8B-HF",)),
+        Published(
+            architecture="InternVLChatModel",
+            decoder="llama",
+            names=("OpenGVLab/InternVL-Chat-V1-5", "OpenGVLab/InternVL2-8B", "OpenGVLab/InternVL2_5-26B"),
+        ),
+        Published(architecture="InternVLChatModel", decoder="phi3", names=("OpenGVLab/InternVL2-4B",)),
+        Published(
+            architecture="InternVLChatModel",
+            decoder="qwen2",
+            names=("OpenGVLab/InternVL2_5-4B", "OpenGVLab/InternVL3-8B", "OpenGVLab/InternVL3-78B"),
+        ),
+        Published(architecture="InternVLChatModel", decoder="qwen3", names=("OpenGVLab/InternVL3_5-8B",)),
     )
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}  # noqa: RUF012

@@ -23,6 +23,15 @@ class LlavaNext(AnyResolutionFamily):
         ),
         Published(decoder="mistral", names=("llava-hf/llava-v1.6-mistral-7b-hf",)),
         Published(decoder="qwen2", names=("llava-hf/llava-next-72b-hf",)),
+        Published(
+            architecture="LlavaLlamaForCausalLM",
+            decoder="llama",
+            names=("liuhaotian/llava-v1.6-vicuna-7b", "liuhaotian/llava-v1.6-34b", "lmms-lab/llama3-llava-next-8b"),
+        ),
+        Published(
+            architecture="LlavaMistralForCausalLM", decoder="mistral", names=("liuhaotian/llava-v1.6-mistral-7b",)
+        ),
+        Published(architecture="LlavaQwenForCausalLM", decoder="qwen2", names=("lmms-lab/llava-next-72b",)),
     )
     strategies = ("default",)
     processor = "LlavaNextImageProcessor"

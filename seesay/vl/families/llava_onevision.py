@@ -31,6 +31,11 @@ class LlavaOnevision(AnyResolutionFamily):
             decoder="qwen2",
             names=("llava-hf/llava-onevision-qwen2-0.5b-ov-hf", "llava-hf/llava-onevision-qwen2-7b-ov-hf"),
         ),
+        Published(
+            architecture="LlavaQwenForCausalLM",
+            decoder="qwen2",
+            names=("lmms-lab/llava-onevision-qwen2-0.5b-ov", "lmms-lab/llava-onevision-qwen2-7b-ov"),
+        ),
     )
     modalities = (Modality.IMAGE, Modality.VIDEO)
     default_num_frames = 32
