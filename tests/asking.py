@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from enrolment import ALL_VISION, ENROLLED, reference_of
+from oracles import load_oracle
 from PIL import Image
 
 from seesay.config import EngineConfig, GenerationConfig
@@ -214,13 +215,15 @@ def run_transformers(
     path: Path, name: str, *, new_tokens: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> list[Expected]:
     """Each of `make_conversations(name)`, alone."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    is_vision = name in ALL_VISION
-    path = reference_of(path)
-    loader = AutoModelForImageTextToText if is_vision else AutoModelForCausalLM
-    model = loader.from_pretrained(path, dtype=dtype).eval().to(device)
-    processor = (AutoProcessor if is_vision else AutoTokenizer).from_pretrained(path)
+    if name in ALL_VISION:
+        model, processor = load_oracle(path, dtype)
+    else:
+        path = reference_of(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
+        processor = AutoTokenizer.from_pretrained(path)
+    model = model.to(device)
     found = []
     for messages in make_conversations(name):
         text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -248,10 +251,7 @@ def run_transformers(
 
 def run_video_in_transformers(path: Path, *, new_tokens: int) -> Expected:
     """`make_video_prompt`, with the rate of 2 frames a second."""
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
-    processor = AutoProcessor.from_pretrained(path)
+    model, processor = load_oracle(path)
     kinds = ({"type": "video"}, {"type": "image"})
     content: list[dict[str, Any]] = [{"type": "text", "text": TEXTS[0]}]
     for kind, text in zip(kinds, TEXTS[1:]):

@@ -47,6 +47,7 @@ OPTION_VALUES = {
     "size": (40, 64),
     "resized_height": (39,),
     "resized_width": (66,),
+    "use_image_id": (True, False),
 }
 """Values with which an option changes something for some medium of `probe_media`. An option that is not here is tried
 with 1, 2 and 3."""
@@ -112,7 +113,8 @@ def _count_made(loaded: Loaded, size: tuple[int, int]) -> int | None:
         made = run_processor(loaded, [blank])["input_ids"][0]
     except (IndexError, RuntimeError, ValueError):
         return None
-    return len(made) - tokenize(render(loaded.family, [blank]), loaded.tokenizer).num_text_tokens
+    text = tokenize(render(loaded.family, [blank]), loaded.tokenizer, is_apart=loaded.family.tokenizes_apart)
+    return len(made) - text.num_text_tokens
 
 
 def random_sizes(count: int, seed: int = 5) -> list[tuple[int, int]]:
@@ -363,7 +365,7 @@ def _changed_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, A
             if isinstance(value, bool):
                 yield kind, name, not value
             elif isinstance(value, int):
-                yield kind, name, 2 if name == "resample" else value + 1
+                yield kind, name, (3 if value == 2 else 2) if name == "resample" else value + 1
             elif isinstance(value, float):
                 yield kind, name, value / 2
             elif name in ("image_mean", "image_std"):

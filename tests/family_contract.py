@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from enrolment import reference_of
+from oracles import load_oracle
 
 from seesay.checkpoint import Checkpoint
 from seesay.processors.text.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ FPS = 2.0
 
 @dataclass
 class Loaded:
-    """A family, and Transformers' model and processor of the same checkpoint."""
+    """A family, and the model and processor of the same checkpoint that it is compared with: `load_oracle`."""
 
     name: str
     path: Path
@@ -45,17 +45,16 @@ class Loaded:
 
 
 def load_beside_transformers(path: Path, name: str) -> Loaded:
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
     family, tokenizer = load_family(path)
+    model, processor = load_oracle(path)
     return Loaded(
         name=name,
         path=path,
         family=family,
         tokenizer=tokenizer,
         encoder=family.build_encoder(torch.device("cpu"), torch.float32),
-        model=AutoModelForImageTextToText.from_pretrained(reference_of(path)).eval(),
-        processor=AutoProcessor.from_pretrained(reference_of(path)),
+        model=model,
+        processor=processor,
     )
 
 
@@ -123,7 +122,7 @@ def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
 def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | None = None) -> MultimodalInput:
     """The prompt of `render`, through our prompt builder."""
     prepared = [prepare(loaded.family, item, options) for item in media]
-    tokens = tokenize(render(loaded.family, media), loaded.tokenizer)
+    tokens = tokenize(render(loaded.family, media), loaded.tokenizer, is_apart=loaded.family.tokenizes_apart)
     made: MultimodalInput = build_input(tokens, prepared, family=loaded.family, model_digest=bytes(32))
     return made
 

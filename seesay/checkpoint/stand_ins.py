@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from seesay.checkpoint.original_flat import read_minicpmv, read_phi3_v
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
 from seesay.errors import CheckpointError
@@ -60,7 +61,12 @@ _BY_ARCHITECTURE: Mapping[str, _Reader] = {
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
 }
-_BY_MODEL_TYPE: Mapping[str, _Reader] = {"internlm2": _read_internlm2, "internlm3": _read_internlm3}
+_BY_MODEL_TYPE: Mapping[str, _Reader] = {
+    "internlm2": _read_internlm2,
+    "internlm3": _read_internlm3,
+    "minicpmv": lambda config: StandIn(config=read_minicpmv(config)),
+    "phi3_v": lambda config: StandIn(config=read_phi3_v(config)),
+}
 
 _LLAVA = (
     "LlavaForConditionalGeneration",

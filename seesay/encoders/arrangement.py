@@ -5,7 +5,7 @@ A family gives the arrangement as numbers, so that tiles, newlines, unpadding an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,18 +19,31 @@ if TYPE_CHECKING:
 
 
 class LearnedRows(nn.Module):
-    """Rows [size] of a checkpoint that stand between those of pictures, such as a newline, by name."""
+    """Rows [size] of a checkpoint that stand between those of pictures, such as a newline, by name.
 
-    def __init__(self, names: Sequence[str], size: int) -> None:
+    axes: the number of axes of each in the checkpoint, all but the last of length 1; one by default. project: computes
+    the rows that stand there from those of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        size: int,
+        *,
+        axes: Sequence[int] = (),
+        project: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self._size = size
-        for name in names:
-            self.register_parameter(name, nn.Parameter(torch.empty(size)))
+        self._project = project
+        for name, count in zip(names, axes or (1,) * len(names), strict=True):
+            self.register_parameter(name, nn.Parameter(torch.empty((*(1,) * (count - 1), size))))
 
     def stack(self) -> Tensor:
         """Return all rows [names, size], in the order of their names."""
-        rows: list[Tensor] = list(self.parameters())
-        return torch.stack(rows) if rows else torch.empty(0, self._size)
+        rows = [row.flatten() for row in self.parameters()]
+        stacked = torch.stack(rows) if rows else torch.empty(0, self._size)
+        return stacked if self._project is None else self._project(stacked)
 
 
 def arrange_rows(rows: Sequence[Tensor], learned: LearnedRows, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:

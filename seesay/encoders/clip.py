@@ -1,8 +1,9 @@
-"""The vision towers of CLIP (arXiv 2103.00020) and SigLIP (arXiv 2303.15343) with LLaVA's projector (arXiv 2310.03744):
-pictures of one size to rows."""
+"""The vision towers of CLIP (arXiv 2103.00020) and SigLIP (arXiv 2303.15343), and with LLaVA's projector (arXiv
+2310.03744): pictures of one size to rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,7 +13,16 @@ from torch import Tensor, nn
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.encoders.arrangement import LearnedRows
-from seesay.encoders.layers import Mlp, Norm, PixelNormalizer, SplitAttention, add_norm, get_activation
+from seesay.encoders.layers import (
+    Mlp,
+    Norm,
+    PixelNormalizer,
+    SegmentGroup,
+    SplitAttention,
+    add_norm,
+    get_activation,
+    join_squares,
+)
 from seesay.encoders.tiles import TileEncoder
 
 
@@ -23,7 +33,10 @@ class ClipConfig:
     `feature_layers` are the layers whose outputs are joined for the projector (0: the embeddings, i: after layer i);
     layers above the last of them are not built. `has_class_token`: CLIP's tower has a class token before the patches, a
     norm before the first layer, and no bias in the patch embedding; SigLIP's is the other way round. `keeps_class_row`:
-    the row of the class token is kept. `learned_rows`: see `LearnedRows`.
+    the row of the class token is kept. `has_final_norm`: the last layer's output, the only feature layer, is normed.
+    `merge`: squares of merge² patches are joined for the projector. `learned_rows`: see `LearnedRows`;
+    `learned_axes`: the number of axes in which the checkpoint has each, all but the last of length 1;
+    `projects_learned`: they have the projector's input size, and pass through it.
     """
 
     hidden_size: int
@@ -35,15 +48,38 @@ class ClipConfig:
     norm_eps: float
     feature_layers: tuple[int, ...]
     has_class_token: bool
-    keeps_class_row: bool
     out_hidden_size: int
-    projector_activation: str
-    projector_bias: bool
+    keeps_class_row: bool = False
+    has_final_norm: bool = False
+    merge: int = 1
+    projector_activation: str = "gelu"
+    projector_bias: bool = True
     learned_rows: tuple[str, ...] = ()
+    learned_axes: tuple[int, ...] = ()
+    projects_learned: bool = False
+
+    @property
+    def grid_side(self) -> int:
+        """Patches in the height and in the width of a picture."""
+        return self.image_size // self.patch_size
 
     @property
     def num_patches(self) -> int:
-        return (self.image_size // self.patch_size) ** 2
+        return self.grid_side**2
+
+    @property
+    def joined_size(self) -> int:
+        """Size of the projector's input."""
+        return self.hidden_size * len(self.feature_layers) * self.merge**2
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Pictures of any sizes in one call, one after another: the learned position int64 [P] of each patch, and the
+    pictures' segments, each of which attends within itself."""
+
+    positions: Tensor
+    segments: Sequence[SegmentGroup]
 
 
 class _Attention(SplitAttention):
@@ -51,8 +87,8 @@ class _Attention(SplitAttention):
         super().__init__(config.hidden_size, config.num_heads, bias=True)
         self.out_proj = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out_proj(self.attend(x))
+    def forward(self, x: Tensor, packing: Packing | None) -> Tensor:
+        return self.out_proj(self.attend(x, None if packing is None else packing.segments))
 
 
 class _Layer(nn.Module):
@@ -63,9 +99,9 @@ class _Layer(nn.Module):
         self.mlp = Mlp(config.hidden_size, config.intermediate_size, config.activation)
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.norm_eps)
 
-    def forward(self, x: Tensor, normed: Tensor, next_norm: Norm | None) -> Tensor:
+    def forward(self, x: Tensor, normed: Tensor, next_norm: Norm | None, packing: Packing | None) -> Tensor:
         """Add to x, whose norm is given, in place. Return the next layer's norm of x."""
-        normed = add_norm(x, self.self_attn(normed), self.layer_norm2)
+        normed = add_norm(x, self.self_attn(normed, packing), self.layer_norm2)
         return add_norm(x, self.mlp(normed), next_norm)
 
 
@@ -76,8 +112,10 @@ class _Embeddings(nn.Module):
         self.patch_embedding = Linear(3 * config.patch_size**2, config.hidden_size, bias=not config.has_class_token)
         self.position_embedding = nn.Embedding(config.num_patches + config.has_class_token, config.hidden_size)
 
-    def forward(self, patches: Tensor) -> Tensor:
+    def forward(self, patches: Tensor, packing: Packing | None) -> Tensor:
         x = self.patch_embedding(patches)
+        if packing is not None:
+            return x + self.position_embedding(packing.positions)
         if self.class_embedding is not None:
             x = torch.cat((self.class_embedding.expand(len(patches), 1, -1), x), dim=1)
         return x + self.position_embedding.weight
@@ -91,7 +129,8 @@ class _Encoder(nn.Module):
 
 class ClipTower(nn.Module):
     """Patch vectors [N, patches, 3·P·P] to the joined feature layers [N, patches, hidden · layers], with a row for the
-    class token before those of the patches if there is one."""
+    class token before those of the patches if there is one. A tower without a class token also takes packed vectors
+    [P, 3·P·P], and makes [P, hidden · layers]."""
 
     def __init__(self, config: ClipConfig) -> None:
         super().__init__()
@@ -99,28 +138,28 @@ class ClipTower(nn.Module):
         # As checkpoints spell it.
         self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.norm_eps) if config.has_class_token else None
         self.encoder = _Encoder(config)
+        self.post_layernorm = nn.LayerNorm(config.hidden_size, config.norm_eps) if config.has_final_norm else None
         self.feature_layers = config.feature_layers
 
-    def forward(self, patches: Tensor) -> Tensor:
-        x = self.embeddings(patches)
+    def forward(self, patches: Tensor, packing: Packing | None = None) -> Tensor:
+        x = self.embeddings(patches, packing)
         if self.pre_layrnorm is not None:
             x = self.pre_layrnorm(x)
         layers = cast("list[_Layer]", list(self.encoder.layers))
-        norms = [*(layer.layer_norm1 for layer in layers), None]
+        norms = [*(layer.layer_norm1 for layer in layers), self.post_layernorm]
         outputs = {0: x.clone()} if 0 in self.feature_layers else {}
         normed = x if norms[0] is None else norms[0](x)
         for index, (layer, next_norm) in enumerate(zip(layers, norms[1:], strict=True), start=1):
-            normed = layer(x, normed, next_norm)
+            normed = layer(x, normed, next_norm, packing)
             if index in self.feature_layers:
-                outputs[index] = x.clone()
+                outputs[index] = x.clone() if self.post_layernorm is None else normed
         return torch.cat([outputs[index] for index in self.feature_layers], dim=-1)
 
 
 class _Projector(nn.Module):
     def __init__(self, config: ClipConfig) -> None:
         super().__init__()
-        joined = config.hidden_size * len(config.feature_layers)
-        self.linear_1 = Linear(joined, config.out_hidden_size, bias=config.projector_bias)
+        self.linear_1 = Linear(config.joined_size, config.out_hidden_size, bias=config.projector_bias)
         self.linear_2 = Linear(config.out_hidden_size, config.out_hidden_size, bias=config.projector_bias)
         self.activation = get_activation(config.projector_activation)
 
@@ -136,12 +175,20 @@ class ProjectedClip(nn.Module):
         self.config = config
         self.tower = ClipTower(config)
         self.projector = _Projector(config)
-        self.learned = LearnedRows(config.learned_rows, config.out_hidden_size)
+        self.learned = LearnedRows(
+            config.learned_rows,
+            config.joined_size if config.projects_learned else config.out_hidden_size,
+            axes=config.learned_axes,
+            project=self.projector.forward if config.projects_learned else None,
+        )
 
     def forward(self, patches: Tensor) -> Tensor:
         hidden = self.tower(patches)
-        drops_class_row = self.config.has_class_token and not self.config.keeps_class_row
-        result: Tensor = self.projector(hidden[:, 1:] if drops_class_row else hidden)
+        if self.config.has_class_token and not self.config.keeps_class_row:
+            hidden = hidden[:, 1:]
+        if self.config.merge > 1:
+            hidden = join_squares(hidden, (self.config.grid_side, self.config.grid_side), self.config.merge)
+        result: Tensor = self.projector(hidden)
         return result
 
 

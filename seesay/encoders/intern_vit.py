@@ -10,7 +10,17 @@ from torch import Tensor, nn
 
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
-from seesay.encoders.layers import QKV, Mlp, Norm, PixelNormalizer, RMSNorm, SplitAttention, add_norm, get_activation
+from seesay.encoders.layers import (
+    QKV,
+    Mlp,
+    Norm,
+    PixelNormalizer,
+    RMSNorm,
+    SplitAttention,
+    add_norm,
+    get_activation,
+    join_squares,
+)
 from seesay.encoders.tiles import TileEncoder
 
 
@@ -153,11 +163,8 @@ class ProjectedIntern(nn.Module):
 
     def forward(self, patches: Tensor) -> Tensor:
         hidden = self.tower(patches)[:, 1:]
-        height, width = self.config.grid
-        side = self.config.shuffle
-        squares = hidden.reshape(len(hidden), height // side, side, width // side, side, -1)
-        squares = squares.permute((0, 3, 1, 2, 4, 5) if self.config.turns_grid else (0, 1, 3, 2, 4, 5))
-        result: Tensor = self.projector(squares.reshape(len(hidden), self.config.num_rows, -1))
+        config = self.config
+        result: Tensor = self.projector(join_squares(hidden, config.grid, config.shuffle, turns=config.turns_grid))
         return result
 
 

@@ -180,12 +180,15 @@ class SplitAttention(nn.Module):
         self.k_norm: nn.Module = nn.Identity()
         self._num_heads = num_heads
 
-    def attend(self, x: Tensor) -> Tensor:
-        """Return the input of the output projection for rows [N, S, size]; each of the N sets attends within itself."""
+    def attend(self, x: Tensor, segments: Sequence[SegmentGroup] | None = None) -> Tensor:
+        """Return the input of the output projection for rows [N, S, size], of which each of the N sets attends within
+        itself, or for packed rows [P, size] with their segments."""
         query, key, value = self.qkv_proj(x).chunk(3, dim=-1)
         inputs = (self.q_norm(query), self.k_norm(key), value)
-        heads = (t.unflatten(-1, (self._num_heads, -1)).transpose(1, 2) for t in inputs)
-        return F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        heads = [t.unflatten(-1, (self._num_heads, -1)) for t in inputs]
+        if segments is not None:
+            return attend(heads[0], heads[1], heads[2], segments)
+        return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in heads)).transpose(1, 2).flatten(2)
 
 
 class PixelNormalizer:
@@ -213,6 +216,14 @@ def cut_patches(frames: Tensor, patch_size: tuple[int, int]) -> Tensor:
     rows, columns = height // patch_size[0], width // patch_size[1]
     patches = frames.view(count, rows, patch_size[0], columns, patch_size[1], channels).permute(0, 1, 3, 5, 2, 4)
     return patches.reshape(count, rows * columns, channels * patch_size[0] * patch_size[1])
+
+
+def join_squares(rows: Tensor, grid: tuple[int, int], side: int, *, turns: bool = False) -> Tensor:
+    """Join each square of side² rows [N, S, size] of a `grid` (height, width) to one: [N, S / side², side² · size]. If
+    it `turns`, the squares come column by column."""
+    shape = (len(rows), grid[0] // side, side, grid[1] // side, side, rows.shape[2])
+    squares = rows.reshape(shape).permute((0, 3, 1, 2, 4, 5) if turns else (0, 1, 3, 2, 4, 5))
+    return squares.reshape(len(rows), -1, side**2 * rows.shape[2])
 
 
 # --- attention over packed segments ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.transfers import upload
@@ -24,6 +25,8 @@ class TileEncoder:
 
     Features: `pixels` uint8 [tiles, height, width, 3], of which the tower does not see what lies behind the last whole
     patch, or the frames of `PatchLoader` and `num_tiles`; and, where rows are to be arranged, those of `arrange_rows`.
+    `joined` (rows, columns): the tiles are one picture, which comes before them as a tile of its own, scaled by torch's
+    bicubic interpolation of normalized pixels.
     `tile_size` is (height, width), `patch_size` (ph, pw). `learned`: rows of the model that arrangements use. `weights`
     are those of the model, where a checkpoint has them.
     """
@@ -58,12 +61,18 @@ class TileEncoder:
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """Return the items' normalized tiles, one item after another: float32 [tiles, H, W, 3] on the tower's
         device."""
-        pixels = upload([item["pixels"] for item in features], self.device)
-        return self._normalizer(torch.cat(pixels), channel_dim=3)
+        uploaded = upload([item["pixels"] for item in features], self.device)
+        pixels = self._normalizer(torch.cat(uploaded), channel_dim=3)
+        if not any("joined" in item for item in features):
+            return pixels
+        parts = []
+        for item, tiles in zip(features, torch.split(pixels, [len(each) for each in uploaded]), strict=True):
+            parts += [_scale_whole(tiles, item["joined"]), tiles] if "joined" in item else [tiles]
+        return torch.cat(parts)
 
     def _load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" or any("joined" in item for item in features):
             height, width = self._seen_size
             return cut_patches(self.load_pixels(*features)[:, :height, :width], self._patch_size)
         vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
@@ -95,4 +104,12 @@ def _plan(model: nn.Module, _num_tiles: int, *, num_before: int) -> nn.Module:  
 
 
 def _count_tiles(item: Mapping[str, Any]) -> int:
-    return len(item["pixels"]) if "pixels" in item else int(item["num_tiles"])
+    return len(item["pixels"]) + ("joined" in item) if "pixels" in item else int(item["num_tiles"])
+
+
+def _scale_whole(tiles: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Return the picture that tiles [N, H, W, 3] are, row by row of the `grid`, in the size of one: [1, H, W, 3]."""
+    height, width = tiles.shape[1:3]
+    lines = tiles.unflatten(0, grid).transpose(1, 2)
+    picture = lines.reshape(1, grid[0] * height, grid[1] * width, 3).permute(0, 3, 1, 2)
+    return F.interpolate(picture, size=(height, width), mode="bicubic").permute(0, 2, 3, 1)

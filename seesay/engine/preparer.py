@@ -286,7 +286,7 @@ class RequestPreparer:
             check_prompt_length(len(request.prompt), max_tokens, wants_answer=_wants_answer(request))
             return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), ()
         self._check_num_tokens(rendered.text, max_tokens)
-        tokens = tokenize(rendered, self.tokenizer)
+        tokens = tokenize(rendered, self.tokenizer, is_apart=self._family.tokenizes_apart)
         return tokens, rendered.media
 
     def _check_size(self, texts: Iterable[str], max_tokens: int) -> None:

@@ -173,7 +173,9 @@ class Family(ABC):
     A media item takes this way: `resolve_options` checks its options, `plan_media` makes a `MediaPlan` of its size, and
     `preprocess` makes the tower's input of its pixels and the plan's measures.
 
-    options: names of the per-item options by modality; their values are positive integers.
+    options: names of the per-item options by modality; their values are positive integers, or true and false for those
+    in `switches`.
+    tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
     num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
     default_num_frames: frames taken of a video where a request does not say how to sample it; None for the default
     frame rate.
@@ -185,6 +187,8 @@ class Family(ABC):
     architectures: ClassVar[tuple[str, ...]]
     modalities: ClassVar[tuple[Modality, ...]] = ()
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
+    switches: ClassVar[tuple[str, ...]] = ()
+    tokenizes_apart: ClassVar[bool] = False
     num_position_axes: ClassVar[int] = 1
     default_num_frames: ClassVar[int | None] = None
     published: ClassVar[tuple[Published, ...]] = ()
@@ -224,6 +228,11 @@ class Family(ABC):
     @abstractmethod
     def expand(self, modality: Modality, measures: Features) -> Expansion:
         """Return the tokens that replace the marker's. As many take embeddings as the tower makes rows."""
+
+    def number(self, expansion: Expansion, number: int) -> Expansion:  # noqa: ARG002
+        """Return the tokens of an item that has `number` others before it in its prompt; those of `expand`, unless they
+        spell the number. No other part of the item may depend on it."""
+        return expansion
 
     @abstractmethod
     def num_units(self, measures: Features) -> int:
@@ -340,14 +349,19 @@ class Family(ABC):
         return options
 
     def _check_options(self, modality: Modality, options: Mapping[str, Any]) -> None:
-        """Raise `RequestError` naming the first option that is unknown or not an integer within its range."""
+        """Raise `RequestError` naming the first option that is unknown or has not a value that it may have."""
         known = self.options.get(modality, ())
         for name, value in options.items():
             if name not in known:
                 listed = ", ".join(("detail", *known, *sorted(DECODE_OPTIONS[modality])))
                 message = f"{modality.value} option {name!r} is unknown to this model; known are: {listed}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
-            most = MAX_TILES if name.endswith("_patch") else MAX_PIXELS
+            if name in self.switches:
+                if not isinstance(value, bool):
+                    message = f"{modality.value} option {name} must be true or false, got {str(value)[:40]!r}"
+                    raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
+                continue
+            most = MAX_TILES if name.endswith(("_patch", "_slice_nums")) else MAX_PIXELS
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
                 message = f"{modality.value} option {name} must be an integer in [1, {most}], got {str(value)[:40]!r}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)

@@ -68,7 +68,8 @@ class OpenItem:
     """One picture or video that was read or fetched, and not decoded.
 
     `options` are the checked preprocessing options, `preprocessing_key` is what they and the family's settings add to
-    the item's key. `size` and `plan` are None where only decoding tells the size. `place` is named by errors.
+    the item's key. `size`, `plan` and `num_tokens`, its places in the prompt, are None where only decoding tells the
+    size. `place` is named by errors.
     """
 
     media: OpenedMedia
@@ -77,12 +78,8 @@ class OpenItem:
     preprocessing_key: bytes
     size: MediaSize | None
     plan: MediaPlan | None
+    num_tokens: int | None
     fetch_s: float
-
-    @property
-    def num_tokens(self) -> int | None:
-        """Places in the prompt; None where only decoding tells."""
-        return None if self.plan is None else self.plan.num_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +155,8 @@ class MediaFront:
         allowance.check_items(len(videos) + sum(not isinstance(source, VideoFrame) for source in sources))
         if len(media) == 1:
             with _located(media[0].place):
-                return OpenRequest(items=[self._open_one(media[0], allowance)], allowance=allowance)
-        futures = [self._fetchers.submit(self._open_one, part, allowance) for part in media]
+                return OpenRequest(items=[self._open_one(media[0], 0, allowance)], allowance=allowance)
+        futures = [self._fetchers.submit(self._open_one, part, index, allowance) for index, part in enumerate(media)]
         return OpenRequest(items=_gather(futures, [part.place for part in media]), allowance=allowance)
 
     def prepare(self, request: OpenRequest, batch: MediaBatch | None = None) -> list[PreparedMedia]:
@@ -210,7 +207,8 @@ class MediaFront:
             replace(part, modality=Modality.IMAGE, source=frame, options=options) for frame in split_video(video, size)
         )
 
-    def _open_one(self, part: MediaPart, allowance: Allowance) -> OpenItem:
+    def _open_one(self, part: MediaPart, number: int, allowance: Allowance) -> OpenItem:
+        """Open media that have `number` others before them in the prompt."""
         family, modality = self._family, part.modality
         if modality not in family.modalities:
             takes = ", ".join(m.value for m in family.modalities) or "no media"
@@ -228,13 +226,15 @@ class MediaFront:
         size = media.size()
         if size is not None:
             allowance.spend_pixels(size.num_pixels)
+        plan = None if size is None else family.plan_media(modality, size, options)
         return OpenItem(
             media=media,
             place=part.place,
             options=options,
             preprocessing_key=family.media_key(modality, options),
             size=size,
-            plan=None if size is None else family.plan_media(modality, size, options),
+            plan=plan,
+            num_tokens=None if plan is None else len(family.number(plan.expansion, number).token_ids),
             fetch_s=fetch_s,
         )
 

@@ -22,6 +22,8 @@ DEFAULTS: Mapping[str, tuple[tuple[tuple[float, ...], tuple[float, ...]], int]] 
     "LlavaNextImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "LlavaOnevisionImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "LlavaOnevisionVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "MiniCPMVImageProcessor": (_HALVES, _BICUBIC),
+    "Phi3VImageProcessor": (_CLIP_STATISTICS, _BILINEAR),
     "PixtralImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
@@ -104,6 +106,16 @@ def _find_defaults(settings: Mapping[str, Any], where: object, processor: str) -
                 f"{where}: processor setting {name} is missing, and the default of {str(named)[:60]!r} is not known"
             )
     return {}
+
+
+def read_count(settings: Mapping[str, Any], name: str, default: int, *, most: int, where: object) -> int:
+    """Return a setting that is a number from 1 to `most`. Raises `CheckpointError` naming one that is not."""
+    value = settings.get(name, default)
+    if type(value) is not int or not 1 <= value <= most:
+        raise CheckpointError(
+            f"{where}: processor setting {name} must be an integer from 1 to {most}, got {str(value)[:40]!r}"
+        )
+    return value
 
 
 def read_square(size: Any, where: object, name: str) -> tuple[int, int]:

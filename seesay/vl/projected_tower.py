@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
@@ -42,11 +42,13 @@ class ProjectedTowerFamily(Family):
     """Reads the tower's settings, and builds it.
 
     strategies: values of `vision_feature_select_strategy` that the family supports. processor: class of the image
-    processor, for settings that its file leaves out. learned_rows: see `LearnedRows`."""
+    processor, for settings that its file leaves out. learned_rows: see `LearnedRows`. tower_options: further fields of
+    `ClipConfig`."""
 
     strategies: ClassVar[tuple[str, ...]] = ("default", "full")
     processor: ClassVar[str]
     learned_rows: ClassVar[tuple[str, ...]] = ()
+    tower_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
@@ -129,6 +131,7 @@ class ProjectedTowerFamily(Family):
             projector_activation=config.projector_hidden_act,
             projector_bias=config.multimodal_projector_bias,
             learned_rows=self.learned_rows,
+            **self.tower_options,
         )
         with torch.device("meta"):
             model = ProjectedClip(sizes)

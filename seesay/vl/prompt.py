@@ -79,10 +79,11 @@ class TokenizedPrompt:
         return len(self.token_ids) - sum(stop - start for start, stop in self.ranges)
 
 
-def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer) -> TokenizedPrompt:
+def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer, *, is_apart: bool = False) -> TokenizedPrompt:
     """Return the tokens of a prompt, which begin with the tokenizer's own prefix.
 
-    Raises RequestError for a text with half of a surrogate pair.
+    is_apart: so does each piece of text behind a marker, and it is tokenized like a text of its own; markers then have
+    no tokens. Raises RequestError for a text with half of a surrogate pair.
     """
     try:
         rendered.text.encode()
@@ -92,9 +93,23 @@ def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer) -> TokenizedPrompt:
             f"after {rendered.text[max(0, error.start - 20) : error.start]!r}"
         )
     logger.info("prompt: %s", rendered.text)
+    if is_apart and rendered.media:
+        return _tokenize_apart(rendered, tokenizer)
     token_ids, ranges = tokenizer.encode_prompt(rendered)
     assert len(ranges) == len(rendered.media), "the tokenizer lost a marker"
     return TokenizedPrompt(token_ids=token_ids, ranges=tuple(ranges))
+
+
+def _tokenize_apart(rendered: RenderedPrompt, tokenizer: Tokenizer) -> TokenizedPrompt:
+    pieces, ends = list[npt.NDArray[np.int64]](), list[int]()
+    starts, stops = [0, *(stop for _, stop in rendered.markers)], [start for start, _ in rendered.markers]
+    for start, stop in zip(starts, [*stops, len(rendered.text)], strict=True):
+        inside = (span for span in rendered.literals if start <= span[0] and span[1] <= stop)
+        literals = tuple((first - start, last - start) for first, last in inside)
+        token_ids, _ = tokenizer.encode_prompt(RenderedPrompt(text=rendered.text[start:stop], literals=literals))
+        pieces.append(token_ids)
+        ends.append(len(token_ids) + (ends[-1] if ends else 0))
+    return TokenizedPrompt(token_ids=np.concatenate(pieces), ranges=tuple((end, end) for end in ends[:-1]))
 
 
 def build_input(
@@ -114,8 +129,8 @@ def build_input(
     pieces: list[npt.NDArray[np.int64]] = []
     items: list[MediaItem] = []
     length = done = 0
-    for (start, stop), item in zip(ranges, media):
-        expansion = item.plan.expansion
+    for index, ((start, stop), item) in enumerate(zip(ranges, media)):
+        expansion = family.number(item.plan.expansion, index)
         assert expansion.token_ids.shape == expansion.takes_embedding.shape, "an expansion flags each of its tokens"
         pieces += [token_ids[done:start], expansion.token_ids]
         length += start - done

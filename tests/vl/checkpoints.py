@@ -157,7 +157,8 @@ def spread_weights(model: torch.nn.Module, seed: int = 0) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if ("norm" in name and name.endswith("weight")) or "lambda" in name or "ln_q.weight" in name:
+            name = name.replace("vision_embed_tokens.", "")  # all of Phi-3-vision's tower
+            if (("norm" in name or ".ln_" in name) and name.endswith("weight")) or "lambda" in name:
                 parameter.copy_(1 + 0.2 * noise)
             elif parameter.dim() == 1:
                 parameter.copy_(0.2 * noise)
@@ -514,6 +515,82 @@ def _original_llava(write_sibling: Callable[..., None], name: str, **options: An
     return write
 
 
+def _minicpmv(version: float, *, has_bos: bool = False, **extra: Any) -> Callable[[Path], None]:
+    """As published, with a resampler of two heads, each of which has 128 components."""
+
+    def write(path: Path) -> None:
+        from reference.minicpmv import MiniCPMV
+
+        template = (BOS_CHATML if has_bos else CHATML).replace("@image@", "<image>./</image>\n")
+        names = ("image", "slice", "image_id")
+        tags = {f"{name}_{end}": f"<{slash}{name}>" for name in names for end, slash in (("start", ""), ("end", "/"))}
+        tokenizer = make_tokenizer(template, has_bos=has_bos, unk_tag="<unk>", **tags)
+        config = {
+            "architectures": ["MiniCPMV"], "model_type": "minicpmv", "version": version, "vocab_size": 288,
+            **QWEN_TEXT, "hidden_size": 256, "query_num": 3, "drop_vision_last_layer": False, "torch_dtype": "float32",
+            "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": False,
+            "eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id,
+            "slice_config": {"max_slice_nums": 9, "model_type": "minicpmv"},
+            "vision_config": {
+                "hidden_size": 32, "image_size": 28, "intermediate_size": 48, "model_type": "siglip",
+                "num_attention_heads": 2, "num_hidden_layers": 2, "patch_size": 4,
+            },
+            **extra,
+        }  # fmt: skip
+        settings = {
+            "image_processor_type": "MiniCPMVImageProcessor", "max_slice_nums": 6, "scale_resolution": 16,
+            "patch_size": 4, "use_image_id": version > 2.5, "image_feature_size": 3, "slice_mode": True, "resample": 3,
+            "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27], "version": version,
+        }  # fmt: skip
+        _save_reference(path, MiniCPMV(config), config, settings, tokenizer, "minicpm")
+
+    return write
+
+
+def _phi3_v(path: Path) -> None:
+    from reference.phi3_v import Phi3V
+
+    tokenizer = make_tokenizer(CHATML.replace("@image@", "<|image_1|>\n"), has_bos=True, image_token="<|image|>")
+    config = {
+        "architectures": ["Phi3VForCausalLM"], "model_type": "phi3_v", "vocab_size": 288, **QWEN_TEXT,
+        "embd_layer": {
+            "embedding_cls": "image", "hd_transform_order": "sub_glb", "projection_cls": "mlp",
+            "use_hd_transform": True, "with_learnable_separator": True,
+        },
+        "img_processor": {"image_dim_out": 32, "model_name": "tiny", "name": "clip_vision_model", "num_img_tokens": 4},
+        "vision_config": {
+            "hidden_size": 32, "image_size": 16, "intermediate_size": 48, "num_attention_heads": 2,
+            "num_hidden_layers": 3, "patch_size": 4,
+        },
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "sliding_window": 2048,
+        "original_max_position_embeddings": 1024, "tie_word_embeddings": False, "torch_dtype": "float32",
+        "rope_scaling": {
+            "type": "su", "short_factor": LONGROPE["short_factor"], "long_factor": LONGROPE["long_factor"],
+        },
+        "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+    settings = {
+        "image_processor_type": "Phi3VImageProcessor", "image_mean": [0.48, 0.46, 0.41], "resample": 2,
+        "image_std": [0.27, 0.26, 0.28], "num_crops": 16, "num_img_tokens": 4,
+    }  # fmt: skip
+    _save_reference(path, Phi3V(config), config, settings, tokenizer, "phi3_v")
+
+
+def _save_reference(path: Path, model: Any, config: Any, settings: Any, tokenizer: Any, code: str) -> None:
+    """Write a checkpoint of a reference model, with code beside the weights that must not run."""
+    spread_weights(model)
+    model.save(path)
+    tokenizer.save_pretrained(path)
+    names = {"AutoConfig": "Config", "AutoModelForCausalLM": config["architectures"][0]}
+    config["auto_map"] = {auto: f"modeling_{code}.{name}" for auto, name in names.items()}
+    (path / f"modeling_{code}.py").write_text("raise RuntimeError('code of a checkpoint was run')\n")
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    contents = {"config": config, "processor_config": {"image_processor": settings}, "generation_config": ids}
+    for name, content in contents.items():
+        (path / f"{name}.json").write_text(json.dumps(content))
+
+
 FACTORIES: dict[str, Callable[[Path], None]] = {
     "llama": _text(LlamaConfig, LlamaForCausalLM, template=BOS_CHATML, has_bos=True),
     "qwen2": _text(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
@@ -550,6 +627,10 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "llava_onevision_original": _original_llava(
         _llava_onevision, "LlavaQwenForCausalLM", image_mean=[0.5] * 3, image_std=[0.5] * 3
     ),
+    "minicpmv": _minicpmv(2.6),
+    "minicpmv_2_5": _minicpmv(2.5, has_bos=True),
+    "minicpmv_4_5": _minicpmv(4.5, head_dim=24),
+    "phi3_v": _phi3_v,
     "llava_next_mistral": _llava_next(MistralConfig, sliding_window=None),
     "llava_next_llama3": _llava_next(LlamaConfig, rope_parameters=LLAMA3_ROPE),
     "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),

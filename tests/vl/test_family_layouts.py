@@ -74,6 +74,8 @@ def test_damaged_towers_are_refused_by_name(
         state[victim] = state[victim][:-1].contiguous()
     elif damage == "twice":
         other = victim.removeprefix("model.") if victim.startswith("model.") else f"model.{victim}"
+        if weights.tower_name(other) is None:
+            pytest.skip("tensors of this family have one name each")
         state[other] = state[victim].clone()
     else:
         state[victim + "_extra"] = torch.zeros(3)

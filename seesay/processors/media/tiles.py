@@ -37,5 +37,12 @@ def cut_padded(frame: Frames, resolution: tuple[int, int], tile: tuple[int, int]
     canvas = np.zeros((*resolution, 3), dtype=np.uint8)
     top, left = (resolution[0] - height) // 2, (resolution[1] - width) // 2
     canvas[top : top + height, left : left + width] = resize(frame, (height, width), resample=resample)[0]
-    rows, columns = resolution[0] // tile[0], resolution[1] // tile[1]
-    return canvas.reshape(rows, tile[0], columns, tile[1], 3).transpose(0, 2, 1, 3, 4).reshape(-1, *tile, 3)
+    return cut_grid(canvas[None], (resolution[0] // tile[0], resolution[1] // tile[1]))
+
+
+def cut_grid(frame: Frames, grid: tuple[int, int]) -> Frames:
+    """Cut a picture uint8 [1, H, W, 3] into the equal tiles of a `grid` (rows, columns): uint8 [tiles, height, width,
+    3], row by row."""
+    height, width = frame.shape[1] // grid[0], frame.shape[2] // grid[1]
+    lines = frame.reshape(grid[0], height, grid[1], width, 3).transpose(0, 2, 1, 3, 4)
+    return lines.reshape(-1, height, width, 3)

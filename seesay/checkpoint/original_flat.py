@@ -1,0 +1,77 @@
+"""MiniCPM-V and Phi-3-vision as their authors publish them: the fields of a text model with those of a tower beside
+them. Read as a LLaVA in Transformers' layout, which is a tower and a decoder, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seesay.checkpoint.original_llava import TOWERS
+from seesay.errors import CheckpointError
+
+_MOST_QUERIES = 1 << 12
+_MINICPMV_DECODERS = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
+_PHI3_V_OPTIONS: Mapping[str, Any] = {
+    "hd_transform_order": "sub_glb",
+    "projection_cls": "mlp",
+    "type_feature": "patch",
+    "use_hd_transform": True,
+    "with_learnable_separator": True,
+}
+_NOT_OF_TEXT = ("architectures", "auto_map", "embd_layer", "img_processor", "slice_config", "vision_config")
+
+
+def read_minicpmv(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a SigLIP and of the decoder that `version` tells, which 2.5 leaves out. Raises
+    `CheckpointError` naming a field that is not supported."""
+    version = config.get("version", "2.5")
+    name = f"{version:.1f}" if isinstance(version, int | float) else str(version)
+    if name not in _MINICPMV_DECODERS:
+        raise CheckpointError(f"version must be one of {', '.join(_MINICPMV_DECODERS)}, got {name[:40]!r}")
+    count = config.get("query_num", 64)
+    if type(count) is not int or not 1 <= count <= _MOST_QUERIES:
+        raise CheckpointError(f"query_num must be an integer from 1 to {_MOST_QUERIES}, got {str(count)[:40]!r}")
+    return {
+        **_compose(config, _MINICPMV_DECODERS[name], _part(config, "vision_config"), "siglip_vision_model"),
+        "version": name,
+        "query_num": count,
+        "drop_vision_last_layer": bool(config.get("drop_vision_last_layer", False)),
+    }
+
+
+def read_phi3_v(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a Phi-3 and of a CLIP, which is called by its name or has its sizes in
+    `vision_config`. Raises `CheckpointError` naming a field that is not supported."""
+    tower = _part(config, "img_processor")
+    given = {**_part(config, "embd_layer"), "type_feature": tower.get("type_feature", "patch")}
+    for name, value in _PHI3_V_OPTIONS.items():
+        if given.get(name) != value:
+            raise CheckpointError(f"{name} must be {value!r}, got {str(given.get(name))[:40]!r}")
+    called = str(tower.get("model_name"))
+    vision = _part(config, "vision_config") if "vision_config" in config else TOWERS.get(called)
+    if vision is None:
+        known = ", ".join(name for name in TOWERS if "clip" in name)
+        raise CheckpointError(f"img_processor.model_name must be one of {known}, got {called[:80]!r}")
+    return {
+        **_compose(config, "phi3", vision, "clip_vision_model"),
+        "vision_feature_layer": tower.get("layer_idx", -2),
+        "vision_feature_select_strategy": "default",
+    }
+
+
+def _compose(config: Mapping[str, Any], decoder: str, vision: Mapping[str, Any], tower: str) -> dict[str, Any]:
+    text = {name: value for name, value in config.items() if name not in _NOT_OF_TEXT}
+    return {
+        "architectures": config.get("architectures"),
+        "model_type": "llava",
+        "text_config": {**text, "model_type": decoder},
+        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "vision_config": {**vision, "model_type": tower},
+    }
+
+
+def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = config.get(name)
+    if not isinstance(part, Mapping):
+        raise CheckpointError(f"{name} must be an object, got {str(part)[:40]!r}")
+    return part

@@ -1,0 +1,208 @@
+"""MiniCPM-V 2.5, 2.6, 4 and 4.5: a picture as a whole and in slices, each of which becomes the same number of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
+from seesay.processors.media.images import Frames, resize
+from seesay.processors.media.slices import choose_grid, fit_area, fit_slices, slice_frame
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.vl.family import MAX_TILES, Family, Features, WeightMap, is_layer_above, make_expansion
+from seesay.vl.pixels import PixelSettings, read_count, read_processor
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import LoadedEncoder
+
+_HEAD_SIZE = 128
+_SPELLINGS = {
+    "im_start": "<image>",
+    "im_end": "</image>",
+    "slice_start": "<slice>",
+    "slice_end": "</slice>",
+    "im_id_start": "<image_id>",
+    "im_id_end": "</image_id>",
+    "unk": "<unk>",
+}
+
+
+class MiniCPMV(Family):
+    """Configuration, processor and model are code beside the weights; none of it is run.
+
+    Features: `pixels` uint8 [P, 3·p·p], the patches of the whole picture, then of its slices, row by row; the plan's
+    measures, with the `grids` (height, width) of these in patches, and `cut`, the (rows, columns) of slices.
+    """
+
+    architectures = ("MiniCPMV",)
+    modalities = (Modality.IMAGE,)
+    options = {Modality.IMAGE: ("max_slice_nums", "use_image_id")}  # noqa: RUF012
+    switches = ("use_image_id",)
+    weights = WeightMap(
+        decoder={"llm.model.": "", "llm.lm_head.": "lm_head."},
+        tower={"vpm.": "tower.", "resampler.": "resampler."},
+        ignored=("resampler.pos_embed", "resampler.temporal_pos_embed"),
+    )
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        config, where = checkpoint.model_config, checkpoint.path
+        settings = read_processor(checkpoint, "image_processor")
+        self._pixels = PixelSettings.read(_with_usual_names(settings), where, processor="MiniCPMVImageProcessor")
+        self._side = read_count(settings, "scale_resolution", 448, most=1 << 14, where=where)
+        self._max_slices = read_count(settings, "max_slice_nums", 9, most=MAX_TILES, where=where)
+        self._patch: int = config.vision_config.patch_size
+        self._num_queries: int = config.query_num
+        is_new = config.version != "2.5"
+        self._uses_id = bool(settings.get("use_image_id", is_new))
+        expected = {"patch_size": self._patch, "image_feature_size": self._num_queries, "slice_mode": True}
+        for name, value in expected.items():
+            if settings.get(name, value) != value:
+                raise CheckpointError(f"{where}: processor setting {name} must be {value}, got {settings[name]!r}")
+        if config.text_config.hidden_size % _HEAD_SIZE:
+            size = config.text_config.hidden_size
+            raise CheckpointError(
+                f"{where}: hidden_size={size} is not a multiple of {_HEAD_SIZE}, the resampler's head"
+            )
+        self._spell = {name: str(settings.get(name, usual)) for name, usual in _SPELLINGS.items()}
+        self._ids = {name: self.token_id(self._spell[name]) for name in _SPELLINGS if is_new or "_id_" not in name}
+        self._markers = {Modality.IMAGE: f"{self._spell['im_start']}./{self._spell['im_end']}"}
+        # Since 2.6 slices have tags of their own; 2.5 has those of pictures inside of one pair of slice tags.
+        self._slice_tags = ("slice_start", "slice_end") if is_new else ("im_start", "im_end")
+        self._outer_tags = () if is_new else ("slice_start", "slice_end")
+        first, last = (self._spell[name] for name in self._slice_tags)
+        self._line_break = tokenizer.encode(f"{last}\n{first}")[1:-1]
+
+    @property
+    def markers(self) -> Mapping[Modality, str]:
+        return self._markers
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        slices = [self._side, self._patch, self._max_slices, self._uses_id]
+        return {"pixels": self._pixels.as_json(), "slices": slices}
+
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+        return {**options, "max_slice_nums": 1}
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+        original = (size.height, size.width)
+        cut = choose_grid(original, self._side, max_slices=options.get("max_slice_nums", self._max_slices))
+        whole = fit_area(original, self._side, self._patch, enlarges=cut is None)
+        grids, resized = [(whole[0] // self._patch, whole[1] // self._patch)], whole
+        if cut is not None:
+            resized = fit_slices(original, cut, self._side, self._patch)
+            slice_grid = (resized[0] // cut[0] // self._patch, resized[1] // cut[1] // self._patch)
+            grids += [slice_grid] * math.prod(cut)
+        return {
+            "num_tiles": len(grids),
+            "resized": resized,
+            "whole": whole,
+            "cut": cut or (0, 0),
+            "grids": tuple(grids),
+            "has_number": bool(options.get("use_image_id", self._uses_id)),
+        }
+
+    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+        rows, columns = measures["cut"]
+        one_slice = self._tag_rows(*self._slice_tags)
+        lines = [(self._line_break, False), *one_slice * columns] * rows
+        outer = [([self._ids[name]], False) for name in self._outer_tags] if rows else []
+        number = [(self._spell_number(0), False)] if measures["has_number"] else []
+        return make_expansion(*number, *self._tag_rows("im_start", "im_end"), *outer[:1], *lines[1:], *outer[1:])
+
+    def _tag_rows(self, start: str, end: str) -> list[tuple[list[int], bool]]:
+        return [([self._ids[start]], False), ([self._ids["unk"]] * self._num_queries, True), ([self._ids[end]], False)]
+
+    def _spell_number(self, number: int) -> list[int]:
+        return self.tokenizer.encode(f"{self._spell['im_id_start']}{number}{self._spell['im_id_end']}")
+
+    def number(self, expansion: Expansion, number: int) -> Expansion:
+        first, *_ = expansion.token_ids
+        if number == 0 or first != self._ids.get("im_id_start"):
+            return expansion
+        ids, rest = self._spell_number(number), len(self._spell_number(0))
+        return Expansion(
+            token_ids=np.concatenate((np.asarray(ids, dtype=np.int64), expansion.token_ids[rest:])),
+            takes_embedding=np.concatenate((np.zeros(len(ids), dtype=np.bool_), expansion.takes_embedding[rest:])),
+        )
+
+    def num_units(self, measures: Features) -> int:
+        return sum(map(math.prod, measures["grids"]))
+
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        resample = self._pixels.resample
+        parts = [resize(media.frames, measures["whole"], resample=resample)]
+        if measures["cut"] != (0, 0):
+            parts.append(slice_frame(media.frames, measures["resized"], measures["cut"], resample))
+        pixels = np.concatenate([self._cut_patches(part) for part in parts])
+        return {**measures, "pixels": pixels}
+
+    def _cut_patches(self, frames: Frames) -> npt.NDArray[np.uint8]:
+        """Return the patches uint8 [P, 3·p·p] of frames [N, H, W, 3], laid out as (channel, y, x)."""
+        patch, (count, height, width, _) = self._patch, frames.shape
+        lines = frames.reshape(count, height // patch, patch, width // patch, patch, 3).transpose(0, 1, 3, 5, 2, 4)
+        return lines.reshape(-1, 3 * patch * patch)
+
+    def largest_size(self) -> tuple[int, int] | None:
+        """Slices that are a little longer than one and a half, two and a half, … patches are rounded up the most."""
+        sides = [int((number + 0.5) * self._patch) + 1 for number in range(self._side // self._patch + 1)]
+        shapes = [(height, max(1, self._side**2 // height)) for height in sides]
+        rows = range(1, self._max_slices + 1)
+        grids = [(count, self._max_slices // count) for count in rows if self._max_slices % count == 0]
+        sizes = [(grid[0] * shape[0], grid[1] * shape[1]) for grid in grids for shape in shapes]
+        sizes += [(self._side * grid[0], self._side * grid[1]) for grid in grids]
+        return max([*sizes, *((width, height) for height, width in sizes)], key=self._count_patches)
+
+    def _count_patches(self, size: tuple[int, int]) -> int:
+        return self.num_units(self.measure(Modality.IMAGE, MediaSize(num_frames=1, height=size[0], width=size[1]), {}))
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
+        import torch
+
+        from seesay.encoders.clip import ClipConfig
+        from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.resampler import ResampledEncoder, ResampledSiglip, ResamplerConfig
+        from seesay.encoders.weights import load_tower
+
+        config = self.checkpoint.model_config
+        vision = config.vision_config
+        num_layers = vision.num_hidden_layers - config.drop_vision_last_layer
+        tower = ClipConfig(
+            hidden_size=vision.hidden_size,
+            num_heads=vision.num_attention_heads,
+            intermediate_size=vision.intermediate_size,
+            image_size=vision.image_size,
+            patch_size=vision.patch_size,
+            activation=vision.hidden_act,
+            norm_eps=vision.layer_norm_eps,
+            feature_layers=(num_layers,),
+            has_class_token=False,
+            has_final_norm=True,
+            out_hidden_size=config.text_config.hidden_size,
+        )
+        num_heads = tower.out_hidden_size // _HEAD_SIZE
+        with torch.device("meta"):
+            model = ResampledSiglip(ResamplerConfig(tower=tower, num_queries=self._num_queries, num_heads=num_heads))
+
+        def used_name(name: str) -> str | None:
+            parameter = self.weights.tower_name(name)
+            is_dropped = parameter is not None and is_layer_above(parameter, "tower.encoder.layers.", num_layers)
+            return None if is_dropped else parameter
+
+        weights = load_tower(model, self.checkpoint, used_name, device=device, dtype=dtype)
+        return ResampledEncoder(model, PixelNormalizer(**self._pixels.statistics), weights)
+
+
+def _with_usual_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a processor's settings with the names that Transformers gives to mean and standard deviation."""
+    named = {"norm_mean": "image_mean", "norm_std": "image_std"}
+    return {named.get(name, name): value for name, value in settings.items()}

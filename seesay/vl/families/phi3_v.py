@@ -1,0 +1,118 @@
+"""Phi-3-vision and Phi-3.5-vision: tiles of a picture that is fitted into as many as there may be, and the whole of it
+(HD transform, arXiv 2404.06512, section 3.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.media.images import resize
+from seesay.processors.media.tiles import cut_grid
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.vl.arrangement import Rows, chain, end_lines, join_tiles, number_rows
+from seesay.vl.family import MAX_TILES, Features, WeightMap, make_expansion, own_pixels
+from seesay.vl.pixels import read_count
+from seesay.vl.projected_tower import ProjectedTowerFamily
+
+_FRONT = "model.vision_embed_tokens."
+_IMAGE_TOKEN = "<|image|>"
+_LINE_END, _VIEW_END = -2, -1
+"""The rows `sub_GN` and `glb_GN` in an arrangement."""
+
+
+class Phi3Vision(ProjectedTowerFamily):
+    """Configuration, processor and model are code beside the weights; none of it is run.
+
+    Features: `pixels` uint8 [tiles, S, S, 3], S being the tower's `image_size`, of the picture with white around it;
+    `joined`, their (rows, columns); the arrangement of their rows; and the plan's measures.
+    """
+
+    architectures = ("Phi3VForCausalLM",)
+    modalities = (Modality.IMAGE,)
+    options = {Modality.IMAGE: ("max_dynamic_patch",)}  # noqa: RUF012
+    tokenizes_apart = True
+    strategies = ("default",)
+    processor = "Phi3VImageProcessor"
+    learned_rows = ("sub_GN", "glb_GN")
+    tower_options = {"merge": 2, "learned_axes": (4, 3), "projects_learned": True}  # noqa: RUF012
+    weights = WeightMap(
+        decoder={**{f"model.{part}": part for part in ("layers.", "embed_tokens.", "norm.")}, "lm_head.": "lm_head."},
+        tower={
+            f"{_FRONT}img_processor.vision_model.": "tower.",
+            f"{_FRONT}img_projection.": "projector.",
+            **{_FRONT + name: f"learned.{name}" for name in learned_rows},
+        },
+        ignored=(f"{_FRONT}wte.", f"{_FRONT}img_processor.vision_model.post_layernorm."),
+        tower_patterns=((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2.")),
+    )
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        self.image_token = self.token_id(_IMAGE_TOKEN)
+        self._max_tiles = read_count(self.settings, "num_crops", 1, most=MAX_TILES, where=checkpoint.path)
+        if self.grid_side % 2:
+            raise CheckpointError(f"{checkpoint.path}: a grid of {self.grid_side}² patches cannot be merged 2 by 2")
+        self._grid = (self.grid_side // 2, self.grid_side // 2)
+
+    @property
+    def markers(self) -> Mapping[Modality, str]:
+        return {Modality.IMAGE: "<|image_1|>"}
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        return {"pixels": self.pixels.as_json(), "tile": self.image_size, "max_tiles": self._max_tiles}
+
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+        return {**options, "max_dynamic_patch": 1}
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+        """A picture fills the width, or the height of a tall one, of as many tiles as it may have."""
+        longer, shorter = max(size.height, size.width), min(size.height, size.width)
+        ratio, max_tiles = longer / shorter, options.get("max_dynamic_patch", self._max_tiles)
+        length = 1
+        while (length + 1) * math.ceil((length + 1) / ratio) <= max_tiles:
+            length += 1
+        scaled = (int(length * self.image_size / ratio), length * self.image_size)
+        if not scaled[0]:
+            message = f"a picture of {size.width}x{size.height} pixels becomes thinner than a pixel: crop or pad it"
+            raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
+        tiles, is_tall = (math.ceil(scaled[0] / self.image_size), length), size.width < size.height
+        return {
+            "num_tiles": math.prod(tiles) + 1,
+            "resized": scaled[::-1] if is_tall else scaled,
+            "joined": tiles[::-1] if is_tall else tiles,
+        }
+
+    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+        return make_expansion(([self.image_token] * len(self._arrange(measures)), True))
+
+    def _arrange(self, measures: Features) -> Rows:
+        whole = number_rows(0, self._grid)
+        lines = join_tiles(whole.size, measures["joined"], self._grid)
+        end = np.full(1, _VIEW_END, dtype=np.int32)
+        return chain(end_lines(lines, _LINE_END), end, end_lines(whole, _LINE_END))
+
+    def num_units(self, measures: Features) -> int:
+        return int(measures["num_tiles"]) * self.grid_side**2
+
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        is_tall = media.size.width < media.size.height
+        # A tall picture is processed lying, as published: rounding depends on it.
+        frames = media.frames.swapaxes(1, 2) if is_tall else media.frames
+        height, width = measures["resized"][::-1] if is_tall else measures["resized"]
+        tiles = measures["joined"][::-1] if is_tall else measures["joined"]
+        canvas = np.full((1, tiles[0] * self.image_size, width, 3), 255, dtype=np.uint8)
+        top = (canvas.shape[1] - height) // 2
+        scaled = resize(np.ascontiguousarray(frames), (height, width), resample=self.pixels.resample)
+        canvas[:, top : top + height] = scaled
+        pixels = own_pixels(cut_grid(canvas.swapaxes(1, 2) if is_tall else canvas, measures["joined"]))
+        return {**measures, "pixels": pixels, "rows": self._arrange(measures)}
+
+    def largest_size(self) -> tuple[int, int]:
+        return self._max_tiles * self.image_size, self.image_size
