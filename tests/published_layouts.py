@@ -251,6 +251,54 @@ def _phi3(tiny: Json) -> Json:
     )(tiny)
 
 
+def _minicpmv(**published: Any) -> Callable[[Json], Json]:
+    def make(tiny: Json) -> Json:
+        code = "modeling_minicpmv.MiniCPMV"
+        own = {name: value for name, value in tiny.items() if value is not None}
+        return {
+            **own,
+            "_name_or_path": "openbmb/MiniCPM-V-2_6",
+            "attention_dropout": 0.0,
+            "auto_map": {
+                "AutoConfig": "configuration_minicpm.MiniCPMVConfig", "AutoModel": code, "AutoModelForCausalLM": code,
+            },
+            "batch_vision_input": True,
+            "image_size": 448,
+            "initializer_range": 0.02,
+            "patch_size": tiny["vision_config"]["patch_size"],
+            "slice_config": {"max_slice_nums": 6, "model_type": "minicpmv", "scale_resolution": 16},
+            "slice_mode": True,
+            "transformers_version": "4.40.0",
+            "use_cache": True,
+            "vision_batch_size": 16,
+            **published,
+        }  # fmt: skip
+
+    return make
+
+
+def _minicpmv_2_5(tiny: Json) -> Json:
+    made = _minicpmv(pretraining_tp=1, rope_scaling=None, use_image_id=False)(tiny)
+    return {name: value for name, value in made.items() if name != "version"}
+
+
+def _phi3_v(tiny: Json) -> Json:
+    kept = ("architectures", "embd_layer", "img_processor", "model_type", "original_max_position_embeddings")
+    more = ("rope_scaling", "rope_theta", "sliding_window", "tie_word_embeddings", "vision_config")
+    return {
+        **_text({**tiny, "rope_parameters": {"rope_theta": tiny["rope_theta"]}}),
+        **{name: tiny[name] for name in (*kept, *more, "bos_token_id", "eos_token_id")},
+        "_name_or_path": "Phi-3-vision-128k-instruct",
+        "auto_map": {
+            "AutoConfig": "configuration_phi3_v.Phi3VConfig",
+            "AutoModelForCausalLM": "modeling_phi3_v.Phi3VForCausalLM",
+        },
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "transformers_version": "4.38.1",
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """tiny: the tiny checkpoint. changes: of its config.json, for what the release has and the tiny one has not.
@@ -319,6 +367,23 @@ _INTERLEAVE_PROCESSOR = {
     "do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": [0.5, 0.5, 0.5],
     "image_processor_type": "SiglipImageProcessor", "image_std": [0.5, 0.5, 0.5], "processor_class": "LlavaProcessor",
     "resample": 3, "rescale_factor": 1 / 255, "size": {"height": 14, "width": 14},
+}  # fmt: skip
+_MINICPM_PROCESSOR = {
+    "auto_map": {
+        "AutoImageProcessor": "image_processing_minicpmv.MiniCPMVImageProcessor",
+        "AutoProcessor": "processing_minicpmv.MiniCPMVProcessor",
+    },
+    "image_feature_size": 3, "image_processor_type": "MiniCPMVImageProcessor", "im_end": "</image>",
+    "im_id_end": "</image_id>", "im_id_start": "<image_id>", "im_start": "<image>", "max_slice_nums": 6,
+    "norm_mean": [0.5, 0.45, 0.4], "norm_std": [0.3, 0.28, 0.27], "patch_size": 4,
+    "processor_class": "MiniCPMVProcessor", "scale_resolution": 16, "slice_end": "</slice>", "slice_mode": True,
+    "slice_start": "<slice>", "unk": "<unk>", "use_image_id": True, "version": 2.6,
+}  # fmt: skip
+_MINICPM_FILES = {"modeling_minicpmv.py": CODE, "resampler.py": CODE, "processor_config.json": None}
+_PHI3_V_PROCESSOR = {
+    "auto_map": {"AutoProcessor": "processing_phi3_v.Phi3VProcessor"}, "image_mean": [0.48, 0.46, 0.41],
+    "image_processor_type": "Phi3VImageProcessor", "image_std": [0.27, 0.26, 0.28], "num_crops": 16,
+    "num_img_tokens": 4, "processor_class": "Phi3VProcessor",
 }  # fmt: skip
 _INV_FREQ = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(8) for layer in range(2)}
 
@@ -448,6 +513,44 @@ LAYOUTS: dict[str, Layout] = {
         config=publish_original_llava,
         tokenizer={"tokenizer_class": "Qwen2Tokenizer", "errors": "replace"},
         files={"added_tokens.json": {"<|endoftext|>": 266}},
+        template_file="tokenizer_config.json",
+    ),
+    "MiniCPM-V-2_6": Layout(
+        tiny="minicpmv",
+        config=_minicpmv(max_window_layers=28, sliding_window=131072, use_image_id=True, use_sliding_window=False),
+        tokenizer={"tokenizer_class": "MiniCPMVTokenizerFast", "add_bos_token": False, "errors": "replace"},
+        files={"preprocessor_config.json": _MINICPM_PROCESSOR, **_MINICPM_FILES},
+        template_file="tokenizer_config.json",
+    ),
+    "MiniCPM-Llama3-V-2_5": Layout(
+        tiny="minicpmv_2_5",
+        config=_minicpmv_2_5,
+        extra={"resampler.pos_embed": torch.zeros(9, 256)},
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFastWrapper"},
+        files={
+            "preprocessor_config.json": {**_MINICPM_PROCESSOR, "use_image_id": False, "version": 2.5},
+            **_MINICPM_FILES,
+        },
+        template_file="tokenizer_config.json",
+    ),
+    "MiniCPM-V-4_5": Layout(
+        tiny="minicpmv_4_5",
+        config=_minicpmv(batch_3d_resampler=True, use_image_id=True, rope_scaling=None, attention_bias=False),
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False},
+        files={"preprocessor_config.json": {**_MINICPM_PROCESSOR, "version": 4.5}, **_MINICPM_FILES},
+        template_file="tokenizer_config.json",
+    ),
+    "Phi-3.5-vision-instruct": Layout(
+        tiny="phi3_v",
+        config=_phi3_v,
+        extra={"model.vision_embed_tokens.wte.weight": torch.zeros(4, 4)},
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False, "padding_side": "right"},
+        files={
+            "preprocessor_config.json": _PHI3_V_PROCESSOR,
+            "modeling_phi3_v.py": CODE,
+            "processing_phi3_v.py": CODE,
+            "processor_config.json": None,
+        },
         template_file="tokenizer_config.json",
     ),
     "Llama-2-7b-chat-hf": Layout(

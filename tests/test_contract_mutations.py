@@ -20,14 +20,16 @@ import torch
 from enrolment import ENROLLED
 from family_contract import Loaded, load_beside_transformers, load_family
 
+from seesay.encoders import resampler
+from seesay.encoders import tiles as tiles_encoder
 from seesay.encoders.tiles import TileEncoder
-from seesay.processors.media import images, tiles
+from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality
 from seesay.vl import any_resolution, arrangement, dynamic_resolution
 from seesay.vl import family as family_base
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.families import internvl, llava, llava_next, llava_onevision, pixtral
+from seesay.vl.families import internvl, llava, llava_next, llava_onevision, minicpmv, phi3_v, pixtral
 from seesay.vl.family import Family, WeightMap
 from seesay.vl.pixels import PixelSettings
 
@@ -461,6 +463,82 @@ def the_answer_starts_one_position_late(patch: Patch) -> None:
 @caught_by("positions_equal_the_models", "qwen2_vl")
 def height_and_width_are_swapped(patch: Patch) -> None:
     wrap(patch, DynamicResolutionFamily, "positions", lambda found: (found[0][[0, 2, 1]], found[1]))
+
+
+# --- slices and tiles of pictures that fill an area -------------------------------------------------------------------
+
+
+@caught_by("rows_equal_the_models", "minicpmv")
+def learned_positions_are_not_stretched(patch: Patch) -> None:
+    wrap(patch, resampler, "find_positions", lambda found: found // 2)
+
+
+@caught_by("rows_equal_the_models", "minicpmv")
+def sines_of_rows_and_columns_are_swapped(patch: Patch) -> None:
+    original = resampler._Layout
+    patch.setattr(resampler, "_Layout", lambda packing, columns, rows: original(packing, rows, columns))
+
+
+@caught_by("rows_equal_the_models", "minicpmv")
+def values_have_positions_too(patch: Patch) -> None:
+    original = resampler._CrossAttention.forward
+    patch.setattr(
+        resampler._CrossAttention, "forward", lambda self, q, key, _v, segments: original(self, q, key, key, segments)
+    )
+
+
+@caught_by("pixels_equal_the_processors", "minicpmv")
+def slices_are_cut_column_by_column(patch: Patch) -> None:
+    wrap(patch, minicpmv, "slice_frame", lambda found: found[::-1])
+
+
+@caught_by("tokens_equal_the_processors", "minicpmv")
+def of_equally_near_grids_the_last_one_wins(patch: Patch) -> None:
+    def choose_last(size: tuple[int, int], side: int, *, max_slices: int) -> tuple[int, int] | None:
+        found = slices.choose_grid(size, side, max_slices=max_slices)
+        return found[::-1] if found is not None and size[0] == size[1] else found
+
+    patch.setattr(minicpmv, "choose_grid", choose_last)
+
+
+@caught_by("counts_equal_the_processors", "minicpmv")
+def a_picture_has_no_slice_more_than_its_area(patch: Patch) -> None:
+    def choose_fewer(size: tuple[int, int], side: int, *, max_slices: int) -> tuple[int, int] | None:
+        most = min(max_slices, math.ceil(math.prod(size) / side**2))
+        return slices.choose_grid(size, side, max_slices=most)
+
+    patch.setattr(minicpmv, "choose_grid", choose_fewer)
+
+
+@caught_by("tokens_equal_the_processors", "minicpmv")
+def pictures_are_not_numbered(patch: Patch) -> None:
+    patch.setattr(minicpmv.MiniCPMV, "number", Family.number)
+
+
+@caught_by("keys_follow_options", "minicpmv")
+def key_without_the_number(patch: Patch) -> None:
+    _drop_from_key(patch, Modality.IMAGE, "use_image_id")
+
+
+@caught_by("tokens_equal_the_processors", "phi3_v")
+def text_is_not_tokenized_apart(patch: Patch) -> None:
+    patch.setattr(phi3_v.Phi3Vision, "tokenizes_apart", False)
+
+
+@caught_by("rows_equal_the_models", "phi3_v")
+def separators_are_swapped(patch: Patch) -> None:
+    patch.setattr(phi3_v, "_LINE_END", -1)
+    patch.setattr(phi3_v, "_VIEW_END", -2)
+
+
+@caught_by("pixels_equal_the_processors", "phi3_v")
+def the_whole_picture_is_rounded(patch: Patch) -> None:
+    wrap(patch, tiles_encoder, "_scale_whole", lambda found: (found * 64).round() / 64)
+
+
+@caught_by("pixels_equal_the_processors", "phi3_v")
+def tall_pictures_are_padded_below(patch: Patch) -> None:
+    wrap(patch, phi3_v, "cut_grid", lambda found: np.roll(found, 1, axis=1))
 
 
 @caught_by("every_tensor_is_known", *VISION, "pixtral")

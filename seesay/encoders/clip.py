@@ -115,7 +115,8 @@ class _Embeddings(nn.Module):
     def forward(self, patches: Tensor, packing: Packing | None) -> Tensor:
         x = self.patch_embedding(patches)
         if packing is not None:
-            return x + self.position_embedding(packing.positions)
+            packed: Tensor = x + self.position_embedding(packing.positions)
+            return packed
         if self.class_embedding is not None:
             x = torch.cat((self.class_embedding.expand(len(patches), 1, -1), x), dim=1)
         return x + self.position_embedding.weight

@@ -60,14 +60,13 @@ class _CrossAttention(nn.Module):
         """Return [N, Q, size] for query [Q, size], and key and value [P, size] of N segments."""
         weights, biases = self.in_proj_weight.chunk(3), self.in_proj_bias.chunk(3)
         query, key, value = (
-            F.linear(x, weight, bias).unflatten(-1, (self._num_heads, -1))
+            F.linear(x, weight, bias).view(len(x), self._num_heads, -1)
             for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
         )
         attended = []
         for group in segments:
-            keys, values = (
-                x[group.rows].unflatten(0, (group.count, group.length)).transpose(1, 2) for x in (key, value)
-            )
+            shape = (group.count, group.length, *key.shape[1:])
+            keys, values = (x[group.rows].view(shape).transpose(1, 2) for x in (key, value))
             queries = query.transpose(0, 1).expand(group.count, -1, -1, -1)
             attended.append(F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2))
         return self.out_proj(torch.cat(attended))

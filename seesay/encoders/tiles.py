@@ -110,6 +110,6 @@ def _count_tiles(item: Mapping[str, Any]) -> int:
 def _scale_whole(tiles: Tensor, grid: tuple[int, int]) -> Tensor:
     """Return the picture that tiles [N, H, W, 3] are, row by row of the `grid`, in the size of one: [1, H, W, 3]."""
     height, width = tiles.shape[1:3]
-    lines = tiles.unflatten(0, grid).transpose(1, 2)
+    lines = tiles.reshape(*grid, height, width, 3).transpose(1, 2)
     picture = lines.reshape(1, grid[0] * height, grid[1] * width, 3).permute(0, 3, 1, 2)
     return F.interpolate(picture, size=(height, width), mode="bicubic").permute(0, 2, 3, 1)

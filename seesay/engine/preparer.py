@@ -276,7 +276,8 @@ class RequestPreparer:
         rendered: RenderedPrompt
         if isinstance(request.prompt, str):
             self._check_size((request.prompt,), max_tokens)
-            rendered = render_raw(*spread_raw(request.prompt, request.media, split), self._family.markers)
+            text, media = spread_raw(request.prompt, request.media, split)
+            rendered = render_raw(text, media, self._family.markers, self._family.spellings)
         elif _is_conversation(request):
             messages = [message for message in request.prompt if isinstance(message, Message)]
             self._check_size(_texts_of(messages), max_tokens)

@@ -216,6 +216,12 @@ class Family(ABC):
         """The text that stands for one picture or video in a rendered prompt."""
 
     @property
+    def spellings(self) -> Mapping[Modality, str]:
+        """Patterns of what stands for one picture or video in the text of a prompt that was written for the published
+        code; without this, it is the marker."""
+        return {modality: re.escape(marker) for modality, marker in self.markers.items()}
+
+    @property
     def preprocessing(self) -> Mapping[str, Any]:
         """The settings that decide what `preprocess` returns, as JSON values: part of every cache key."""
         return {}

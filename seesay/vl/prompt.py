@@ -26,36 +26,47 @@ logger = logging.getLogger("seesay.prompts")
 _NEUTRAL = {Modality.IMAGE: IMAGE_TOKEN, Modality.VIDEO: VIDEO_TOKEN}
 
 
-def render_raw(text: str, media: Sequence[MediaPart], markers: Mapping[Modality, str]) -> RenderedPrompt:
+def render_raw(
+    text: str,
+    media: Sequence[MediaPart],
+    markers: Mapping[Modality, str],
+    spellings: Mapping[Modality, str] | None = None,
+) -> RenderedPrompt:
     """Make a prompt without a chat template. Special tokens in its text are honoured.
 
-    Media go where `IMAGE_TOKEN` and `VIDEO_TOKEN` are, or else where the text holds the model's own markers. Raises
-    RequestError when their number differs from that of `media`.
+    Media go where `IMAGE_TOKEN` and `VIDEO_TOKEN` are, or else where the text holds the model's own markers, or what
+    fits the patterns `spellings` (`Family.spellings`). Raises RequestError when their number differs from that of
+    `media`, and for numbers in them that do not count the pictures up.
     """
     if not media:
         return RenderedPrompt(text=text)
     for part in media:
         if part.modality not in markers:
             _fail(f"this model takes no {part.modality.value} input")
-    neutral = {modality: spelling for modality, spelling in _NEUTRAL.items() if modality in {p.modality for p in media}}
-    own = {modality: markers[modality] for modality in neutral}
-    has_own = not any(spelling in text for spelling in neutral.values()) and any(m in text for m in own.values())
-    wanted = own if has_own else neutral
-    found = [match.span() for match in re.finditer("|".join(map(re.escape, wanted.values())), text)]
-    queues = {spelling: [part for part in media if part.modality is modality] for modality, spelling in wanted.items()}
-    for modality, spelling in wanted.items():
-        num_spelled = sum(text[start:stop] == spelling for start, stop in found)
-        if num_spelled != len(queues[spelling]):
+    queues = {modality: [part for part in media if part.modality is modality] for modality in markers}
+    queues = {modality: parts for modality, parts in queues.items() if parts}
+    neutral = {modality: re.escape(_NEUTRAL[modality]) for modality in queues}
+    own = {modality: (spellings or {}).get(modality, re.escape(markers[modality])) for modality in queues}
+    has_own = not any(_NEUTRAL[modality] in text for modality in queues) and re.search("|".join(own.values()), text)
+    patterns, shown = (own, markers) if has_own else (neutral, _NEUTRAL)
+    pattern = "|".join(f"(?P<{modality.value}>{each})" for modality, each in patterns.items())
+    found = [(Modality(str(match.lastgroup)), match.span()) for match in re.finditer(pattern, text)]
+    for modality, parts in queues.items():
+        spelled = [text[start:stop] for kind, (start, stop) in found if kind is modality]
+        if len(spelled) != len(parts):
             _fail(
-                f"the text has {num_spelled} {spelling} for {len(queues[spelling])} {modality.value} item(s): without "
+                f"the text has {len(spelled)} {shown[modality]} for {len(parts)} {modality.value} item(s): without "
                 "a chat template it must contain one for each"
             )
+        numbers = [int(number) for each in spelled for number in re.findall(r"\d+", each)]
+        if numbers and numbers != [*range(1, len(parts) + 1)]:
+            _fail(f"the text numbers its {modality.value} items {numbers[:8]}: they must count up from 1, without gaps")
     pieces: list[str] = []
     spans: list[tuple[int, int]] = []
     placed: list[MediaPart] = []
     length = done = 0
-    for start, stop in found:
-        part = queues[text[start:stop]].pop(0)
+    for modality, (start, stop) in found:
+        part = queues[modality].pop(0)
         marker = markers[part.modality]
         pieces += [text[done:start], marker]
         length += start - done

@@ -65,7 +65,7 @@ def sines(size: int, height: int, width: int) -> Tensor:
 def place_in_square(count: int, side: int) -> Tensor:
     """The line of a square of `side` positions for each of `count` lines of patches."""
     edges = torch.arange(1 / side, 1.0, 1 / side)
-    corners = torch.arange(0, 1 - 1e-6, 1 / torch.tensor(count, dtype=torch.int32))
+    corners = torch.arange(0, 1 - 1e-6, float(1 / torch.tensor(count, dtype=torch.int32)))
     assert len(corners) == count
     return torch.bucketize(corners, edges, right=True)
 
@@ -81,7 +81,8 @@ class MiniCPMV(VisionLanguage):
         self.resampler = Resampler(config["query_num"], config["hidden_size"], vision["hidden_size"])
         self.side = vision["image_size"] // vision["patch_size"]
 
-    def make_rows(self, *, pixel_values: Tensor, target_sizes: Tensor) -> Tensor:
+    def make_rows(self, **media: Tensor) -> Tensor:
+        pixel_values, target_sizes = media["pixel_values"], media["target_sizes"]
         rows, first = [], 0
         for height, width in target_sizes.tolist():
             patches = pixel_values[first : first + height * width]

@@ -31,10 +31,6 @@ class _Vision(nn.Module):
         self.img_projection = nn.Sequential(nn.Linear(joined, size), nn.GELU(), nn.Linear(size, size))
 
 
-class _Phi3V(Phi3ForCausalLM):
-    """With the tower where published checkpoints have it."""
-
-
 class Phi3V(VisionLanguage):
     def __init__(self, config: Json) -> None:
         super().__init__(config)
@@ -43,7 +39,7 @@ class Phi3V(VisionLanguage):
         if (scaling := own.get("rope_scaling")) and scaling["type"] == "su":
             own["rope_scaling"] = {**scaling, "type": "longrope"}
         vision = CLIPVisionConfig(**config["vision_config"])
-        self.llm = _Phi3V(Phi3Config(**own))
+        self.llm = Phi3ForCausalLM(Phi3Config(**own))  # with the tower where published checkpoints have it
         self.llm.model.vision_embed_tokens = _Vision(vision, config["hidden_size"])
         self.tile = vision.image_size
 
@@ -58,7 +54,8 @@ class Phi3V(VisionLanguage):
     def vision(self) -> Any:
         return self.llm.model.vision_embed_tokens
 
-    def make_rows(self, *, pixel_values: Tensor, image_sizes: Tensor) -> Tensor:
+    def make_rows(self, **media: Tensor) -> Tensor:
+        pixel_values, image_sizes = media["pixel_values"], media["image_sizes"]
         rows = []
         for tiles, (height, width) in zip(pixel_values, image_sizes.tolist(), strict=True):
             lines, columns = height // self.tile, width // self.tile
@@ -91,9 +88,7 @@ class Phi3VProcessor(Processor):
         ratio = width / height
         fitting = [count for count in range(1, self.most + 1) if count * math.ceil(count / ratio) <= self.most]
         new_width = max(fitting) * self.tile
-        if not int(new_width / ratio):
-            raise ValueError("a picture without height")
-        return new_width, int(new_width / ratio)
+        return new_width, max(1, int(new_width / ratio))  # published: an error if it has no height
 
     def pad(self, picture: Tensor) -> Tensor:
         """uint8 [3, H, W] scaled, white above and below of a lying picture, left and right of a tall one."""
@@ -132,8 +127,8 @@ class Phi3VProcessor(Processor):
     def cut(self, picture: Tensor) -> Tensor:
         """The whole picture as a tile, then its tiles, row by row."""
         whole = nn.functional.interpolate(picture[None], size=(self.tile, self.tile), mode="bicubic")
-        lines = picture.split(self.tile, dim=1)
-        return torch.cat([whole, *(tile[None] for line in lines for tile in line.split(self.tile, dim=2))])
+        lines = torch.split(picture, self.tile, dim=1)
+        return torch.cat([whole, *(tile[None] for line in lines for tile in torch.split(line, self.tile, dim=2))])
 
     def count(self, height: int, width: int) -> int:
         lines, columns = height // self.tile, width // self.tile

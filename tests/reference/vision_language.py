@@ -48,12 +48,16 @@ class VisionLanguage(nn.Module):
     def get_input_embeddings(self) -> Any:
         return self.llm.get_input_embeddings()
 
+    def embed(self, input_ids: Tensor) -> Tensor:
+        embeddings: Tensor = self.get_input_embeddings()(input_ids)
+        return embeddings.clone()
+
     def make_rows(self, **media: Any) -> Tensor:
         """Return the rows [R, size] of all pictures of a prompt."""
         raise NotImplementedError
 
     def splice(self, input_ids: Tensor, is_row: Tensor | None = None, **media: Any) -> Tensor:
-        embeddings = self.get_input_embeddings()(input_ids).clone()
+        embeddings = self.embed(input_ids)
         if is_row is not None:
             embeddings[is_row] = self.make_rows(**media).to(embeddings)
         return embeddings

@@ -50,6 +50,12 @@ class FakeFamily:
     def positions(self, token_ids: Any, items: Any) -> Any:
         return np.arange(len(token_ids)), len(token_ids)
 
+    def number(self, expansion: Any, number: Any) -> Any:
+        """The second item's begins with another token."""
+        token_ids = expansion.token_ids.copy()
+        token_ids[0] += 50 * number
+        return Expansion(token_ids=token_ids, takes_embedding=expansion.takes_embedding)
+
 
 def make_family() -> Any:
     return FakeFamily()
@@ -79,7 +85,7 @@ def test_items_stand_in_their_markers_places() -> None:
     rendered = RenderedPrompt(text="a[I]b[I][I]", media=media("image", "image"), markers=((1, 4), (8, 11)))
     built = build(rendered, [prepare(2, b"x"), prepare(1, b"y")])
     text = [ord(c) for c in "b[I]"]
-    assert built.token_ids.tolist() == [97, 2, 3, 3, 4, *text, 2, 3, 4]
+    assert built.token_ids.tolist() == [97, 2, 3, 3, 4, *text, 52, 3, 4]
     first, second = built.items
     assert first.span == (1, 5) and first.slots.tolist() == [2, 3] and first.num_units == 8
     assert second.span == (9, 12) and second.slots.tolist() == [10]
@@ -137,6 +143,34 @@ def test_raw_text() -> None:
     assert [p.source for p in rendered.media] == [1, 0, 2]
     own = render_raw("x [I] y", media("image"), MARKERS)
     assert own.markers == ((2, 5),)
+
+
+def test_raw_text_with_the_spelling_of_the_published_code() -> None:
+    spellings = {Modality.IMAGE: r"<\|image_\d+\|>"}
+    rendered = render_raw("<|image_1|>a<|image_2|>[I]", media("image", "image"), MARKERS, spellings)
+    assert (rendered.text, rendered.markers) == ("[I]a[I][I]", ((0, 3), (4, 7)))
+    with pytest.raises(RequestError, match=r"numbers its image items \[2, 1\]: they must count up from 1"):
+        render_raw("<|image_2|>a<|image_1|>", media("image", "image"), MARKERS, spellings)
+
+
+def test_pieces_of_text_are_tokenized_apart() -> None:
+    text = "ab[I]<x>[I]"
+    rendered = RenderedPrompt(text=text, media=media("image", "image"), markers=((2, 5), (8, 11)), literals=((5, 8),))
+    seen: list[RenderedPrompt] = []
+
+    class Recorder(CharTokenizer):
+        def encode_prompt(self, rendered: Any) -> Any:
+            seen.append(rendered)
+            return super().encode_prompt(rendered)
+
+    tokenizer: Any = Recorder(prefix=[1])
+    tokens = tokenize(rendered, tokenizer, is_apart=True)
+    assert tokens.token_ids.tolist() == [1, *map(ord, "ab"), 1, *map(ord, "<x>"), 1]
+    assert tokens.ranges == ((3, 3), (7, 7)) and tokens.num_text_tokens == 8
+    assert [(each.text, each.literals) for each in seen] == [("ab", ()), ("<x>", ((0, 3),)), ("", ())]
+    built = build_input(tokens, [prepare(1, b"a"), prepare(2, b"b")], family=make_family(), model_digest=b"m")
+    assert built.token_ids.tolist() == [1, 97, 98, 2, 3, 4, 1, *map(ord, "<x>"), 52, 3, 3, 4, 1]
+    assert [item.span for item in built.items] == [(3, 6), (10, 14)]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ def test_families_with_a_published_layout() -> None:
     architectures = {CHECKPOINTS[layout.tiny].architecture for layout in LAYOUTS.values()}
     families = {list_families()[each].__module__.rpartition(".")[2] for each in architectures}
     assert {
+        "minicpmv",
+        "phi3_v",
         "text",
         "llava",
         "llava_next",

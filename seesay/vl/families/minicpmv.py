@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,11 @@ class MiniCPMV(Family):
     @property
     def markers(self) -> Mapping[Modality, str]:
         return self._markers
+
+    @property
+    def spellings(self) -> Mapping[Modality, str]:
+        marker = re.escape(self._markers[Modality.IMAGE])
+        return {Modality.IMAGE: rf"\({marker}\)|{marker}"}
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:

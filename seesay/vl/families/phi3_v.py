@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from seesay.checkpoint import Checkpoint
-from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.errors import CheckpointError
 from seesay.processors.media.images import resize
 from seesay.processors.media.tiles import cut_grid
 from seesay.processors.text.tokenizer import Tokenizer
@@ -65,6 +65,10 @@ class Phi3Vision(ProjectedTowerFamily):
         return {Modality.IMAGE: "<|image_1|>"}
 
     @property
+    def spellings(self) -> Mapping[Modality, str]:
+        return {Modality.IMAGE: r"<\|image_\d{1,4}\|>"}
+
+    @property
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self.pixels.as_json(), "tile": self.image_size, "max_tiles": self._max_tiles}
 
@@ -72,16 +76,14 @@ class Phi3Vision(ProjectedTowerFamily):
         return {**options, "max_dynamic_patch": 1}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
-        """A picture fills the width, or the height of a tall one, of as many tiles as it may have."""
+        """A picture fills the width, or the height of a tall one, of as many tiles as it may have. It becomes at least
+        a pixel thin, where the published code fails."""
         longer, shorter = max(size.height, size.width), min(size.height, size.width)
         ratio, max_tiles = longer / shorter, options.get("max_dynamic_patch", self._max_tiles)
         length = 1
         while (length + 1) * math.ceil((length + 1) / ratio) <= max_tiles:
             length += 1
-        scaled = (int(length * self.image_size / ratio), length * self.image_size)
-        if not scaled[0]:
-            message = f"a picture of {size.width}x{size.height} pixels becomes thinner than a pixel: crop or pad it"
-            raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
+        scaled = (max(1, int(length * self.image_size / ratio)), length * self.image_size)
         tiles, is_tall = (math.ceil(scaled[0] / self.image_size), length), size.width < size.height
         return {
             "num_tiles": math.prod(tiles) + 1,
