@@ -32,14 +32,14 @@ PHI: dict[str, Any] = {
      ({"version": 4}, "llama"), ({"version": 4.5}, "qwen3")],
 )  # fmt: skip
 def test_the_version_of_minicpmv_tells_its_decoder(version: dict[str, Any], decoder: str) -> None:
-    found = read_as_known({**MINICPM, **version})
+    found = read_as_known({**MINICPM, **version}).config
     assert (found["model_type"], found["text_config"]["model_type"]) == ("llava", decoder)
     assert found["text_config"]["hidden_size"] == 256 and "vision_config" not in found["text_config"]
     assert found["vision_config"] == {"image_size": 980, "model_type": "siglip_vision_model"}
 
 
 def test_the_clip_of_phi3_vision_is_called_by_its_name() -> None:
-    vision = read_as_known(PHI)["vision_config"]
+    vision = read_as_known(PHI).config["vision_config"]
     assert (vision["hidden_size"], vision["num_hidden_layers"], vision["image_size"]) == (1024, 24, 336)
 
 
@@ -49,7 +49,7 @@ def test_the_clip_of_phi3_vision_is_called_by_its_name() -> None:
         ({**MINICPM, "version": 2.0}, "version must be one of 2.5, 2.6, 4.0, 4.5, got '2.0'"),
         ({**MINICPM, "query_num": "many"}, "query_num must be an integer from 1 to 4096, got 'many'"),
         ({**MINICPM, "vision_config": None}, "vision_config must be an object, got 'None'"),
-        ({**PHI, "img_processor": {"model_name": "other"}}, "model_name must be openai/clip-vit.*, got 'other'"),
+        ({**PHI, "img_processor": {"model_name": "other"}}, "model_name must be one of openai/clip-vit.*, got 'other'"),
         ({**PHI, "img_processor": []}, r"img_processor must be an object, got '\[\]'"),
         (
             {**PHI, "embd_layer": {"hd_transform_order": "glb_sub"}},

@@ -18,6 +18,7 @@ from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.family import MAX_TILES, Family, Features, WeightMap, is_layer_above, make_expansion
 from seesay.vl.pixels import PixelSettings, read_count, read_processor
+from seesay.vl.published import Published
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,11 @@ class MiniCPMV(Family):
     """
 
     architectures = ("MiniCPMV",)
+    published = (
+        Published(decoder="llama", names=("openbmb/MiniCPM-Llama3-V-2_5", "openbmb/MiniCPM-V-4")),
+        Published(decoder="qwen2", names=("openbmb/MiniCPM-V-2_6",)),
+        Published(decoder="qwen3", names=("openbmb/MiniCPM-V-4_5",)),
+    )
     modalities = (Modality.IMAGE,)
     options = {Modality.IMAGE: ("max_slice_nums", "use_image_id")}  # noqa: RUF012
     switches = ("use_image_id",)

@@ -19,6 +19,7 @@ from seesay.vl.arrangement import Rows, chain, end_lines, join_tiles, number_row
 from seesay.vl.family import MAX_TILES, Features, WeightMap, make_expansion, own_pixels
 from seesay.vl.pixels import read_count
 from seesay.vl.projected_tower import ProjectedTowerFamily
+from seesay.vl.published import Published
 
 _FRONT = "model.vision_embed_tokens."
 _IMAGE_TOKEN = "<|image|>"
@@ -34,6 +35,9 @@ class Phi3Vision(ProjectedTowerFamily):
     """
 
     architectures = ("Phi3VForCausalLM",)
+    published = (
+        Published(decoder="phi3", names=("microsoft/Phi-3-vision-128k-instruct", "microsoft/Phi-3.5-vision-instruct")),
+    )
     modalities = (Modality.IMAGE,)
     options = {Modality.IMAGE: ("max_dynamic_patch",)}  # noqa: RUF012
     tokenizes_apart = True
@@ -54,15 +58,13 @@ class Phi3Vision(ProjectedTowerFamily):
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
-        self.image_token = self.token_id(_IMAGE_TOKEN)
         self._max_tiles = read_count(self.settings, "num_crops", 1, most=MAX_TILES, where=checkpoint.path)
         if self.grid_side % 2:
             raise CheckpointError(f"{checkpoint.path}: a grid of {self.grid_side}² patches cannot be merged 2 by 2")
         self._grid = (self.grid_side // 2, self.grid_side // 2)
 
-    @property
-    def markers(self) -> Mapping[Modality, str]:
-        return {Modality.IMAGE: "<|image_1|>"}
+    def find_placeholder(self, modality: Modality) -> tuple[int, str]:  # noqa: ARG002
+        return self.token_id(_IMAGE_TOKEN), "<|image_1|>"
 
     @property
     def spellings(self) -> Mapping[Modality, str]:
