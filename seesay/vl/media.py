@@ -226,12 +226,13 @@ class MediaFront:
         size = media.size()
         if size is not None:
             allowance.spend_pixels(size.num_pixels)
+        preprocessing_key = family.media_key(modality, options)
         plan = None if size is None else family.plan_media(modality, size, options)
         return OpenItem(
             media=media,
             place=part.place,
             options=options,
-            preprocessing_key=family.media_key(modality, options),
+            preprocessing_key=preprocessing_key,
             size=size,
             plan=plan,
             num_tokens=None if plan is None else len(family.number(plan.expansion, number).token_ids),
