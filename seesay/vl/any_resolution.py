@@ -87,7 +87,7 @@ class AnyResolutionFamily(ProjectedTowerFamily):
         if measures["cut"] != (0, 0):
             tiles = cut_padded(media.frames, measures["resized"], self.tile, self.pixels.resample)
             pixels = np.concatenate((pixels, tiles))
-        return {**measures, "pixels": own_pixels(pixels), **self._arrange(measures)}
+        return {**measures, "pixels": own_pixels(pixels, media), **self._arrange(measures)}
 
     def largest_size(self) -> tuple[int, int] | None:
         return max(self._resolutions, key=math.prod)

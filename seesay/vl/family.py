@@ -408,6 +408,9 @@ def send_frames(
     return {"frames": media.frames, "sizes": sizes, "resample": resample, "patch": patch}
 
 
-def own_pixels(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return a contiguous copy of `frames`, so that features never share memory with decoded media."""
+def own_pixels(frames: npt.NDArray[np.uint8], media: DecodedMedia | None = None) -> npt.NDArray[np.uint8]:
+    """Return `frames` contiguous, and copied if they may share memory with `media` (always, where none is given), so
+    that features never do."""
+    if media is not None and not np.may_share_memory(frames, media.frames):
+        return np.ascontiguousarray(frames)
     return np.array(frames, order="C")

@@ -107,7 +107,10 @@ def resize(frames: Frames, size: tuple[int, int], *, resample: Resample = "bicub
     from torch.nn.functional import interpolate
 
     # A channels-last view of the array as it is: no copy, and torch's fastest uint8 kernel.
-    pixels = torch.from_numpy(_writable(frames)).permute(0, 3, 1, 2)
+    pixels = torch.from_numpy(_writable(frames))
+    if len(pixels) == 1:  # a new axis of NumPy has stride 0, by which torch does not see that the channels are last
+        pixels = pixels[0].unsqueeze(0)
+    pixels = pixels.permute(0, 3, 1, 2)
     if resample == "bilinear" and not _has_uint8_bilinear():
         pixels = pixels.float()
     scaled = interpolate(pixels, size=size, mode=resample, align_corners=False, antialias=antialias)
@@ -179,19 +182,19 @@ def qwen_patchify(
     side = patch_size * merge_size
     assert height % side == 0 and width % side == 0, f"{height}x{width} is not a multiple of {side}"
     missing = -count % temporal_patch_size
-    if count == 1:
-        frames = frames.expand(temporal_patch_size, -1, -1, -1)
-    elif missing:
+    num_own = 1 if count == 1 else temporal_patch_size  # a picture is cut once, and its patches are repeated
+    if missing and count > 1:
         import torch
 
         frames = torch.cat((frames, frames[-1:].expand(missing, -1, -1, -1)))
     grid_t, grid_h, grid_w = (count + missing) // temporal_patch_size, height // patch_size, width // patch_size
     rows, columns = (grid_h // merge_size, merge_size, patch_size), (grid_w // merge_size, merge_size, patch_size)
-    patches = frames.reshape(grid_t, temporal_patch_size, channels, *rows, *columns)
+    patches = frames.reshape(grid_t, num_own, channels, *rows, *columns)
     # axes: t, time in patch, channel, h group, h in group, y, w group, w in group, x
     patches = patches.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    size = channels * temporal_patch_size * patch_size * patch_size
-    return patches.reshape(grid_t * grid_h * grid_w, size), (grid_t, grid_h, grid_w)
+    grid = (grid_t, grid_h, grid_w)
+    cut = patches.reshape(math.prod(grid), channels, num_own, patch_size * patch_size)
+    return cut.expand(-1, -1, temporal_patch_size, -1).reshape(math.prod(grid), -1), grid
 
 
 def split_tiles(

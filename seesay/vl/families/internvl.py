@@ -150,11 +150,11 @@ class InternVL(Family):
             sizes = (measures["resized"], *thumbnail) if is_cut else (self._tile,)
             return {**measures, **send_frames(media, sizes, resample=resample, patch=(1, *self._patch))}
         if media.modality is Modality.VIDEO:
-            return {**measures, "pixels": own_pixels(resize(media.frames, self._tile, resample=resample))}
+            return {**measures, "pixels": own_pixels(resize(media.frames, self._tile, resample=resample), media)}
         height, width = measures["resized"]
         grid = (height // self._tile[0], width // self._tile[1])
         tiles = split_tiles(media.frames, self._tile, grid=grid, resample=resample)
-        return {**measures, "pixels": own_pixels(tiles[: measures["num_tiles"]])}
+        return {**measures, "pixels": own_pixels(tiles[: measures["num_tiles"]], media)}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         if modality is Modality.VIDEO:

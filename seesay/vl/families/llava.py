@@ -67,7 +67,7 @@ class Llava(ProjectedTowerFamily):
         frames = resize(frames, target, resample=self.pixels.resample)
         if self._crops:
             frames = center_crop(frames, (self.image_size, self.image_size))
-        return {**measures, "pixels": own_pixels(frames)}
+        return {**measures, "pixels": own_pixels(frames, media)}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
         return {"num_tiles": 1, "resized": (self.image_size, self.image_size)}

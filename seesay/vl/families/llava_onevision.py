@@ -96,5 +96,5 @@ class LlavaOnevision(AnyResolutionFamily):
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         if media.modality is Modality.IMAGE:
             return super().preprocess(media, measures)
-        pixels = own_pixels(resize(media.frames, self.tile, resample=self._video_pixels.resample))
+        pixels = own_pixels(resize(media.frames, self.tile, resample=self._video_pixels.resample), media)
         return {**measures, "pixels": pixels, **self._arrange_clip(measures["num_tiles"])}

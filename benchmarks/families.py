@@ -1,0 +1,291 @@
+"""The towers and decoders of every family on the GPU: published sizes, random weights, nothing to download.
+
+    python benchmarks/families.py [--only FAMILY ...] [--limit-s 150] [--skip-towers] [--skip-decoders] [--plot FILE]
+
+*Towers*: pictures per second beside Transformers' own tower (with its default attention) and the same weights. Both
+begin with what their preprocessing returns on the host, uint8 pixels or patches here and normalized float32 there, and
+end with embeddings on the device. Here 8 pictures are encoded at once, there 1 or 8, whichever is faster. `ratio` is
+how many times as many pictures we encode; it is never to be below 3. `error` is the largest difference of the rows
+where both have the same, relative to the largest number.
+
+*Decoders*: milliseconds of a decode step of one row, one step ahead, as the engine computes it, and how long it takes
+per gigabyte of weights that it reads. `ratio` is that beside Qwen2.5-VL's decoder, which is measured first; it is never
+to be above 1.05.
+
+Prints a JSON line for each, and for what --limit-s left out. Ends with status 1 if a ratio is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from decode_host import BLOCK_SIZE, begin
+from plotting import add_plot_option, make_bars, save_plot
+from preprocess import draw_pixels
+from published import (
+    MODELS,
+    MadeCheckpoint,
+    Published,
+    build_transformers,
+    make_family,
+    make_files,
+)
+
+from seesay.device.query import synchronize
+from seesay.encoders.layers import PixelNormalizer
+from seesay.llm.runner import ModelRunner
+from seesay.llm.runner_limits import RunnerLimits
+from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
+from seesay.values import DecodedMedia, Modality
+from seesay.vl.family import Features
+
+LEAST_TOWER_RATIO, MOST_DECODE_RATIO = 3.0, 1.05
+NUM_PICTURES, PICTURE = 8, (1024, 1024)
+ROUNDS, TOWER_LAYERS = 5, 4
+"""Timed calls, and layers of a decoder that is only there for its tower."""
+NUM_UNTIMED, NUM_STEPS = 20, 100
+BASELINE = "qwen2_5_vl"
+
+Json = dict[str, Any]
+
+
+def report(**figures: Any) -> Json:
+    print(json.dumps(figures), flush=True)
+    return figures
+
+
+def seconds_of(run: Callable[[], object], device: torch.device, *, rounds: int = ROUNDS, untimed: int = 3) -> float:
+    """Median seconds of a call until its result is there. The first calls compile kernels and record graphs."""
+    spent = []
+    for index in range(untimed + rounds):
+        synchronize(device)
+        started = time.perf_counter()
+        run()
+        synchronize(device)
+        if index >= untimed:
+            spent.append(time.perf_counter() - started)
+    return median(spent)
+
+
+# --- towers -----------------------------------------------------------------------------------------------------------
+
+
+def make_normalized(model: Published, features: Sequence[Features], size: tuple[int, int]) -> Json:
+    """Return on the host what the processor of Transformers returns for these pictures of `size` (height, width)."""
+    settings = model.image_processor
+    normalize = PixelNormalizer(mean=settings["image_mean"], std=settings["image_std"], rescale_factor=1 / 255)
+    made = [torch.from_numpy(item["pixels"]) for item in features]
+    if "grid" in features[0]:
+        patches = torch.cat(made)
+        values = normalize(patches.view(len(patches), 3, -1), channel_dim=1).view(len(patches), -1)
+        return {"pixel_values": values, "image_grid_thw": torch.tensor([item["grid"] for item in features])}
+    tiles = [normalize(item, channel_dim=-1).permute(0, 3, 1, 2).contiguous() for item in made]
+    if "cut" in features[0]:
+        return {"pixel_values": torch.stack(tiles), "image_sizes": torch.tensor([size] * len(tiles))}
+    return {"pixel_values": torch.cat(tiles)}
+
+
+def encode_there(tower: Any, inputs: Json, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return the rows that Transformers' tower makes of inputs on the host."""
+    there = {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()}
+    found = tower.get_image_features(**there)
+    found = getattr(found, "pooler_output", found)
+    return (
+        torch.cat([rows.flatten(0, -2) for rows in found]) if isinstance(found, list | tuple) else found.flatten(0, -2)
+    )
+
+
+def measure_tower(name: str, model: Published, device: torch.device, dtype: torch.dtype) -> Json:
+    """The figures of a tower."""
+    config = model.make_config(num_layers=TOWER_LAYERS)
+    theirs = build_transformers(config, device, dtype)
+    given = dict(theirs.state_dict())
+    shapes = {key: tuple(tensor.shape) for key, tensor in given.items()}
+    family = make_family(model, MadeCheckpoint.make(config, make_files(model), shapes, given))
+    encoder = family.build_encoder(device, dtype)
+    features = []
+    for seed in range(NUM_PICTURES):
+        pixels = draw_pixels(model.picture or PICTURE, seed)
+        media = DecodedMedia(modality=Modality.IMAGE, frames=pixels[None], digest=bytes(32))
+        features.append(family.preprocess(media, family.plan_media(Modality.IMAGE, media.size, {}).measures))
+    size = model.picture or PICTURE
+    together, alone = make_normalized(model, features, size), make_normalized(model, features[:1], size)
+    rows = torch.cat(encoder.encode(features[:1]))
+    expected = encode_there(theirs, alone, device, dtype)
+    error = None
+    if rows.shape == expected.shape:  # where the family puts the rows of tiles in another order, they are not compared
+        error = round(float((rows - expected).abs().max() / expected.abs().max()), 4)
+    ours = NUM_PICTURES / seconds_of(lambda: encoder.encode(features), device)
+    batched = NUM_PICTURES / seconds_of(lambda: encode_there(theirs, together, device, dtype), device)
+    single = 1 / seconds_of(lambda: encode_there(theirs, alone, device, dtype), device)
+    return report(
+        tower=name,
+        patches=family.num_units(features[0]),
+        ours_per_s=round(ours, 1),
+        transformers_per_s=round(max(batched, single), 1),
+        ratio=round(ours / max(batched, single), 2),
+        error=error,
+    )
+
+
+# --- decoders ---------------------------------------------------------------------------------------------------------
+
+
+def make_shapes(config: Json) -> dict[str, tuple[int, ...]]:
+    """Return the tensors that Transformers' model of a configuration has, by their names."""
+    model = build_transformers(config, torch.device("meta"), torch.bfloat16)
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def load_decoder(model: Published, device: torch.device, dtype: torch.dtype) -> ModelRunner:
+    """Return the decoder of a model, ready for steps of one row."""
+    config = model.make_config()
+    family = make_family(model, MadeCheckpoint.make(config, make_files(model), make_shapes(config)))
+    backbone, session_len = family.backbone(), 1024
+    runner = ModelRunner.load(
+        family.checkpoint,
+        backbone.decoder_config(session_len=session_len),
+        decoder_name=backbone.decoder_name,
+        device=device,
+        dtype=dtype,
+        limits=RunnerLimits(max_batch_size=1, max_step_tokens=16, session_len=session_len, block_size=BLOCK_SIZE),
+    )
+    runner.allocate_cache(num_blocks=-(-session_len // BLOCK_SIZE), share=0.5)
+    if device.type == "cuda":
+        runner.warm_up()
+        runner.record_graphs()
+    return runner
+
+
+def count_bytes(runner: ModelRunner) -> int:
+    """Bytes of weights that a decode step reads: all but the embedding table, unless that is the head, too."""
+    total = sum(tensor.nbytes for tensor in runner.decoder.weights.tensors())
+    config = runner.decoder.config
+    if config.tied_embeddings:
+        return total
+    return total - config.vocab_size * config.hidden_size * torch.empty((), dtype=runner.dtype).element_size()
+
+
+def time_steps(runner: ModelRunner, num_steps: int = NUM_STEPS) -> float:
+    """Median seconds of a decode step of one row, over runs of steps that are launched one ahead."""
+    starts = begin(runner, SamplingParams(), 1)
+    before, times = None, []
+    for index in range(NUM_UNTIMED + num_steps):
+        started = time.perf_counter()
+        full = np.flatnonzero(starts % BLOCK_SIZE == 0).tolist()
+        plan = StepPlan(
+            rows=tuple(Row(seq_id, start, 1, True) for seq_id, start in enumerate(starts.tolist())),
+            added_blocks=tuple(AddedBlocks(seq_id, (1,)) for seq_id in full),
+        )
+        runner.apply(plan)
+        launched = runner.launch(plan, {})
+        runner.sample(launched)
+        if before is not None:
+            before.collect()
+        if index >= NUM_UNTIMED:
+            times.append(time.perf_counter() - started)
+        before, starts = launched, starts + 1
+    assert before is not None
+    before.collect()
+    return median(times)
+
+
+def measure_decoder(
+    name: str, model: Published, device: torch.device, dtype: torch.dtype, baseline: float | None
+) -> Json:
+    """The figures of a decoder; `baseline` are the milliseconds per gigabyte of Qwen2.5-VL's."""
+    runner = load_decoder(model, device, dtype)
+    seconds, num_bytes = time_steps(runner), count_bytes(runner)
+    ms_per_gb = 1e3 * seconds / (num_bytes / 1e9)
+    return report(
+        decoder=name,
+        gigabytes=round(num_bytes / 1e9, 3),
+        ms=round(1e3 * seconds, 3),
+        ms_per_gb=round(ms_per_gb, 4),
+        ratio=None if baseline is None else round(ms_per_gb / baseline, 3),
+    )
+
+
+def list_decoders(only: Sequence[str]) -> dict[str, Published]:
+    """Return a model of each decoder that the chosen families have, Qwen2.5-VL's first."""
+    chosen = {model.decoder: model for name, model in MODELS.items() if name in (BASELINE, *only)}
+    if "llava" in only or "llava_next" in only:  # the other decoders that these have
+        chosen |= {name: MODELS["llava_next"].with_decoder(name) for name in ("llama3", "qwen2")}
+    return {BASELINE: chosen.pop(BASELINE), **chosen}
+
+
+# --- all --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def freed(device: torch.device) -> Iterator[None]:
+    """Free the device's memory behind the block."""
+    try:
+        yield
+    finally:
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def find_missed(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what has not the ratio that it must have."""
+    missed = []
+    for record in records:
+        ratio = record["ratio"]
+        if "tower" in record and ratio < LEAST_TOWER_RATIO:
+            missed.append(f"tower of {record['tower']}: {ratio} times Transformers' pictures per second")
+        if "decoder" in record and ratio is not None and ratio > MOST_DECODE_RATIO:
+            missed.append(f"decoder {record['decoder']}: {ratio} times Qwen2.5's time per byte")
+    return missed
+
+
+@torch.inference_mode()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the figures. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), metavar="FAMILY")
+    parser.add_argument("--limit-s", type=float, default=150.0, help="begin nothing more after so many seconds")
+    parser.add_argument("--skip-towers", action="store_true")
+    parser.add_argument("--skip-decoders", action="store_true")
+    parser.add_argument("--device", default="cuda")
+    add_plot_option(parser)
+    options = parser.parse_args(argv)
+    device = torch.device(options.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    until, records, left_out = time.perf_counter() + options.limit_s, [], []
+    for name in () if options.skip_towers else options.only:
+        if time.perf_counter() > until:
+            left_out.append(f"tower of {name}")
+            continue
+        with freed(device):
+            records.append(measure_tower(name, MODELS[name], device, dtype))
+    baseline = None
+    for name, model in ({} if options.skip_decoders else list_decoders(options.only)).items():
+        if time.perf_counter() > until:
+            left_out.append(f"decoder {name}")
+            continue
+        with freed(device):
+            records.append(measure_decoder(name, model, device, dtype, baseline))
+            baseline = baseline or records[-1]["ms_per_gb"]
+    missed = find_missed(records)
+    report(missed=missed, left_out=left_out)
+    if options.plot is not None:
+        towers = [record for record in records if "tower" in record]
+        series = {"ours_per_s": "seesay", "transformers_per_s": "Transformers"}
+        save_plot(options.plot, "Vision towers", [make_bars("pictures per second", towers, "tower", series)])
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,32 @@
+"""`benchmarks/preprocess.py` compares the same work: both ways make as many numbers of a picture."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import preprocess
+import pytest
+from published import MODELS, open_family
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_make_the_same_numbers(name: str) -> None:
+    model, pixels = MODELS[name], preprocess.draw_pixels((30, 41))
+    ours = preprocess.make_normalized(model, open_family(model), pixels)()
+    theirs: Any = preprocess.make_theirs(model, pixels)()
+    flat = ours.flatten().sort().values
+    assert flat.shape == theirs["pixel_values"].flatten().shape
+    assert (flat - theirs["pixel_values"].flatten().sort().values).abs().max() < 1 / 255
+
+
+def test_the_status_says_whether_a_family_is_slower(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preprocess, "SIZES", {"icon": (30, 20)})
+    status = preprocess.main(["--only", "llava", "internvl", "--seconds", "0"])
+    *records, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(record["family"], record["picture"]) for record in records] == [("llava", "icon"), ("internvl", "icon")]
+    assert all(record[f"{way}_per_s"] > 0 for record in records for way in ("ours", "on_gpu", "transformers"))
+    assert summary["least_ratio"] == min(record["ratio"] for record in records)
+    assert status == (summary["least_ratio"] < 1) == bool(summary["slower"])
