@@ -175,6 +175,7 @@ class Family(ABC):
 
     options: names of the per-item options by modality; their values are positive integers, or true and false for those
     in `switches`.
+    frame_options: options of pictures that are frames of a video, where the request does not have them.
     tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
     num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
     default_num_frames: frames taken of a video where a request does not say how to sample it; None for the default
@@ -188,6 +189,7 @@ class Family(ABC):
     modalities: ClassVar[tuple[Modality, ...]] = ()
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
     switches: ClassVar[tuple[str, ...]] = ()
+    frame_options: ClassVar[Mapping[str, int]] = {}
     tokenizes_apart: ClassVar[bool] = False
     num_position_axes: ClassVar[int] = 1
     default_num_frames: ClassVar[int | None] = None

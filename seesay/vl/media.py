@@ -202,7 +202,7 @@ class MediaFront:
         if size is None:
             video = LoadedVideo(video.frames(), FrameSampling.checked(limit=limits.max_frames))
             size = video.size()
-        options = {k: v for k, v in part.options.items() if k not in known}
+        options = {**self._family.frame_options, **{k: v for k, v in part.options.items() if k not in known}}
         return tuple(
             replace(part, modality=Modality.IMAGE, source=frame, options=options) for frame in split_video(video, size)
         )

@@ -53,6 +53,7 @@ class MiniCPMV(Family):
     modalities = (Modality.IMAGE,)
     options = {Modality.IMAGE: ("max_slice_nums", "use_image_id")}  # noqa: RUF012
     switches = ("use_image_id",)
+    frame_options = {"max_slice_nums": 2, "use_image_id": False}  # noqa: RUF012
     weights = WeightMap(
         decoder={"llm.model.": "", "llm.lm_head.": "lm_head."},
         tower={"vpm.": "tower.", "resampler.": "resampler."},
