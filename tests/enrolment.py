@@ -47,6 +47,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
+    "gemma3_vision": Tiny(architecture="Gemma3ForConditionalGeneration"),
     "pixtral": Tiny(architecture="LlavaForConditionalGeneration/pixtral"),
     "mistral3": Tiny(architecture="Mistral3ForConditionalGeneration"),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),

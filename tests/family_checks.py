@@ -45,13 +45,23 @@ OPTION_VALUES = {
     "min_dynamic_patch": (2,),
     "max_dynamic_patch": (1, 2, 3),
     "size": (40, 64),
+    "do_pan_and_scan": (True,),
+    "pan_and_scan_min_crop_size": (6, 30),
+    "pan_and_scan_max_num_crops": (2, 3),
+    "pan_and_scan_min_ratio_to_activate": (1.6, 3),
     "resized_height": (39,),
     "resized_width": (66,),
     "use_image_id": (True, False),
 }
 """Values with which an option changes something for some medium of `probe_media`. An option that is not here is tried
 with 1, 2 and 3."""
-GO_TOGETHER = {"resized_height": {"resized_width": 66}, "resized_width": {"resized_height": 39}}
+GO_TOGETHER: Mapping[str, Mapping[str, Any]] = {
+    "resized_height": {"resized_width": 66},
+    "resized_width": {"resized_height": 39},
+    "pan_and_scan_min_crop_size": {"do_pan_and_scan": True},
+    "pan_and_scan_max_num_crops": {"do_pan_and_scan": True},
+    "pan_and_scan_min_ratio_to_activate": {"do_pan_and_scan": True},
+}
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
@@ -237,11 +247,16 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
     if deep and deep[0].shape[1]:  # the decoder alone takes them
         parts = torch.split(torch.cat(deep), embeddings.shape[1], dim=1)
         extra = {"visual_pos_masks": takes_rows, "deepstack_visual_embeds": list(parts)}
+    theirs_in = run_processor(loaded, media)
+    if "token_type_ids" in theirs_in:  # the rows of a picture see each other
+        extra["attention_mask"] = loaded.model.create_masks_for_generate(
+            loaded.model.config, embeddings[None], None, None, None, token_type_ids=takes_rows.long()
+        )
     with torch.no_grad():
         decoder = loaded.model.model.language_model
         hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state
         ours = loaded.model.lm_head(hidden)
-        theirs = loaded.model(**run_processor(loaded, media)).logits
+        theirs = loaded.model(**theirs_in).logits
     assert theirs.std() > 0.1
     assert (ours - theirs).abs().max() < 1e-3, float((ours - theirs).abs().max())
 

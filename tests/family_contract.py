@@ -122,7 +122,9 @@ def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
 def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | None = None) -> MultimodalInput:
     """The prompt of `render`, through our prompt builder."""
     prepared = [prepare(loaded.family, item, options) for item in media]
-    tokens = tokenize(render(loaded.family, media), loaded.tokenizer, is_apart=loaded.family.tokenizes_apart)
+    wordings = [item.plan.wording for item in prepared]
+    is_apart = loaded.family.tokenizes_apart
+    tokens = tokenize(render(loaded.family, media), loaded.tokenizer, wordings, is_apart=is_apart)
     made: MultimodalInput = build_input(tokens, prepared, family=loaded.family, model_digest=bytes(32))
     return made
 

@@ -225,6 +225,29 @@ def _gemma3(tiny: Json) -> Json:
     }
 
 
+def _gemma3_vision(tiny: Json) -> Json:
+    text, own = tiny["text_config"], tiny["vision_config"]
+    kept = ("hidden_size", "image_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers")
+    published = {
+        "hidden_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers",
+        "num_key_value_heads", "head_dim", "sliding_window", "vocab_size", "query_pre_attn_scalar",
+    }  # fmt: skip
+    return {
+        **{name: tiny[name] for name in ("architectures", "model_type", "mm_tokens_per_image")},
+        **{name: value for name, value in tiny.items() if name.endswith("token_index")},
+        "eos_token_id": [text["eos_token_id"], text["pad_token_id"]],
+        "initializer_range": 0.02,
+        "text_config": {
+            **{name: text[name] for name in published},
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window_pattern": 2,
+        },
+        "torch_dtype": "float32",
+        "transformers_version": "4.50.0.dev0",
+        "vision_config": {**{name: own[name] for name in (*kept, "patch_size")}, "vision_use_head": False},
+    }
+
+
 def _llava_next(tiny: Json) -> Json:
     base = _llava(tiny)
     text = {**base["text_config"], "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
@@ -338,6 +361,13 @@ _ANYRES_PROCESSOR = {
     "image_processor_type": "LlavaNextImageProcessor", "processor_class": "LlavaNextProcessor",
     "crop_size": {"height": 12, "width": 12}, "size": {"shortest_edge": 12},
 }  # fmt: skip
+_GEMMA3_PROCESSOR = {
+    "do_convert_rgb": None, "do_normalize": True, "do_pan_and_scan": None, "do_rescale": True, "do_resize": True,
+    "image_mean": [0.5, 0.5, 0.5], "image_processor_type": "Gemma3ImageProcessor", "image_seq_length": 9,
+    "image_std": [0.5, 0.5, 0.5], "pan_and_scan_max_num_crops": None, "pan_and_scan_min_crop_size": None,
+    "pan_and_scan_min_ratio_to_activate": None, "processor_class": "Gemma3Processor", "resample": 2,
+    "rescale_factor": 1 / 255, "size": {"height": 24, "width": 24},
+}  # fmt: skip
 _PIXTRAL_TOKENS = {
     "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]",
     "processor_class": "PixtralProcessor",
@@ -448,6 +478,21 @@ LAYOUTS: dict[str, Layout] = {
         files={
             "preprocessor_config.json": _INTERLEAVE_PROCESSOR,
             "processor_config.json": {"image_token": "<image>", "processor_class": "LlavaProcessor"},
+        },
+        template_file="chat_template.json",
+    ),
+    "gemma-3-4b-it": Layout(
+        tiny="gemma3_vision",
+        config=_gemma3_vision,
+        rename={
+            "model.language_model.": "language_model.model.",
+            "model.vision_tower.": "vision_tower.vision_model.",
+            "model.multi_modal_projector.": "multi_modal_projector.",
+        },
+        tokenizer={"tokenizer_class": "GemmaTokenizer", "clean_up_tokenization_spaces": False},
+        files={
+            "preprocessor_config.json": _GEMMA3_PROCESSOR,
+            "processor_config.json": {"image_seq_length": 9, "processor_class": "Gemma3Processor"},
         },
         template_file="chat_template.json",
     ),

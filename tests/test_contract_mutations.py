@@ -20,7 +20,8 @@ import torch
 from enrolment import ENROLLED
 from family_contract import Loaded, load_beside_transformers, load_family
 
-from seesay.encoders import resampler
+from seesay.device.norm import rms_norm
+from seesay.encoders import clip, pooled_clip, resampler
 from seesay.encoders import tiles as tiles_encoder
 from seesay.encoders.tiles import TileEncoder
 from seesay.processors.media import images, slices, tiles
@@ -29,7 +30,7 @@ from seesay.values import Expansion, Modality
 from seesay.vl import any_resolution, arrangement, dynamic_resolution
 from seesay.vl import family as family_base
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.families import internvl, llava, llava_next, llava_onevision, minicpmv, phi3_v, pixtral
+from seesay.vl.families import gemma3, internvl, llava, llava_next, llava_onevision, minicpmv, phi3_v, pixtral
 from seesay.vl.family import Family, WeightMap
 from seesay.vl.pixels import PixelSettings
 
@@ -284,6 +285,40 @@ def every_line_ends_as_the_last_one(patch: Patch) -> None:
         self._break = self._end
 
     patch.setattr(pixtral.Pixtral, "__init__", init)
+
+
+@caught_by("tokens_equal_the_processors", "gemma3_vision")
+def texts_around_a_picture_are_tokenized_alone(patch: Patch) -> None:
+    def expand(self: gemma3.Gemma3, modality: Modality, measures: Any) -> Expansion:
+        found = original(self, modality, measures)
+        breaks = np.array(self.tokenizer.encode("\n\n"))
+        ids = np.concatenate([breaks, found.token_ids, breaks])
+        return Expansion(token_ids=ids, takes_embedding=np.pad(found.takes_embedding, len(breaks)))
+
+    original = gemma3.Gemma3.expand
+    patch.setattr(gemma3.Gemma3, "expand", expand)
+    patch.setattr(gemma3.Gemma3, "word", Family.word)
+
+
+@caught_by("rows_equal_the_models", "gemma3_vision")
+def the_projectors_norm_has_no_offset(patch: Patch) -> None:
+    patch.setattr(pooled_clip, "rms_norm", lambda x, weight, eps: rms_norm(x, weight - 1, eps))
+
+
+@caught_by("rows_equal_the_models", "gemma3_vision")
+def the_towers_last_norm_is_left_out(patch: Patch) -> None:
+    original = clip.ClipTower.forward
+
+    def forward(self: clip.ClipTower, patches: torch.Tensor) -> torch.Tensor:
+        self.post_layernorm = None
+        return original(self, patches)
+
+    patch.setattr(clip.ClipTower, "forward", forward)
+
+
+@caught_by("keys_follow_options", "gemma3_vision")
+def key_without_pan_and_scan(patch: Patch) -> None:
+    _drop_from_key(patch, Modality.IMAGE, "do_pan_and_scan")
 
 
 @caught_by("keys_follow_options", "pixtral")

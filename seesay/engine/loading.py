@@ -220,9 +220,8 @@ def _build_parts(
     with _timed("loading the vision tower"):
         encoder = build_encoder(model, config, resolved)
     with _timed("loading the decoder"):
-        runner = load_runner(
-            model, resolved, max_step_tokens=config.max_prefill_token_num, block_size=config.block_size
-        )
+        max_step_tokens = config.max_prefill_token_num + max(0, model.backbone.media_run - 1)
+        runner = load_runner(model, resolved, max_step_tokens=max_step_tokens, block_size=config.block_size)
     is_gpu = resolved.device.type != "cpu"
     if is_gpu:
         with _timed("waiting for kernels"):
@@ -276,6 +275,7 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
         max_encoding_tokens=_ENCODING_TOKENS if resolved.device.type != "cpu" else None,
         session_len=session_len,
         short_limit=runner.decoder.config.rotary.short_limit,
+        media_run=runner.decoder.config.media_run,
     )
     policy: StepPolicy | None = None  # the scheduler's own
     if parts.step_costs is not None and resolved.max_step_ms is not None:

@@ -39,6 +39,7 @@ from seesay.values import (
     TextPart,
     Usage,
 )
+from seesay.vl.family import Wording
 from seesay.vl.media import MediaFront, OpenRequest, PreparedMedia
 from seesay.vl.media_batch import MediaBatch
 from seesay.vl.prompt import TokenizedPrompt, build_input, hash_item, render_raw, tokenize
@@ -234,18 +235,19 @@ class RequestPreparer:
 
     def count_tokens(self, request: GenerationRequest) -> int:
         """Tokens of the prompt, media included. Decodes only videos that do not tell their size otherwise."""
-        tokens, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len)
+        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len)
         counts = [item.num_tokens for item in opened.items]
         if None in counts:
-            return len(self._build_input(tokens, self._media.prepare(opened)).token_ids)
+            return len(self._build_input(prompt, self._media.prepare(opened)).token_ids)
+        tokens = self._tokenize(prompt, [item.wording for item in opened.items])
         return tokens.num_text_tokens + sum(count for count in counts if count is not None)
 
     def _build_prompt(
         self, request: GenerationRequest, batch: MediaBatch | None = None
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
-        tokens, opened = self._open_prompt(request, self._session_len)
-        num_media_tokens = sum(item.num_tokens or 0 for item in opened.items)
-        num_tokens = tokens.num_text_tokens + num_media_tokens
+        prompt, opened = self._open_prompt(request, self._session_len)
+        tokens = self._tokenize(prompt, [item.wording for item in opened.items])
+        num_tokens = tokens.num_text_tokens + sum(item.num_tokens or 0 for item in opened.items)
         wants_answer = _wants_answer(request)
         try:
             check_prompt_length(num_tokens, self._session_len, wants_answer=wants_answer)
@@ -253,13 +255,18 @@ class RequestPreparer:
             advice = opened.describe_video(num_tokens, self._session_len - wants_answer)
             raise RequestError(error.code, error.message + advice, error.param) from None
         media = self._media.prepare(opened, batch)
+        if any(item.plan is None for item in opened.items):  # decoding told more than the headers
+            return self._build_input(prompt, media), media
         return self._build_input(tokens, media), media
 
-    def _build_input(self, tokens: TokenizedPrompt, media: list[PreparedMedia]) -> MultimodalInput:
+    def _build_input(self, prompt: RenderedPrompt | TokenizedPrompt, media: Sequence[PreparedMedia]) -> MultimodalInput:
+        tokens = self._tokenize(prompt, [item.plan.wording for item in media])
         return build_input(tokens, media, family=self._family, model_digest=self._checkpoint.revision_digest)
 
-    def _open_prompt(self, request: GenerationRequest, max_tokens: int) -> tuple[TokenizedPrompt, OpenRequest]:
-        """The tokenized text, and the media with their headers read: all that tells the prompt's length. Raises
+    def _open_prompt(
+        self, request: GenerationRequest, max_tokens: int
+    ) -> tuple[RenderedPrompt | TokenizedPrompt, OpenRequest]:
+        """The prompt's text or ids, and the media with their headers read: all that tells the prompt's length. Raises
         `RequestError` for a text of many more than `max_tokens`."""
         if has_media(request) and not self._takes_media and self._family.modalities:
             raise RequestError(
@@ -267,12 +274,20 @@ class RequestPreparer:
             )
         allowance = self._media.make_allowance()
         split = partial(self._media.split_videos, allowance=allowance)
-        tokens, media = self._tokenize_prompt(request, max_tokens, split)
-        return tokens, self._media.open(media, allowance)
+        prompt = self._render_prompt(request, max_tokens, split)
+        return prompt, self._media.open(prompt.media if isinstance(prompt, RenderedPrompt) else (), allowance)
 
-    def _tokenize_prompt(
+    def _tokenize(
+        self, prompt: RenderedPrompt | TokenizedPrompt, wordings: Sequence[Wording | None]
+    ) -> TokenizedPrompt:
+        """`wordings` are those of the prompt's media."""
+        if isinstance(prompt, TokenizedPrompt):
+            return prompt
+        return tokenize(prompt, self.tokenizer, wordings, is_apart=self._family.tokenizes_apart)
+
+    def _render_prompt(
         self, request: GenerationRequest, max_tokens: int, split: Split
-    ) -> tuple[TokenizedPrompt, tuple[MediaPart, ...]]:
+    ) -> RenderedPrompt | TokenizedPrompt:
         rendered: RenderedPrompt
         if isinstance(request.prompt, str):
             self._check_size((request.prompt,), max_tokens)
@@ -285,10 +300,9 @@ class RequestPreparer:
             rendered = self.chat_template.render(messages, markers=self._family.markers, **request.template_options)
         else:
             check_prompt_length(len(request.prompt), max_tokens, wants_answer=_wants_answer(request))
-            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt)), ()
+            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt))
         self._check_num_tokens(rendered.text, max_tokens)
-        tokens = tokenize(rendered, self.tokenizer, is_apart=self._family.tokenizes_apart)
-        return tokens, rendered.media
+        return rendered
 
     def _check_size(self, texts: Iterable[str], max_tokens: int) -> None:
         """Refuse what is too long for any template to shorten it to `max_tokens`, before one looks at it."""

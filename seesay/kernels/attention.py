@@ -27,6 +27,7 @@ def _add_tile(
     table_ptr,
     first,
     positions,
+    reaches,
     kv_len,
     kv_head,
     scale,
@@ -72,7 +73,7 @@ def _add_tile(
     else:
         factor = scale * 1.4426950408889634
     if MASKED:
-        scores = hide_scores(scores, keys, kv_len, positions, window, HAS_WINDOW)
+        scores = hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW)
     weights, fade, top, total = weigh_scores(scores, factor, top, total, MASKED)
     pointers = pointers + NUM_KV_HEADS * DIM
     if MASKED:
@@ -96,6 +97,7 @@ def _attend(
     full,
     stop,
     positions,
+    reaches,
     kv_len,
     kv_head,
     top,
@@ -126,18 +128,18 @@ def _attend(
         if not HAS_WINDOW:
             for first in range(start, full, BLOCK_N):
                 top, total, output = _add_tile(
-                    query, top, total, output, cache_ptr, table_ptr, first, positions, kv_len, kv_head, scale, window,
-                    soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP,
+                    query, top, total, output, cache_ptr, table_ptr, first, positions, reaches, kv_len, kv_head, scale,
+                    window, soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP,
                 )  # fmt: skip
         for first in range(full, stop, BLOCK_N):
             top, total, output = _add_tile(
-                query, top, total, output, cache_ptr, table_ptr, first, positions, kv_len, kv_head, scale, window,
-                soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
+                query, top, total, output, cache_ptr, table_ptr, first, positions, reaches, kv_len, kv_head, scale,
+                window, soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
             )  # fmt: skip
     else:
         output, output_high, top, total = attend_quantized(
-            query_places, is_inside, cache_ptr, table_ptr, start, full, stop, positions, kv_len, kv_head, top, total,
-            scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N,
+            query_places, is_inside, cache_ptr, table_ptr, start, full, stop, positions, reaches, kv_len, kv_head, top,
+            total, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N,
             BLOCK_D, HAS_WINDOW, HAS_CAP, HAS_PTX,
         )  # fmt: skip
     output = output / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -279,9 +281,9 @@ def decode_kernel(
             total += 1.0
     own_table = table_ptr + row * table_stride
     output, output_high, top, total = _attend(
-        query_places, is_inside, cache_ptr, own_table, start, full, stop, positions, kv_len, kv_head, top, total, scale,
-        window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N, BLOCK_D,
-        HAS_WINDOW, HAS_CAP, HAS_PTX,
+        query_places, is_inside, cache_ptr, own_table, start, full, stop, positions, positions, kv_len, kv_head, top,
+        total, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N,
+        BLOCK_D, HAS_WINDOW, HAS_CAP, HAS_PTX,
     )  # fmt: skip
     if num_splits == 1:
         places = out_ptr + (row * NUM_HEADS + heads)[:, None] * DIM + dims[None, :]
@@ -363,6 +365,7 @@ def prefill_kernel(
     cu_seqlens_ptr,
     lens_ptr,
     sinks_ptr,
+    reaches_ptr,
     out_ptr,
     token_stride,
     head_stride,
@@ -390,6 +393,7 @@ def prefill_kernel(
     HAS_PTX: tl.constexpr,
 ):
     """Program (i, g) computes TOKENS tokens of a row, with the query heads of key-value head g packed into the tile.
+    Reaches [T] are the last places that tokens see; without them, each sees no later one.
 
     Row b's tiles begin at number cu_seqlens[b] // TOKENS + b, which leaves room for a partial last tile without a table
     of tiles. The last tiles have most keys, so they run first.
@@ -424,6 +428,10 @@ def prefill_kernel(
     positions = kv_len - num_new + tokens
     lowest = kv_len - num_new + first_token
     stop = tl.minimum(kv_len, lowest + TOKENS)
+    reaches = positions
+    if reaches_ptr is not None:
+        reaches = tl.load(reaches_ptr + rows, mask=tokens < num_new, other=0)
+        stop = tl.minimum(kv_len, tl.max(reaches, axis=0) + 1)
     full = (lowest + 1) // BLOCK_N * BLOCK_N
     if HAS_WINDOW:
         full = tl.maximum(lowest - window + 1, 0) // BLOCK_N * BLOCK_N
@@ -434,8 +442,8 @@ def prefill_kernel(
         total += 1.0
     own_table = table_ptr + low.to(tl.int64) * table_stride
     output, output_high, _, _ = _attend(
-        query_places, is_inside, cache_ptr, own_table, 0, full, stop, positions, kv_len, kv_head, top, total, scale,
-        window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N, BLOCK_D,
+        query_places, is_inside, cache_ptr, own_table, 0, full, stop, positions, reaches, kv_len, kv_head, top, total,
+        scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N, BLOCK_D,
         HAS_WINDOW, HAS_CAP, HAS_PTX,
     )  # fmt: skip
     places = out_ptr + (rows * NUM_HEADS + heads)[:, None] * DIM + dims[None, :]

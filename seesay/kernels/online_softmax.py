@@ -19,10 +19,10 @@ def cap_scores(scores, scale, soft_cap):
 
 
 @triton.jit
-def hide_scores(scores, keys, kv_len, positions, window, HAS_WINDOW: tl.constexpr):
-    """Set scores [M, N] of keys [N] to -inf that queries at positions [M] do not see: later ones, those from kv_len on,
-    and with HAS_WINDOW those that are `window` or more positions back."""
-    is_seen = (keys[None, :] <= positions[:, None]) & (keys < kv_len)[None, :]
+def hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW: tl.constexpr):
+    """Set scores [M, N] of keys [N] to -inf that queries at positions [M] do not see: those behind `reaches` [M], those
+    from kv_len on, and with HAS_WINDOW those that are `window` or more positions back."""
+    is_seen = (keys[None, :] <= reaches[:, None]) & (keys < kv_len)[None, :]
     if HAS_WINDOW:
         is_seen = is_seen & (keys[None, :] > positions[:, None] - window)
     return tl.where(is_seen, scores, float("-inf"))

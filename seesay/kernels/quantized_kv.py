@@ -32,6 +32,7 @@ def attend_quantized(
     full,
     stop,
     positions,
+    reaches,
     kv_len,
     kv_head,
     top,
@@ -73,14 +74,14 @@ def attend_quantized(
         for first in range(start, full, BLOCK_N):
             top, total, shift, output, output_high = _add_tile(
                 query, query_high, query_sum, top, total, shift, output, output_high, cache_ptr, table_ptr, first,
-                positions, kv_len, kv_head, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES,
-                PARAMS_AT, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP, HAS_PTX,
+                positions, reaches, kv_len, kv_head, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE,
+                BLOCK_BYTES, PARAMS_AT, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP, HAS_PTX,
             )  # fmt: skip
     for first in range(full, stop, BLOCK_N):
         top, total, shift, output, output_high = _add_tile(
             query, query_high, query_sum, top, total, shift, output, output_high, cache_ptr, table_ptr, first,
-            positions, kv_len, kv_head, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES,
-            PARAMS_AT, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP, HAS_PTX,
+            positions, reaches, kv_len, kv_head, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE,
+            BLOCK_BYTES, PARAMS_AT, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP, HAS_PTX,
         )  # fmt: skip
     if KV == "int4":
         output_high = (output_high - shift[:, None]) / UNIT
@@ -101,6 +102,7 @@ def _add_tile(
     table_ptr,
     first,
     positions,
+    reaches,
     kv_len,
     kv_head,
     scale,
@@ -163,7 +165,7 @@ def _add_tile(
     else:
         scores *= (key_scale * (scale * 1.4426950408889634))[None, :]
     if MASKED:
-        scores = hide_scores(scores, keys, kv_len, positions, window, HAS_WINDOW)
+        scores = hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW)
     weights, fade, top, total = weigh_scores(scores, 1.0, top, total, MASKED)
     value_scale, value_zero = _load_params(params_ptr + NUM_KV_HEADS * BLOCK_SIZE, KV)
     if MASKED:

@@ -12,6 +12,7 @@ from torch import Tensor
 from seesay.device.query import measure_memory
 from seesay.errors import ConfigError
 from seesay.llm.kv_cache import KVCache, make_layouts
+from seesay.llm.media_runs import MediaRuns
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
@@ -67,12 +68,19 @@ class Batch:
                 block_table=table.astype(np.int64),
                 block_size=_BLOCK_SIZE,
                 num_decode=0,
+                reaches=self._find_reaches(),
             ),
             faults=torch.zeros(self.num_tokens, device=device),
             is_long=_to(np.repeat(is_long, lengths), device) if any(is_long) else None,
             splice_rows=_to(np.concatenate(rows), device) if rows else None,
             splice_embeddings=torch.cat(embeddings).to(device) if embeddings else None,
         )
+
+    def _find_reaches(self) -> np.ndarray | None:
+        if not self._config.media_run:
+            return None
+        runs = [MediaRuns(item.slots for item in prompt.input.items) for prompt in self._prompts]
+        return np.concatenate([own.find_reaches(0, prompt.num_tokens) for own, prompt in zip(runs, self._prompts)])
 
     def text_targets(self) -> tuple[Tensor, Tensor]:
         """Return the tokens behind which text follows in their prompt, int64 [N], and the ids of that text."""

@@ -82,6 +82,7 @@ class Admission:
             self._count(seq, start)
             live.admit(seq, cached)
             num_tokens = min(seq.num_tokens - start, spare, share_of(seq, shares), seq.ready_until - start)
+            num_tokens = seq.fit_chunk(start, num_tokens)
             seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(cached))
             add_row(seq, num_tokens)
             spare -= spend(seq, shares, num_tokens)

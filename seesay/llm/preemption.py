@@ -44,8 +44,8 @@ class Preemption:
     def reserve(self, seq: Sequence, num_tokens: int, preempted: list[int]) -> int:
         """Give `seq` the blocks for up to `num_tokens` more tokens; returns for how many there are blocks.
 
-        Younger sequences that are not in flight are preempted only when there is no block at all; their ids go to
-        `preempted`.
+        Younger sequences that are not in flight are preempted only when there are no blocks for the fewest tokens that
+        a step may have, mostly one; their ids go to `preempted`.
         """
         if num_tokens <= 0:
             return 0
@@ -54,12 +54,16 @@ class Preemption:
         need = pool.blocks_for(seq.num_scheduled + num_tokens) - held
         if need <= 0:
             return num_tokens
-        if held * pool.block_size == seq.num_scheduled:
-            while not pool.can_allocate(1) and self._try_preempt(seq, preempted):
-                pass
+        least = pool.blocks_for(seq.num_scheduled + seq.fit_chunk(seq.num_scheduled, 1)) - held
+        while not pool.can_allocate(least) and self._try_preempt(seq, preempted):
+            pass
+        if not pool.can_allocate(least):
+            return 0
         need = min(need, pool.num_available)
-        seq.block_ids += pool.allocate(need)
-        return min(num_tokens, (held + need) * pool.block_size - seq.num_scheduled)
+        num_tokens = min(num_tokens, (held + need) * pool.block_size - seq.num_scheduled)
+        num_tokens = seq.fit_chunk(seq.num_scheduled, num_tokens)
+        seq.block_ids += pool.allocate(pool.blocks_for(seq.num_scheduled + num_tokens) - held)
+        return num_tokens
 
     def _try_preempt(self, seq: Sequence, preempted: list[int]) -> bool:
         """Preempt a sequence that may lose its blocks to `seq` and is not being computed: the youngest one that is

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from seesay.llm.media_runs import MediaRuns
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.step_plan import BegunSequence, MediaSpan, StepPlan
 from seesay.llm.token_buffer import TokenBuffer
@@ -31,7 +32,8 @@ class RowState:
 
     num_known: tokens that the host knows; at most one more was sampled and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
-    media_end: no embedding is spliced from this position on. slot: its place in the table.
+    media_end: no embedding is spliced from this position on. slot: its place in the table. media_runs: of the tokens
+    that take embeddings; made when they are first asked for.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class RowState:
         "is_long",
         "items",
         "media_end",
+        "media_runs",
         "next_position",
         "num_known",
         "num_prompt_tokens",
@@ -64,6 +67,7 @@ class RowState:
         self.next_position = begun.next_position
         self.block_ids: tuple[int, ...] = ()
         self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
+        self.media_runs: MediaRuns | None = None
         self.counts: TokenCounts | None = None
         self.wants_token_only = not (
             params.output_logits
@@ -99,6 +103,14 @@ class RowState:
         if start >= self.num_prompt_tokens:
             return generated
         return np.concatenate((prompt[..., start:], generated), axis=-1)
+
+    def find_reaches(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the last place that each of the tokens `start` … `stop` - 1 sees (`MediaRuns.find_reaches`)."""
+        if start >= self.media_end:
+            return np.arange(start, stop, dtype=np.int64)
+        if self.media_runs is None:
+            self.media_runs = MediaRuns(item.slots for item in self.items)
+        return self.media_runs.find_reaches(start, stop)
 
     def splices(self, start: int, stop: int) -> list[Splice]:
         """Return which embedding rows go into positions `start` … `stop` - 1, in order of position."""

@@ -230,6 +230,7 @@ class ModelRunner:
                 padding,
                 block_size=self.block_size,
                 embedding_size=self.decoder.config.embedding_size,
+                has_reaches=self.decoder.config.media_run > 0,
                 device=device,
                 dtype=self.dtype,
             ):

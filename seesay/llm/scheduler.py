@@ -21,6 +21,7 @@ from seesay.llm.admission import Admission, Shares, share_of, spend
 from seesay.llm.embedding_demand import EmbeddingRef
 from seesay.llm.fair_shares import divide_tokens
 from seesay.llm.live_sequences import LiveSequences
+from seesay.llm.media_runs import MediaRuns
 from seesay.llm.preemption import Preemption
 from seesay.llm.sequence import Sequence, SequenceStatus
 from seesay.llm.step_plan import EncodeJob, Row, StepPlan
@@ -45,6 +46,8 @@ class SchedulerConfig:
     short_limit: sequences of more positions have other keys (`RotarySpec.short_limit`): one that grows beyond it is
     computed again from its beginning. None: the model has no such limit.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
+    media_run: most neighbouring tokens that see each other (`DecoderConfig.media_run`), and are computed in one step:
+    a step may have so many tokens, less one, above all limits. 0: no token sees later ones.
     """
 
     max_batch_size: int
@@ -54,6 +57,7 @@ class SchedulerConfig:
     max_encoding_tokens: int | None = None
     max_encode_ahead_tokens: int = 32768
     short_limit: int | None = None
+    media_run: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
@@ -140,6 +144,8 @@ class Scheduler:
         check_prompt_length(seq.num_tokens, self.config.session_len, wants_answer=seq.wants_answer)
         if error := self._check_fits(seq):
             raise error
+        if self.config.media_run and seq.items:
+            seq.media_runs = MediaRuns(item.slots for item in seq.items)
         self._live.add(seq, self._clock())
 
     def finish(self, seq_id: int, reason: FinishReason, error: Exception | None = None) -> bool:
@@ -273,7 +279,7 @@ class Scheduler:
             if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
                 continue
             allowed = min(singles, 1) if missing == 1 else min(missing, spare, share_of(seq, shares))
-            wanted = min(allowed, seq.ready_until - seq.num_scheduled)
+            wanted = seq.fit_chunk(seq.num_scheduled, min(allowed, seq.ready_until - seq.num_scheduled))
             if 0 < wanted <= len(seq.block_ids) * block_size - seq.num_scheduled:
                 num_tokens = wanted  # most rows of a step: their block has room
             else:

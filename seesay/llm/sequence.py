@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from seesay.llm.media_runs import MediaRuns
     from seesay.llm.prefix import BlockKey
     from seesay.llm.sampling_params import SamplingParams
     from seesay.values import FinishReason, MediaItem, MultimodalInput
@@ -61,6 +62,7 @@ class Sequence:
     waits_for_tokens: whether the host must know each token before the next one can be chosen (logits processors do):
     no row of it is planned ahead of a commit that brings one.
     prompt_positions: rotary positions of the prompt, int64 [T] or [3, T]. seed: of its draws, 64 bits.
+    media_runs: the runs of tokens that must be computed in one step; None without any.
     """
 
     __slots__ = (
@@ -77,6 +79,7 @@ class Sequence:
         "item_states",
         "items",
         "media_end",
+        "media_runs",
         "next_position",
         "num_cached_tokens",
         "num_computed",
@@ -127,6 +130,7 @@ class Sequence:
         self.next_position = prompt.next_position
         self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
         self.item_states = [EmbeddingState.ABSENT if len(item.slots) else EmbeddingState.DONE for item in self.items]
+        self.media_runs: MediaRuns | None = None
         self.ready_until = 0
         self.update_ready_until(0)
         self.status = SequenceStatus.WAITING
@@ -183,6 +187,10 @@ class Sequence:
         """Add a generated token."""
         self._tokens.append(token_id)
         self.num_tokens += 1
+
+    def fit_chunk(self, start: int, num_tokens: int) -> int:
+        """Return how many tokens from `start` on a step may have instead of `num_tokens` (see `MediaRuns.fit`)."""
+        return num_tokens if self.media_runs is None else self.media_runs.fit(start, num_tokens)
 
     def update_ready_until(self, start: int) -> None:
         """Set `ready_until` to the first position from `start` that waits for an embedding, or to no limit."""

@@ -233,6 +233,8 @@ def make_step_input(
         input_ids[first:] = 0
         positions[..., first:] = 0
         slots[first:] = padding.scratch_block * block_size + np.arange(num_tokens - first) % block_size
+    if config.media_run:
+        layout = replace(layout, reaches=_find_reaches(step, num_tokens))
     sampling = step.sampling
     last_tokens = layout.cu_seqlens_q[1:][sampling] - 1
     if padding is not None and len(last_tokens):
@@ -270,6 +272,14 @@ def make_step_input(
         splice_embeddings=_join_pieces(step.splices, device),
     )
     return StepInput(model, there["last_tokens"], there["sampling_slots"])
+
+
+def _find_reaches(step: StepRows, num_tokens: int) -> npt.NDArray[np.int64]:
+    """Return the last place that each token of a step sees, int64 [num_tokens]. Padding comes last, and sees itself."""
+    pairs = zip(step.rows, step.members, strict=True)
+    own = [member.find_reaches(row.start, row.start + row.num_tokens) for row, member in pairs]
+    num_known = sum(map(len, own))
+    return np.concatenate([*own, np.arange(num_tokens - num_known, dtype=np.int64)])
 
 
 def _count_decode(step: StepRows) -> int:
@@ -339,7 +349,9 @@ def _make_layout(rows: Seq[Row], tables: Seq[tuple[int, ...]], block_size: int, 
     )
 
 
-def build_profile_inputs(limits: RunnerLimits, *, device: torch.device) -> Iterator[tuple[ModelInput, int]]:
+def build_profile_inputs(
+    limits: RunnerLimits, *, has_reaches: bool, device: torch.device
+) -> Iterator[tuple[ModelInput, int]]:
     """Inputs that need the most memory, each with the number of rows whose logits are made: the last chunk of the
     longest prompt, a batch of short prompts, and a full batch of decode rows at the longest length.
 
@@ -353,12 +365,25 @@ def build_profile_inputs(limits: RunnerLimits, *, device: torch.device) -> Itera
         ([max_tokens // many] * many, [max_tokens // many] * many),
         ([1] * max_rows, [session_len] * max_rows),
     ):
-        inputs = make_blank_input(num_new, kv_lens, scratch_block=0, block_size=limits.block_size, device=device)
+        inputs = make_blank_input(
+            num_new,
+            kv_lens,
+            scratch_block=0,
+            block_size=limits.block_size,
+            device=device,
+            has_reaches=has_reaches,
+        )
         yield inputs, len(num_new)
 
 
 def build_warm_up_inputs(
-    padding: StepPadding, *, block_size: int, embedding_size: int, device: torch.device, dtype: torch.dtype
+    padding: StepPadding,
+    *,
+    block_size: int,
+    embedding_size: int,
+    has_reaches: bool,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Iterator[tuple[ModelInput, torch.Tensor]]:
     """An input of every size, as prompt and, once, beside decode rows; every number of wanted tokens (int64); and one
     with an embedding."""
@@ -369,7 +394,12 @@ def build_warm_up_inputs(
     num_wanted += [1, *padding.row_sizes]
     for num_tokens, count in zip(num_new, num_wanted, strict=True):
         inputs = make_blank_input(
-            num_tokens, num_tokens, scratch_block=padding.scratch_block, block_size=block_size, device=device
+            num_tokens,
+            num_tokens,
+            scratch_block=padding.scratch_block,
+            block_size=block_size,
+            device=device,
+            has_reaches=has_reaches,
         )
         yield inputs, torch.arange(count, device=device)
     first = torch.zeros(1, dtype=torch.int64, device=device)
@@ -385,9 +415,11 @@ def make_blank_input(
     block_size: int,
     device: torch.device,
     num_blocks: int = 0,
+    has_reaches: bool = False,
 ) -> ModelInput:
     """Return rows of so many new tokens in sequences of so many, all of which write into the scratch block. They read
-    it, too, or with `num_blocks` the blocks before that number in turn."""
+    it, too, or with `num_blocks` the blocks before that number in turn. has_reaches: the layout says how far each token
+    sees, which is no further than itself."""
     zeros = torch.zeros(sum(num_new), dtype=torch.int64, device=device)
     shape = len(num_new), -(-max(kv_lens) // block_size)
     block_table = np.full(shape, scratch_block, dtype=np.int64)
@@ -400,6 +432,9 @@ def make_blank_input(
         block_size=block_size,
         num_decode=sum(count == 1 for count in num_new),
     )
+    if has_reaches:
+        own = [np.arange(length - count, length) for count, length in zip(num_new, kv_lens, strict=True)]
+        layout = replace(layout, reaches=np.concatenate(own))
     return ModelInput(
         input_ids=zeros,
         positions=zeros,

@@ -49,6 +49,7 @@ def measure_step_costs(
             block_size=cache.block_size,
             device=decoder.device,
             num_blocks=num_blocks,
+            has_reaches=decoder.config.media_run > 0,
         )
         wanted = torch.arange(len(num_new), device=decoder.device)
         stopwatch = Stopwatch(stream)

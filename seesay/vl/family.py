@@ -41,8 +41,8 @@ Features = Mapping[str, Any]
 
 MAX_UNITS = 1 << 22
 """Most patches of one picture or video: no prompt can hold more."""
-MAX_PIXELS, MAX_TILES = 1 << 31, 1024
-"""Largest values of options that give a number of pixels and of tiles."""
+MAX_PIXELS, MAX_TILES, MAX_RATIO = 1 << 31, 1024, 1000
+"""Largest values of options that give a number of pixels, of tiles, and a ratio."""
 MAX_DEVICE_PIXELS = 1 << 24
 """Larger pictures are resized on the host, so that they take no more device memory than was planned for."""
 _SMALL_SIZES = ((30, 30), (60, 90), (117, 131))
@@ -128,7 +128,7 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers, has_grouped_qkv: see `DecoderConfig`.
+    num_deep_layers, has_grouped_qkv, media_run: see `DecoderConfig`.
     """
 
     text_config: ModelConfig
@@ -136,6 +136,7 @@ class Backbone:
     tie_word_embeddings: bool
     num_deep_layers: int = 0
     has_grouped_qkv: bool = False
+    media_run: int = 0
 
     def decoder_config(self, *, session_len: int) -> DecoderConfig:
         """Return the decoder's options, for texts of at most `session_len` tokens. Raises `CheckpointError` naming what
@@ -146,7 +147,21 @@ class Backbone:
             session_len=session_len,
             num_deep_layers=self.num_deep_layers,
             has_grouped_qkv=self.has_grouped_qkv,
+            media_run=self.media_run,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """The text in which an item stands: `before` and `after` it, tokenized together with the text around the item.
+
+    `marker` replaces the item's own marker. It is a special token, and so are the item's first and last tokens: text
+    never shares a token with them.
+    """
+
+    before: str
+    marker: str
+    after: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +169,14 @@ class MediaPlan:
     """The outcome of one media item, known from its size before a pixel is decoded.
 
     `measures` are the features that hold no pixels: `resized` (height, width) in pixels and `num_tiles` are among them.
-    `expansion` replaces the item's marker; `num_units` are the patches that go through the tower.
+    `expansion` replaces the item's marker; `num_units` are the patches that go through the tower. `wording` is text
+    that belongs to the prompt, not to the item.
     """
 
     measures: Features
     expansion: Expansion
     num_units: int
+    wording: Wording | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -173,8 +190,8 @@ class Family(ABC):
     A media item takes this way: `resolve_options` checks its options, `plan_media` makes a `MediaPlan` of its size, and
     `preprocess` makes the tower's input of its pixels and the plan's measures.
 
-    options: names of the per-item options by modality; their values are positive integers, or true and false for those
-    in `switches`.
+    options: names of the per-item options by modality; their values are positive integers, true or false for those in
+    `switches`, and numbers for those with `_ratio_` in their name.
     frame_options: options of pictures that are frames of a video, where the request does not have them.
     tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
     num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
@@ -242,6 +259,11 @@ class Family(ABC):
         spell the number. No other part of the item may depend on it."""
         return expansion
 
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:  # noqa: ARG002
+        """Return the text around an item with these measures, empty while they are not known; None for an item that
+        stands alone."""
+        return None
+
     @abstractmethod
     def num_units(self, measures: Features) -> int:
         """Return the number of patches that go through the tower: the cost of encoding."""
@@ -261,7 +283,12 @@ class Family(ABC):
                 "ask for fewer pixels, tiles or frames"
             )
             raise RequestError(ErrorCode.MEDIA_TOO_LARGE, message, "messages")
-        return MediaPlan(measures=measures, expansion=self.expand(modality, measures), num_units=num_units)
+        return MediaPlan(
+            measures=measures,
+            expansion=self.expand(modality, measures),
+            num_units=num_units,
+            wording=self.word(modality, measures),
+        )
 
     def positions(
         self,
@@ -364,15 +391,21 @@ class Family(ABC):
                 listed = ", ".join(("detail", *known, *sorted(DECODE_OPTIONS[modality])))
                 message = f"{modality.value} option {name!r} is unknown to this model; known are: {listed}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
-            if name in self.switches:
-                if not isinstance(value, bool):
-                    message = f"{modality.value} option {name} must be true or false, got {str(value)[:40]!r}"
-                    raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
-                continue
-            most = MAX_TILES if name.endswith(("_patch", "_slice_nums")) else MAX_PIXELS
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                message = f"{modality.value} option {name} must be an integer in [1, {most}], got {str(value)[:40]!r}"
+            if (allowed := self._name_allowed(name, value)) is not None:
+                message = f"{modality.value} option {name} must be {allowed}, got {str(value)[:40]!r}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
+
+    def _name_allowed(self, name: str, value: Any) -> str | None:
+        """Return what the option `name` may be, if `value` is something else."""
+        is_bool = isinstance(value, bool)
+        if name in self.switches:
+            return None if is_bool else "true or false"
+        if "_ratio_" in name:
+            is_fine = isinstance(value, (int, float)) and not is_bool and 1 <= value <= MAX_RATIO
+            return None if is_fine else f"a number in [1, {MAX_RATIO}]"
+        most = MAX_TILES if name.endswith(("_patch", "_slice_nums", "_num_crops")) else MAX_PIXELS
+        is_fine = isinstance(value, int) and not is_bool and 1 <= value <= most
+        return None if is_fine else f"an integer in [1, {most}]"
 
     def token_id(self, text: str) -> int:
         """Return the id of the special token spelled `text`. Raises `CheckpointError` when the tokenizer has none."""

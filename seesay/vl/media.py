@@ -28,7 +28,7 @@ from seesay.processors.media.video_frame import VideoFrame, split_video
 from seesay.thread_pool import ThreadPool
 from seesay.values import EngineStats, MediaPart, MediaPlace, MediaSize, Modality
 from seesay.vl.decoded_before import SeenContents, SeenMedia
-from seesay.vl.family import Family, Features, MediaPlan
+from seesay.vl.family import Family, Features, MediaPlan, Wording
 from seesay.vl.feature_cache import FeatureCache
 from seesay.vl.media_batch import MediaBatch
 from seesay.vl.pixel_gate import PixelGate
@@ -69,7 +69,7 @@ class OpenItem:
 
     `options` are the checked preprocessing options, `preprocessing_key` is what they and the family's settings add to
     the item's key. `size`, `plan` and `num_tokens`, its places in the prompt, are None where only decoding tells the
-    size. `place` is named by errors.
+    size. `wording` is the plan's, as far as it is known. `place` is named by errors.
     """
 
     media: OpenedMedia
@@ -79,6 +79,7 @@ class OpenItem:
     size: MediaSize | None
     plan: MediaPlan | None
     num_tokens: int | None
+    wording: Wording | None
     fetch_s: float
 
 
@@ -236,6 +237,7 @@ class MediaFront:
             size=size,
             plan=plan,
             num_tokens=None if plan is None else len(family.number(plan.expansion, number).token_ids),
+            wording=family.word(modality, None) if plan is None else plan.wording,
             fetch_s=fetch_s,
         )
 

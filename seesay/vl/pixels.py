@@ -15,6 +15,7 @@ _HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 _LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
 DEFAULTS: Mapping[str, tuple[tuple[tuple[float, ...], tuple[float, ...]], int]] = {
     "CLIPImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Gemma3ImageProcessor": (_HALVES, _BILINEAR),
     "GotOcr2ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Idefics3ImageProcessor": (_HALVES, _LANCZOS),
     "InternVLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -18,7 +18,7 @@ from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 
 if TYPE_CHECKING:
     from seesay.processors.text.tokenizer import Tokenizer
-    from seesay.vl.family import Family
+    from seesay.vl.family import Family, Wording
     from seesay.vl.media import PreparedMedia
 
 logger = logging.getLogger("seesay.prompts")
@@ -90,12 +90,21 @@ class TokenizedPrompt:
         return len(self.token_ids) - sum(stop - start for start, stop in self.ranges)
 
 
-def tokenize(rendered: RenderedPrompt, tokenizer: Tokenizer, *, is_apart: bool = False) -> TokenizedPrompt:
-    """Return the tokens of a prompt, which begin with the tokenizer's own prefix.
+def tokenize(
+    rendered: RenderedPrompt,
+    tokenizer: Tokenizer,
+    wordings: Sequence[Wording | None] = (),
+    *,
+    is_apart: bool = False,
+) -> TokenizedPrompt:
+    """Return the tokens of a prompt, which begin with the tokenizer's own prefix. `wordings` are those of its media, in
+    the order of the markers.
 
     is_apart: so does each piece of text behind a marker, and it is tokenized like a text of its own; markers then have
     no tokens. Raises RequestError for a text with half of a surrogate pair.
     """
+    if any(wordings):
+        rendered = _write_out(rendered, wordings)
     try:
         rendered.text.encode()
     except UnicodeEncodeError as error:
@@ -121,6 +130,28 @@ def _tokenize_apart(rendered: RenderedPrompt, tokenizer: Tokenizer) -> Tokenized
         pieces.append(token_ids)
         ends.append(len(token_ids) + (ends[-1] if ends else 0))
     return TokenizedPrompt(token_ids=np.concatenate(pieces), ranges=tuple((end, end) for end in ends[:-1]))
+
+
+def _write_out(rendered: RenderedPrompt, wordings: Sequence[Wording | None]) -> RenderedPrompt:
+    """Return the prompt with the text of each wording around its item."""
+    pieces: list[str] = []
+    markers: list[tuple[int, int]] = []
+    literals: list[tuple[int, int]] = []
+    waiting = iter([*rendered.literals, (len(rendered.text), len(rendered.text))])
+    literal = next(waiting)
+    length = done = 0
+    for (start, stop), wording in zip((*rendered.markers, (len(rendered.text),) * 2), (*wordings, None), strict=True):
+        while literal[1] <= start and literal[0] < literal[1]:
+            literals.append((literal[0] - done + length, literal[1] - done + length))
+            literal = next(waiting)
+        marker = rendered.text[start:stop]
+        before, marker, after = (wording.before, wording.marker, wording.after) if wording else ("", marker, "")
+        pieces += [rendered.text[done:start], before, marker, after]
+        length += start - done + len(before)
+        markers.append((length, length + len(marker)))
+        length += len(marker) + len(after)
+        done = stop
+    return replace(rendered, text="".join(pieces), markers=tuple(markers[:-1]), literals=tuple(literals))
 
 
 def build_input(

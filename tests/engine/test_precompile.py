@@ -48,11 +48,12 @@ def is_running(precompile: Precompile) -> bool:
     return precompile.is_running
 
 
-@pytest.mark.parametrize("model", ["seesay-demo", pytest.param("mistral", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", ["seesay-demo", "gemma3_vision", pytest.param("mistral", marks=pytest.mark.slow)])
 def test_steps_call_only_kernels_that_a_start_has_called(
     model: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Pictures; a sliding window. What is late would be compiled while requests wait."""
+    """Pictures; a sliding window; pictures whose rows see each other. What is late would be compiled while requests
+    wait."""
     folder, options = (model, {}) if model == "seesay-demo" else (str(tiny_checkpoint(model)), {"session_len": 120})
     check_late(folder, options, tmp_path)
 

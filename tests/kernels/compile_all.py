@@ -110,6 +110,8 @@ def call_attention(dtype: torch.dtype) -> None:
     for dim, lengths in ((128, few), (128, large), (128, many), (256, few)):
         attend(lengths, dim, dtype)
     attend(few, 64, dtype, block_size=16, window=4096, soft_cap=50.0, sinks=empty(HEADS, dtype=dtype))
+    attend(few, 256, dtype, has_reaches=True)
+    attend(few, 256, dtype, window=1024, has_reaches=True)
 
 
 def call_quantized_kv(dtype: torch.dtype) -> None:
@@ -123,6 +125,7 @@ def call_quantized_kv(dtype: torch.dtype) -> None:
             TritonOps().rotate_and_write(qkv, angles, angles, cache, slots, None, faults)
         for lengths in ([1] * 8 + [32], [1] * 128, [8192]):
             attend(lengths, 128, dtype, format=format)
+        attend([32], 128, dtype, format=format, has_reaches=True)
         attend([1, 32], 256, dtype, format=format)
         attend([1, 32], 80, dtype, block_size=16, window=4096, soft_cap=50.0, format=format)
 
@@ -142,8 +145,9 @@ def attend(
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
     format: KVFormat = "plain",
+    has_reaches: bool = False,
 ) -> None:
-    """Rows of `lengths` new tokens behind 100 others."""
+    """Rows of `lengths` new tokens behind 100 others. has_reaches: the layout says how far they see."""
     from seesay.llm.ops import RowLayout
     from seesay.llm.ops.triton_ops import TritonOps
 
@@ -153,6 +157,7 @@ def attend(
         block_table=np.zeros((len(lengths), 1024), dtype=np.int64),
         block_size=block_size,
         num_decode=lengths.count(1),
+        reaches=np.zeros(sum(lengths), dtype=np.int64) if has_reaches else None,
     )
     ops, query = TritonOps(), empty(sum(lengths), HEADS, dim, dtype=dtype)
     plan = ops.plan_attention(layout, windows=frozenset([window]), device=query.device, dtype=dtype)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from enrolment import SIBLING
@@ -304,6 +306,29 @@ def test_folding_changes_nothing_but_rounding(tiny_checkpoint: Callable[[str], P
             layer.use()
             after = layer.run(batch, batch.hidden, cache)
         torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_a_picture_see_each_other_in_calibration(tiny_checkpoint: Callable[[str], Path]) -> None:
+    from lite.reading import make_prompt
+
+    from seesay.lite.batches import Prompt, make_batches
+    from seesay.lite.opened import open_source
+    from seesay.lite.settings import LiteSettings
+    from seesay.llm.ops import RowLayout
+    from seesay.values import MediaItem, Modality
+
+    text = make_prompt(12)
+    item = MediaItem(
+        modality=Modality.IMAGE, span=(2, 8), slots=np.arange(3, 7), hash=bytes(32), features={}, num_units=4
+    )
+    prompts = [Prompt(input=text), Prompt(input=replace(text, items=(item,)), embeddings=(torch.zeros(4, 64),))]
+    for name, expected in (("gemma3_vision", [*range(12), 0, 1, 2, 6, 6, 6, 6, *range(7, 12)]), ("llava", None)):
+        settings = LiteSettings(model=tiny_checkpoint(name), work_dir="unused", device="cpu", calib_seqlen=64)
+        [batch] = make_batches(prompts, open_source(settings).source.config, 2)
+        layout = batch.make_input(torch.device("cpu")).layout
+        assert isinstance(layout, RowLayout)
+        reaches = layout.reaches
+        assert (None if reaches is None else reaches.tolist()) == expected
 
 
 @pytest.mark.parametrize("method", ["fp8", "smooth, int8"])

@@ -18,7 +18,8 @@ from seesay.llm.ops.torch_ops import TorchOps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """rows: (new tokens, all tokens), those with one new token first."""
+    """rows: (new tokens, all tokens), those with one new token first. run: tokens see each other in groups of so many
+    places; None: each sees those before it alone."""
 
     rows: list[tuple[int, int]]
     heads: tuple[int, int] = (6, 2)
@@ -27,13 +28,15 @@ class Case:
     window: int | None = None
     soft_cap: float | None = None
     has_sinks: bool = False
+    run: int | None = None
     format: KVFormat = "plain"
     dtype: torch.dtype = torch.float32
 
     @property
     def name(self) -> str:
         parts = [f"{n}of{length}" for n, length in self.rows[:3]], self.heads, self.dim, self.block_size
-        return f"{parts}-{self.window}-{self.soft_cap}-{'sinks-' if self.has_sinks else ''}{self.dtype}-{self.format}"
+        more = f"{f'runs of {self.run}-' if self.run else ''}{'sinks-' if self.has_sinks else ''}"
+        return f"{parts}-{self.window}-{self.soft_cap}-{more}{self.dtype}-{self.format}"
 
     @property
     def sinks(self) -> torch.Tensor | None:
@@ -43,13 +46,18 @@ class Case:
     def options(self) -> dict[str, Any]:
         return {"scale": self.dim**-0.5, "window": self.window, "soft_cap": self.soft_cap, "sinks": self.sinks}
 
+    def find_reaches(self, start: int, length: int) -> np.ndarray:
+        """The last place that each token from `start` on sees, in a sequence of `length`."""
+        places = np.arange(start, length)
+        return places if self.run is None else np.minimum((places // self.run + 1) * self.run, length) - 1
+
 
 def attend_exactly(query: Any, keys: Any, values: Any, case: Any, scale: Any) -> Any:
     """One row in float64: query [n, H, D] over keys and values [L, G, D]; its tokens are the last n of L."""
     n, length, group = len(query), len(keys), case.heads[0] // case.heads[1]
     own = torch.arange(length - n, length, device=DEVICE)[:, None]
     seen = torch.arange(length, device=DEVICE)[None]
-    hidden = seen > own
+    hidden = seen > torch.from_numpy(case.find_reaches(length - n, length)).to(DEVICE)[:, None]
     if case.window is not None:
         hidden |= seen <= own - case.window
     output = torch.empty(query.shape, dtype=torch.float64, device=DEVICE)
@@ -99,6 +107,9 @@ def build(case: Case, *, is_clean: bool = False) -> Any:
         block_table=table,
         block_size=case.block_size,
         num_decode=sum(n == 1 for n, _ in case.rows),
+        reaches=np.concatenate([case.find_reaches(length - n, length) for n, length in case.rows])
+        if case.run
+        else None,
     )
     empty = torch.empty(0, num_heads, case.dim, dtype=case.dtype, device=DEVICE)
     return torch.cat([empty, *queries]), cache, layout, torch.cat([empty.double(), *expected])
@@ -123,6 +134,7 @@ def random_cases(seed: int, count: int) -> list[Case]:
                 window=[None, None, 1, 37, 512][rng.integers(5)],
                 soft_cap=[None, None, 20.0][rng.integers(3)],
                 has_sinks=bool(rng.integers(3) == 0),
+                run=[None, None, 256, 19][rng.integers(4)],
                 dtype=DTYPES[rng.integers(len(DTYPES))],
             )
         )

@@ -160,7 +160,8 @@ class FakeEngine:
 
     def step(self, between: Callable[[StepPlan], None] = lambda plan: None) -> None:
         plan = self.plan()
-        assert plan.num_tokens <= self.scheduler.config.max_prefill_token_num
+        config = self.scheduler.config
+        assert plan.num_tokens <= config.max_prefill_token_num + max(0, config.media_run - 1)
         launched = plan, self.run(plan)
         between(plan)
         if not self.is_ahead:
@@ -193,6 +194,9 @@ class FakeEngine:
             seq, member = self.alive[row.seq_id], self.rows[row.seq_id]
             slots = [b * size + offset for b in member.block_ids for offset in range(size)]
             assert len(member.block_ids) == self.pool.blocks_for(row.start + row.num_tokens), "not the blocks it needs"
+            if self.scheduler.config.media_run:  # the places of an item are neighbours
+                stop = row.start + row.num_tokens
+                assert not any(item.slots[0] < stop <= item.slots[-1] for item in member.items), "a picture was cut"
             assert member.is_long == self.is_long(self.num_expected(member)), "keys of the other kind"
             known = fingerprints(seq, member, row.start, is_long=member.is_long)
             assert [self.kv[slots[i]] for i in range(row.start)] == known, "wrong KV was read"

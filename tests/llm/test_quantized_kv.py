@@ -203,6 +203,7 @@ CASES = [
     Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, has_sinks=True, window=140, heads=(2, 1)),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
     Case(rows=[(20, 40)], dim=256, heads=(2, 1), dtype=torch.bfloat16),
+    Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16, run=50, window=20),
 ]
 
 

@@ -35,6 +35,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ahead=st.integers(1, 30),
         is_ahead=st.booleans(),
         short_limit=st.one_of(st.none(), st.integers(1, 30)),
+        media_run=st.sampled_from([0, 0, 5]),
     )
     def start(
         self,
@@ -48,6 +49,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ahead: int,
         is_ahead: bool,
         short_limit: int | None,
+        media_run: int,
     ) -> None:
         config = SchedulerConfig(
             max_batch_size=batch,
@@ -56,6 +58,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             session_len=40,
             max_encode_ahead_tokens=ahead,
             short_limit=short_limit,
+            media_run=media_run,
         )
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
         self.engine = FakeEngine(config, pool, is_ahead=is_ahead)

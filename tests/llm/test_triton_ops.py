@@ -193,6 +193,9 @@ CASES = [
     Case(rows=[(70, 130)], heads=(2, 1), dim=16),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
     Case(rows=[(20, 40)], dim=256, heads=(2, 1)),
+    Case(rows=SMALL, run=7),
+    Case(rows=[(1, 9), (70, 130)], heads=(2, 1), dim=16, run=50, window=20, block_size=16),
+    Case(rows=[(100, 100), (60, 130)], heads=(4, 2), dim=16, run=90, dtype=torch.float16),
     Case(rows=[], heads=(2, 1)),
 ]
 

@@ -21,7 +21,11 @@ from transformers import (
     CLIPVisionConfig,
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma3Config,
     Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
@@ -113,14 +117,17 @@ QWEN_TEXT = {
 }
 
 
-def make_tokenizer(template: str | None, *, has_bos: bool = False, **special: str) -> PreTrainedTokenizerFast:
+def make_tokenizer(
+    template: str | None, *, has_bos: bool = False, more_merges: str = "", **special: str
+) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer with ChatML tokens and `special` ones, by the attribute name they get.
 
-    has_bos: it puts `<s>` before every text, as the tokenizers of Llama do.
+    has_bos: it puts `<s>` before every text, as the tokenizers of Llama do. more_merges: pairs, such as "a b,ab c".
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {symbol: i for i, symbol in enumerate(alphabet)}
     merges = [("h", "e"), ("t", "he"), ("Ġ", "the"), ("i", "n"), ("F", "r"), ("a", "m"), ("am", "e"), ("Fr", "ame")]
+    merges += [(left, right) for left, right in map(str.split, filter(None, more_merges.split(",")))]
     for left, right in merges:
         vocab[left + right] = len(vocab)
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
@@ -168,8 +175,12 @@ def spread_weights(model: torch.nn.Module, seed: int = 0) -> None:
                 parameter.copy_(noise * 1.2 / parameter[0].numel() ** 0.5)
 
 
-def save_model(model: Any, path: Path) -> None:
+def save_model(model: Any, path: Path, *, embedding_size: float = 1.0) -> None:
+    """Write a model with random weights. embedding_size: of the components of token embeddings; where these are tied to
+    the head and much larger than what layers add, each token is followed by itself."""
     spread_weights(model)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(embedding_size)
     model.tie_weights()
     model.eval().save_pretrained(path)
 
@@ -358,6 +369,35 @@ def _llava_next(text_class: Any, *, has_bos: bool = True, **extra: Any) -> Calla
         ).save_pretrained(path)  # fmt: skip
 
     return write
+
+
+def _gemma3_vision(path: Path) -> None:
+    """Pictures of 6 x 6 patches, of which squares of four are one row. Two or three line breaks are one token."""
+    template = CHATML.replace("@image@", "<start_of_image>")
+    tokenizer = make_tokenizer(
+        template, has_bos=True, more_merges="Ċ Ċ,ĊĊ Ċ", boi_token="<start_of_image>",
+        eoi_token="<end_of_image>", image_token="<image_soft_token>",
+    )  # fmt: skip
+    text = Gemma3TextConfig(
+        vocab_size=288, **QWEN_TEXT, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, head_dim=16, sliding_window=12, sliding_window_pattern=2,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+    )  # fmt: skip
+    vision = SiglipVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=24, patch_size=4,
+        vision_use_head=False,
+    )  # fmt: skip
+    ids = {f"{name}_token_index": tokenizer.convert_tokens_to_ids(tokenizer.special_tokens_map[f"{name}_token"])
+           for name in ("boi", "eoi", "image")}  # fmt: skip
+    config = Gemma3Config(vision_config=vision, text_config=text, mm_tokens_per_image=9, **ids)
+    save_model(Gemma3ForConditionalGeneration(config), path, embedding_size=0.05)
+    Gemma3Processor(
+        image_processor=Gemma3ImageProcessor(size={"height": 24, "width": 24}, pan_and_scan_min_crop_size=10),
+        tokenizer=tokenizer, image_seq_length=9, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
 
 
 def _pixtral_parts(patch_size: int, merge_size: int) -> tuple[Any, Any, dict[str, Any]]:
@@ -612,6 +652,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
     "llava": _llava,
+    "gemma3_vision": _gemma3_vision,
     "pixtral": _pixtral,
     "mistral3": _mistral3,
     "internvl": _internvl,

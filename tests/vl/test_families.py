@@ -76,7 +76,10 @@ def test_options_are_checked_by_name(name: str, load: Callable[[str], Loaded]) -
     assert caught.value.param == "sharpness"
     for option in family.options.get(IMAGE, ()):
         assert option in str(caught.value)
-        for bad in (0, 1, -5, "many") if option in family.switches else (0, -5, 2.5, "many", True):
+        is_ratio = "_ratio_" in option
+        for bad in (
+            (0, 1, -5, "many") if option in family.switches else (0, -5, None if is_ratio else 2.5, "many", True)
+        ):
             with pytest.raises(RequestError, match=option):
                 preprocess(family, draw_image(30, 30), {option: bad})
 

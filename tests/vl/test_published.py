@@ -68,6 +68,7 @@ def test_families_with_a_published_layout() -> None:
         "llava_next",
         "llava_onevision",
         "internvl",
+        "gemma3",
         "pixtral",
         "qwen2_vl",
         "qwen2_5_vl",

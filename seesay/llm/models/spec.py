@@ -74,6 +74,8 @@ class DecoderConfig:
     one tensor `wqkv`, with each key-value head's query heads, key and value together.
     num_deep_layers: behind so many layers, the first ones, something is added to the residual stream at the tokens that
     take an embedding: an embedding has a further part of `hidden_size` for each of them.
+    media_run: most neighbouring tokens that take embeddings; these see each other, and not only those before them. 0:
+    no token sees later ones.
     norm_offset: the checkpoint stores norm weights less this. embedding_scale: factor of embeddings looked up by token
     ids. attention_scale: factor of attention scores.
     """
@@ -100,6 +102,7 @@ class DecoderConfig:
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
     num_deep_layers: int = 0
+    media_run: int = 0
     norm_placement: NormPlacement = "before"
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
@@ -138,6 +141,7 @@ class DecoderConfig:
         session_len: int | None = None,
         num_deep_layers: int = 0,
         has_grouped_qkv: bool = False,
+        media_run: int = 0,
     ) -> DecoderConfig:
         """The decoder that the configuration of a text decoder describes.
 
@@ -183,6 +187,7 @@ class DecoderConfig:
             logit_soft_cap=getattr(config, "final_logit_softcapping", None),
             num_deep_layers=num_deep_layers,
             has_grouped_qkv=has_grouped_qkv,
+            media_run=media_run,
             norm_placement=kind.norm_placement,
             norm_offset=kind.norm_offset,
             embedding_scale=float(config.hidden_size**0.5) if kind.scales_embeddings else 1.0,

@@ -28,6 +28,8 @@ class RowLayout:
     block_table: int64 [B, M], KV blocks of each row, padded with the row's own last one, so that no row reads
         another sequence's block: a NaN stays with the sequence that made it.
     num_decode: the first rows, which have one token each.
+    reaches: int64 [T], the last place of its sequence that each token sees. None: no token sees later ones. Tokens of
+        the first `num_decode` rows never do.
     """
 
     cu_seqlens_q: npt.NDArray[np.int64]
@@ -35,6 +37,7 @@ class RowLayout:
     block_table: npt.NDArray[np.int64]
     block_size: int
     num_decode: int
+    reaches: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,8 @@ class Ops(Protocol):
     ) -> torch.Tensor:
         """Causal attention of query [T, H, D] over the cached keys and values of each token's own sequence → [T, H, D].
 
-        The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i.
+        The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i,
+        or as far as the layout of the plan says.
         Scores s become soft_cap · tanh(s / soft_cap) when a cap is given. Sinks [H] are each head's score of one more
         key that has no value: it takes its share of the softmax (OpenAI 2025, gpt-oss).
         """

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
@@ -45,15 +46,18 @@ class DecodeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Tokens start … stop - 1 of the packed query are the last of `kv_len` tokens that lie in `blocks` [M].
+    """Tokens start … stop - 1 of the packed query lie from place `first` on among the `kv_len` tokens in `blocks` [M]
+    that they see. They are the last of these, unless `reaches` says how far each sees.
 
     `masks`, by window, keeps the small masks from layer to layer.
     """
 
     start: int
     stop: int
+    first: int
     kv_len: int
     blocks: torch.Tensor
+    reaches: torch.Tensor | None = None
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
 
@@ -227,9 +231,30 @@ def _make_pieces(layout: RowLayout, row: int, *, device: torch.device) -> list[P
     pieces = []
     for first in range(start, stop, step):
         last = min(first + step, stop)
-        seen = kv_len - (stop - last)
-        pieces.append(Piece(start=first, stop=last, kv_len=seen, blocks=blocks[: -(-seen // layout.block_size)]))
+        place, seen = kv_len - (stop - first), kv_len - (stop - last)
+        reaches = _find_reaches(layout, first, last, place)
+        if reaches is not None:
+            seen = max(seen, int(reaches.max()) + 1)
+        pieces.append(
+            Piece(
+                start=first,
+                stop=last,
+                first=place,
+                kv_len=seen,
+                blocks=blocks[: -(-seen // layout.block_size)],
+                reaches=None if reaches is None else torch.from_numpy(reaches).to(device),
+            )
+        )
     return pieces
+
+
+def _find_reaches(layout: RowLayout, start: int, stop: int, first: int) -> npt.NDArray[np.int64] | None:
+    """Return how far tokens `start` … `stop` - 1 see, of which the first one is at place `first`; None if none of them
+    sees later ones."""
+    if layout.reaches is None:
+        return None
+    reaches = layout.reaches[start:stop]
+    return reaches if (reaches > np.arange(first, first + len(reaches))).any() else None
 
 
 def _attend_group(
@@ -299,7 +324,7 @@ def _attend_piece(
     key, value = pairs[:, 0].transpose(0, 1)[None], pairs[:, 1].transpose(0, 1)[None]
     part = query[piece.start : piece.stop].transpose(0, 1)[None]
     num_tokens, is_windowed = part.shape[2], window is not None and piece.kv_len > window
-    if soft_cap is None and sinks is None and not is_windowed:
+    if soft_cap is None and sinks is None and not is_windowed and piece.reaches is None:
         is_gqa = part.shape[1] != num_kv_heads
         if num_tokens == piece.kv_len:
             output = F.scaled_dot_product_attention(part, key, value, is_causal=True, scale=scale, enable_gqa=is_gqa)
@@ -324,8 +349,8 @@ def _mask_of(piece: Piece, window: int | None, query: torch.Tensor) -> torch.Ten
         return piece.masks[window]
     num_tokens = piece.stop - piece.start
     seen = torch.arange(piece.kv_len, device=query.device)[None]
-    own = torch.arange(piece.kv_len - num_tokens, piece.kv_len, device=query.device)[:, None]
-    hidden = seen > own
+    own = torch.arange(piece.first, piece.first + num_tokens, device=query.device)[:, None]
+    hidden = seen > (own if piece.reaches is None else piece.reaches[:, None])
     if window is not None:
         hidden |= seen <= own - window
     mask = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device).masked_fill_(hidden, float("-inf"))

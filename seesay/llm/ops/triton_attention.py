@@ -61,12 +61,13 @@ class Work:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
     """A step's rows, on the device: cu_seqlens_q int32 [B + 1], unless all have one token; kv_lens int32 [B];
-    block_table int32 [B, M]. `work` is filled by the first layer of each kind."""
+    block_table int32 [B, M]; reaches int32 [T], see `RowLayout`. `work` is filled by the first layer of each kind."""
 
     cu_seqlens_q: torch.Tensor | None
     kv_lens: torch.Tensor
     block_table: torch.Tensor
     num_decode: int
+    reaches: torch.Tensor | None = None
     work: dict[tuple[int, int, int | None], Work] = field(default_factory=dict)
 
 
@@ -79,14 +80,17 @@ def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> Attention
             block_table=layout.block_table,
             num_decode=len(layout.kv_lens),
         )
-    arrays = (layout.cu_seqlens_q, layout.kv_lens, layout.block_table)
+    arrays = [layout.cu_seqlens_q, layout.kv_lens, layout.block_table]
+    if layout.reaches is not None:
+        arrays.append(layout.reaches)
     # Each begins at a multiple of 16 bytes: Triton compiles kernels anew for pointers that do not.
-    cu_seqlens_q, kv_lens, block_table = upload([array.astype(np.int32) for array in arrays], device)
+    cu_seqlens_q, kv_lens, block_table, *reaches = upload([array.astype(np.int32) for array in arrays], device)
     return AttentionPlan(
         cu_seqlens_q=cu_seqlens_q,
         kv_lens=kv_lens,
         block_table=block_table,
         num_decode=layout.num_decode,
+        reaches=reaches[0] if reaches else None,
     )
 
 
@@ -246,6 +250,7 @@ def _prefill(
         plan.cu_seqlens_q,
         plan.kv_lens,
         sinks,
+        plan.reaches,
         out,
         query.stride(0),
         query.stride(1),

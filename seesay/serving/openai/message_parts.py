@@ -39,6 +39,11 @@ class _MediaOptions(StrictModel):
     resized_height: int | None = Field(None, ge=1, le=1 << 31)
     resized_width: int | None = Field(None, ge=1, le=1 << 31)
     max_dynamic_patch: int | None = Field(None, ge=1, le=1024)
+    size: int | None = Field(None, ge=1, le=1 << 31)
+    do_pan_and_scan: bool | None = None
+    pan_and_scan_min_crop_size: int | None = Field(None, ge=1, le=1 << 31)
+    pan_and_scan_max_num_crops: int | None = Field(None, ge=1, le=1024)
+    pan_and_scan_min_ratio_to_activate: float | None = Field(None, ge=1, le=1000)
     transparency: Literal["white", "drop"] | None = None
 
 

@@ -1,0 +1,215 @@
+"""Gemma 3 with pictures (arXiv 2503.19786): each picture is a square of few rows, which see each other in the decoder;
+long pictures may be shown as crops, too (pan and scan)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.media.images import resize
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.vl.family import (
+    NESTED_DECODER,
+    NESTED_FRONTS,
+    Backbone,
+    Family,
+    Features,
+    WeightMap,
+    Wording,
+    make_expansion,
+    own_pixels,
+    send_frames,
+)
+from seesay.vl.pixels import PixelSettings, read_processor, read_square
+from seesay.vl.published import Published
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import LoadedEncoder
+
+_TOWERS = ("vision_tower.", "vision_tower.vision_model.")
+_BEFORE_CROPS, _BETWEEN_CROPS = "\n\n and here are some crops to help you see better \n\n", "\n\n \n\n"
+_PAN_AND_SCAN: Mapping[str, Any] = {
+    "do_pan_and_scan": False,
+    "pan_and_scan_min_crop_size": 256,
+    "pan_and_scan_max_num_crops": 4,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}
+"""Options of a picture, and what the published processor takes where its file has null."""
+
+
+class Gemma3(Family):
+    """Features: `pixels` uint8 [tiles, S, S, 3], of which the first is the whole picture, or those of `send_frames`;
+    and the plan's measures, with `crops` (rows, columns)."""
+
+    architectures = ("Gemma3ForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="gemma3_text",
+            names=("google/gemma-3-4b-it", "google/gemma-3-12b-it", "google/gemma-3-27b-it"),
+        ),
+    )
+    modalities = (Modality.IMAGE,)
+    options = {Modality.IMAGE: tuple(_PAN_AND_SCAN)}  # noqa: RUF012
+    switches = ("do_pan_and_scan",)
+    weights = WeightMap(
+        decoder=NESTED_DECODER,
+        tower={
+            **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
+            **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
+        },
+        ignored=tuple(
+            front + tower + name
+            for front in NESTED_FRONTS
+            for tower in _TOWERS
+            for name in ("embeddings.position_ids", "head.")
+        ),
+    )
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        config, where = checkpoint.model_config, checkpoint.path
+        vision = config.vision_config
+        side: int = vision.image_size // vision.patch_size
+        rows = math.isqrt(config.mm_tokens_per_image)
+        if vision.model_type != "siglip_vision_model" or rows**2 != config.mm_tokens_per_image or side % rows:
+            raise CheckpointError(
+                f"{where}: {config.mm_tokens_per_image} tokens of {side}² patches of a {vision.model_type} are not "
+                "supported: it must be squares of a siglip_vision_model's"
+            )
+        self._num_patches, self._num_rows, self._pool = side**2, rows**2, side // rows
+        self._tile = (vision.image_size, vision.image_size)
+        settings = read_processor(checkpoint, "image_processor")
+        self._pixels = PixelSettings.read(settings, where, processor="Gemma3ImageProcessor")
+        if read_square(settings.get("size", vision.image_size), where, "size") != self._tile:
+            raise CheckpointError(f"{where}: processor setting size={settings['size']} is not the tower's {self._tile}")
+        self._pan_and_scan = {
+            name: default if settings.get(name) is None else settings[name] for name, default in _PAN_AND_SCAN.items()
+        }
+        self._start: int = config.boi_token_index
+        self._end: int = config.eoi_token_index
+        self._image_token: int = config.image_token_index
+        self._markers = {Modality.IMAGE: self.token_text(self._start)}
+
+    @property
+    def markers(self) -> Mapping[Modality, str]:
+        return self._markers
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        return {"pixels": self._pixels.as_json(), "tile": self._tile, "pan_and_scan": self._pan_and_scan}
+
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+        return {**options, "do_pan_and_scan": 0}
+
+    def backbone(self) -> Backbone:
+        return replace(super().backbone(), media_run=self._num_rows)
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+        crops = self._plan_crops(size, {**self._pan_and_scan, **options})
+        return {"num_tiles": 1 + math.prod(crops), "crops": crops, "resized": self._tile}
+
+    def _plan_crops(self, size: MediaSize, chosen: Mapping[str, Any]) -> tuple[int, int]:
+        """Return the (rows, columns) of crops along the longer side of a picture; (0, 0) without any."""
+        longer, shorter = max(size.height, size.width), min(size.height, size.width)
+        least = chosen["pan_and_scan_min_crop_size"]
+        if not chosen["do_pan_and_scan"] or longer / shorter < chosen["pan_and_scan_min_ratio_to_activate"]:
+            return 0, 0
+        count = max(2, min(longer // least, math.floor(longer / shorter + 0.5)))
+        count = min(chosen["pan_and_scan_max_num_crops"], count)
+        length = math.ceil(longer / count)
+        if min(length, shorter) < least:
+            return 0, 0
+        if length * (count - 1) >= longer:
+            message = f"pan_and_scan_min_crop_size={least} cuts {longer} pixels into {count} crops, one of them empty"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "pan_and_scan_min_crop_size")
+        return (1, count) if size.width >= size.height else (count, 1)
+
+    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+        """Text between pictures stands between special tokens: it is tokenized by itself."""
+        picture = (
+            ([self._start], False),
+            ([self._image_token] * self._num_rows, True),
+            ([self._end], False),
+        )
+        num_crops = measures["num_tiles"] - 1
+        first, between = ((self.tokenizer.encode(text), False) for text in (_BEFORE_CROPS, _BETWEEN_CROPS))
+        crops = [*(first, *picture), *(between, *picture) * (num_crops - 1)] if num_crops else []
+        return make_expansion(*picture, *crops)
+
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:
+        has_crops = measures is not None and measures["num_tiles"] > 1
+        before = "Here is the original image \n\n" if has_crops else "\n\n"
+        return Wording(before=before, marker=self._markers[modality], after="\n\n")
+
+    def num_units(self, measures: Features) -> int:
+        return int(measures["num_tiles"]) * self._num_patches
+
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        resample, (rows, columns) = self._pixels.resample, measures["crops"]
+        if not rows and self.may_send_frames(media.size, resample):
+            side = self.checkpoint.model_config.vision_config.patch_size
+            return {**measures, **send_frames(media, (self._tile,), resample=resample, patch=(1, side, side))}
+        parts = [media.frames]
+        if rows:
+            lengths = [math.ceil(side / n) for side, n in zip(media.frames.shape[1:3], (rows, columns), strict=True)]
+            parts += [
+                media.frames[:, top : top + lengths[0], left : left + lengths[1]]
+                for top in range(0, rows * lengths[0], lengths[0])
+                for left in range(0, columns * lengths[1], lengths[1])
+            ]
+        tiles = [resize(np.ascontiguousarray(part), self._tile, resample=resample) for part in parts]
+        return {**measures, "pixels": own_pixels(np.concatenate(tiles))}
+
+    def largest_size(self) -> tuple[int, int] | None:
+        if not self._pan_and_scan["do_pan_and_scan"]:
+            return self._tile
+        side = self._pan_and_scan["pan_and_scan_min_crop_size"]
+        return side, side * self._pan_and_scan["pan_and_scan_max_num_crops"]
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
+        import torch
+
+        from seesay.encoders.clip import ClipConfig
+        from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.pooled_clip import PooledClip
+        from seesay.encoders.tiles import TileEncoder
+        from seesay.encoders.weights import load_tower
+
+        config = self.checkpoint.model_config
+        vision = config.vision_config
+        sizes = ClipConfig(
+            hidden_size=vision.hidden_size,
+            num_heads=vision.num_attention_heads,
+            intermediate_size=vision.intermediate_size,
+            image_size=vision.image_size,
+            patch_size=vision.patch_size,
+            activation=vision.hidden_act,
+            norm_eps=vision.layer_norm_eps,
+            feature_layers=(vision.num_hidden_layers,),
+            has_class_token=False,
+            keeps_class_row=False,
+            out_hidden_size=config.text_config.hidden_size,
+            projector_activation="gelu",
+            projector_bias=False,
+            has_final_norm=True,
+        )
+        with torch.device("meta"):
+            model = PooledClip(sizes, pool=self._pool)
+        weights = load_tower(model, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
+        return TileEncoder(
+            model,
+            PixelNormalizer(**self._pixels.statistics),
+            tile_size=self._tile,
+            patch_size=(vision.patch_size, vision.patch_size),
+            hidden_size=config.text_config.hidden_size,
+            weights=weights,
+        )
