@@ -26,7 +26,10 @@ from seesay.engine.engine import AsyncEngine
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"
-PAGES = ("README.md", "docs/server.md", "docs/clients.md", "docs/cli.md", "docs/weights.md", "docs/chat_templates.md")
+PAGES = (
+    "README.md", "docs/server.md", "docs/clients.md", "docs/cli.md", "docs/weights.md", "docs/chat_templates.md",
+    "docs/media.md",
+)  # fmt: skip
 NOT_RUN = re.compile(r"^(?:make|git|pip|seesay serve|VARIABLE=) ?|^(?:\w+=\S+ )?seesay serve|^pip ", re.M)
 SCENE = sample_scene(seed=0)
 COMPARE, MOTION = make_example("compare", 0), make_example("motion", 0)
