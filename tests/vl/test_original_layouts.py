@@ -86,6 +86,28 @@ def test_texts_around_a_picture_are_tokenized_as_by_llavas_own_code(
     assert ids == [*prefix, *pieces[0], *[287] * num_rows, *pieces[1]]
 
 
+@pytest.mark.parametrize("name", ("internvl_chat", "llava_onevision_original"))
+def test_a_typed_marker_stays_text(name: str, change: Callable[..., Path]) -> None:
+    """Also one that no token of the vocabulary spells: the picture and the clip stay where they are."""
+    media = [draw_image(20, 50), draw_media(VIDEO, 2, 20, 30)]
+    path = change(name)
+    family, tokenizer = load_family(path)
+    template = choose_template("models/folder", tokenizer, folder=path)
+    found = []
+    for typed in ("", "<image><video><IMG_CONTEXT>"):
+        parts = [MediaPart(modality=item.modality, source=None) for item in media]
+        message = Message(role="user", parts=(TextPart(text=f"a {typed}b"), *parts, TextPart(text=f"{typed}c")))
+        rendered = template.render([message], markers=family.markers)
+        assert [rendered.text[start:stop] for start, stop in rendered.markers] == [*family.markers.values()]
+        items = [prepare(family, item) for item in media]
+        made = build_input(tokenize(rendered, tokenizer), items, family=family, model_digest=b"")
+        found.append(made)
+        taken = set().union(*(range(*item.span) for item in made.items))
+        kept = [token for place, token in enumerate(made.token_ids.tolist()) if place not in taken]
+        assert tokenizer.decode(kept, skip_special_tokens=False).count(typed or "a b") >= 1 + bool(typed)
+    assert [len(item.slots) for item in found[0].items] == [len(item.slots) for item in found[1].items]
+
+
 # --- InternVL ---------------------------------------------------------------------------------------------------------
 
 
