@@ -64,7 +64,7 @@ def read_all(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-@pytest.mark.parametrize("quantize", [lite.auto_awq, lite.auto_gptq, lite.fp8])
+@pytest.mark.parametrize("quantize", [pytest.param(lite.auto_awq, marks=pytest.mark.slow), lite.auto_gptq, lite.fp8])
 def test_an_interrupted_run_goes_on(
     quantize: Callable[..., Any], deep: Path, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from llm import backbones
+from pairs import parametrize_sweep
 from triton_cases import IS_INTERPRETED
 
 from seesay.checkpoint import Checkpoint
@@ -28,15 +29,10 @@ QKV, OUT, GATE_UP, DOWN, HEAD = (100, 60), (60, 60), (176, 60), (60, 88), (160, 
 
 
 @pytest.mark.skipif(not IS_INTERPRETED, reason="needs the interpreter")
-@pytest.mark.parametrize(
-    "max_rows",
-    [
-        {QKV: 32, DOWN: 32},
-        {OUT: 32, GATE_UP: 32, HEAD: 32},
-        {QKV: 1, OUT: 2, GATE_UP: 32, DOWN: 3},
-    ],
+@parametrize_sweep(
+    max_rows=[{QKV: 32, DOWN: 32}, {OUT: 32, GATE_UP: 32, HEAD: 32}, {QKV: 1, OUT: 2, GATE_UP: 32, DOWN: 3}],
+    num_tokens=[1, 3],
 )
-@pytest.mark.parametrize("num_tokens", [1, 3])
 def test_layers_without_a_kernel_compute_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, max_rows: dict[tuple[int, int], int], num_tokens: int
 ) -> None:

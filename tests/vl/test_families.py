@@ -34,9 +34,10 @@ def test_contract(name: str, check: Check, load: Callable[[str], Loaded]) -> Non
     check(load(name))
 
 
+@pytest.mark.parametrize("num_sizes", [1000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_counts_equal_the_processors(name: str, load: Callable[[str], Loaded]) -> None:
-    family_checks.counts_equal_the_processors(load(name), family_checks.random_sizes(20_000))
+def test_counts_equal_the_processors(name: str, num_sizes: int, load: Callable[[str], Loaded]) -> None:
+    family_checks.counts_equal_the_processors(load(name), family_checks.random_sizes(num_sizes))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
