@@ -48,9 +48,11 @@ threading.Thread(target=answer, daemon=True).start()
 CHAT = """
 import sys
 from seesay import EngineConfig, pipeline
+from seesay.demo import CHECKPOINT
 if __name__ == "__main__":
     with pipeline("seesay-demo", EngineConfig(device_type="cpu", engine_process=sys.argv[1] == "process")) as pipe:
         assert pipe("hi").text
+        pipe.update_weights(CHECKPOINT)
         print("ready", flush=True)
         sys.stdin.read()
 """

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.kept import keep, make_key, read_kept
-from seesay.checkpoint.model_config import ModelConfig, as_plain
+from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
 from seesay.checkpoint.stand_ins import StandIn, read_as_known
@@ -42,6 +42,14 @@ _ADVICE: Mapping[str, str] = {
     "gptq": ": `seesay lite auto_gptq` quantizes them",
 }
 """What to do with plain weights instead, by the format that was expected."""
+
+
+class _Described(NamedTuple):
+    """What is kept of a model's configuration."""
+
+    config: ModelConfig
+    text: ModelConfig
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,27 +153,37 @@ class Checkpoint:
     @property
     def model_config(self) -> ModelConfig:
         """The values of `hf_config()`, without Transformers where a start of the same model has kept them."""
-        return self._model_configs[0]
+        return self._described.config
 
     @property
     def text_config(self) -> ModelConfig:
         """The part of `model_config` that describes the text decoder, or all of it."""
-        return self._model_configs[1]
+        return self._described.text
+
+    @property
+    def model_options(self) -> Mapping[str, Any]:
+        """The options by which this model differs from others. Known like `model_config`."""
+        return self._described.options
 
     @cached_property
-    def _model_configs(self) -> tuple[ModelConfig, ModelConfig]:
+    def _described(self) -> _Described:
         key = make_key(_KEPT_CONFIG, ["transformers"], [_serialize(self.config)])
         kept = read_kept(key)
         if kept is not None:
             check_numbers(self.path / "config.json", self.config)
             with suppress(AttributeError, KeyError, TypeError, ValueError):  # a damaged file
-                return self._make_model_configs(kept)
-        made = {"config": as_plain(self.hf_config()), "text": as_plain(self._hf_text_config())}
+                return self._describe(kept)
+        config = self.hf_config()
+        made = {"config": as_plain(config), "text": as_plain(self._hf_text_config()), "options": list_options(config)}
         keep(key, made)
-        return self._make_model_configs(made)
+        return self._describe(made)
 
-    def _make_model_configs(self, kept: Mapping[str, Any]) -> tuple[ModelConfig, ModelConfig]:
-        return ModelConfig(kept["config"], self.hf_config), ModelConfig(kept["text"], self._hf_text_config)
+    def _describe(self, kept: Mapping[str, Any]) -> _Described:
+        return _Described(
+            config=ModelConfig(kept["config"], self.hf_config),
+            text=ModelConfig(kept["text"], self._hf_text_config),
+            options=dict(kept["options"]),
+        )
 
     @cached_property
     def _hf_config(self) -> PretrainedConfig:

@@ -52,6 +52,23 @@ class ModelConfig:
         return part
 
 
+def list_options(config: PretrainedConfig) -> dict[str, Any]:
+    """Return the options by which one model differs from another, as JSON: those of the configuration and of its parts,
+    without the ones that models of every kind have."""
+    from transformers import PretrainedConfig
+
+    def drop_general(options: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: drop_general(value) if isinstance(value, Mapping) else value
+            for name, value in options.items()
+            if name not in general
+        }
+
+    general = PretrainedConfig().to_dict().keys()
+    options: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    return drop_general(options)
+
+
 def as_plain(config: PretrainedConfig) -> dict[str, Any]:
     """Return the values of a configuration and of its parts, as JSON."""
     from transformers import PretrainedConfig

@@ -49,7 +49,7 @@ class ModelWeights:
         where = Path(folder) / "config.json"
         if checkpoint.quantization != self._checkpoint.quantization:
             raise CheckpointError(f"{where}: its quantization_config is not that of the loaded model: load it anew")
-        if found := _find_difference(self._checkpoint.hf_config().to_dict(), checkpoint.hf_config().to_dict()):
+        if found := _find_difference(self._checkpoint.model_options, checkpoint.model_options):
             name, old, new = found
             raise CheckpointError(f"{where}: {name} is {new!r}, the loaded model has {old!r}: load it anew")
         for name in sorted(checkpoint.tensor_names() - self._checkpoint.tensor_names()):
@@ -121,10 +121,7 @@ def _find_difference(
     mine: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = ""
 ) -> tuple[str, object, object] | None:
     """Return the name of the first option in which two configurations of models differ, and its two values."""
-    from transformers import PretrainedConfig
-
-    ignored = _TRAINERS_KEYS | PretrainedConfig().to_dict().keys()
-    for key in sorted((mine.keys() | theirs.keys()) - ignored):
+    for key in sorted((mine.keys() | theirs.keys()) - _TRAINERS_KEYS):
         one, other = mine.get(key), theirs.get(key)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
             if found := _find_difference(one, other, f"{prefix}{key}."):
