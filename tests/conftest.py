@@ -30,8 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 LONG_FILES = (
     "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_process.py", "test_fronts.py", "test_page.py",
-    "test_look.py", "test_replay.py", "test_kills.py", "test_life.py", "test_docs.py", "test_training.py",
-    "test_bodies.py", "test_history.py", "test_space.py", "test_interference.py",
+    "test_look.py", "test_replay.py", "test_kills.py", "test_sleep.py", "test_precompile.py", "test_weights.py",
+    "test_docs.py", "test_life.py", "test_training.py", "test_quantized_replacing.py", "test_quantized_kv.py",
+    "test_launch.py", "test_bodies.py", "test_history.py", "test_space.py", "test_h200.py", "test_interference.py",
+    "test_runs.py", "test_nonsense.py", "test_contract_mutations.py",
 )  # fmt: skip
 """Begin first, so that no worker has one of them left when the others are done."""
 

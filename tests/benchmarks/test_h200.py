@@ -38,6 +38,7 @@ def test_all_figures_are_printed(run_benchmark: RunBenchmark) -> None:
     assert [figures["stages"]["engine"]["encoder_items"] for figures in queues] == [0, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_both_forms_are_measured_in_one_run(run_benchmark: RunBenchmark, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "plot.png"

@@ -29,7 +29,7 @@ def preprocess_all(family: Family, media: list[DecodedMedia], *, on_device: bool
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)])
 def test_frames_give_the_vectors_of_pixels(
     tiny_checkpoint: Callable[[str], Path], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ IN_A_PROCESS = ("llama", "phi3_longrope", *FAMILIES)
 THOROUGH = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision")
 """One of each kind: plain text; a sliding window; a text computed again; positions of several axes; tiles, videos;
 arranged rows."""
+THOROUGH_IN_A_PROCESS = ("llama", "qwen2_5_vl", "llava_onevision")
 FORMS = ("thread", "process")
 OpenEngine = Callable[..., AbstractContextManager[AsyncEngine]]
 
@@ -55,11 +56,10 @@ def in_forms(
     names: Iterable[str], forms: Iterable[str] = FORMS, *, in_thread: Container[str] = THOROUGH
 ) -> pytest.MarkDecorator:
     """Run a test with these models in these process forms. In a thread, models other than `in_thread` are slow tests,
-    in a process those other than `THOROUGH`."""
+    in a process those other than `THOROUGH_IN_A_PROCESS`."""
+    always = {"thread": in_thread, "process": THOROUGH_IN_A_PROCESS}
     cases = [
-        pytest.param(
-            name, form, marks=() if name in (in_thread if form == "thread" else THOROUGH) else pytest.mark.slow
-        )
+        pytest.param(name, form, marks=() if name in always[form] else pytest.mark.slow)
         for name in names
         for form in forms
         if form == "thread" or name in IN_A_PROCESS

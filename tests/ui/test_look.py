@@ -111,7 +111,7 @@ def test_axe_finds_nothing_critical_or_serious(
     assert not findings, "\n".join(findings)
 
 
-@pytest.mark.parametrize("width", [320, 390, 1280])
+@pytest.mark.parametrize("width", [320, *(pytest.param(width, marks=pytest.mark.slow) for width in (390, 1280))])
 def test_whatever_can_be_pressed_is_24_pixels_wide_and_high(
     scripted: Any, scripted_url: str, open_page: OpenPage, pictures: list[Path], width: int
 ) -> None:
@@ -234,7 +234,7 @@ def test_panels_are_of_one_width_and_show_this_questions_media_first(
     assert headings == ["What the model saw", "From earlier in the conversation", "Where the time went"]
 
 
-@pytest.mark.parametrize("width", [320, 390])
+@pytest.mark.parametrize("width", [320, pytest.param(390, marks=pytest.mark.slow)])
 def test_labels_do_not_break_on_a_phone(
     scripted: Any, scripted_url: str, open_page: OpenPage, pictures: list[Path], width: int
 ) -> None:
