@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig
 
-_KEPT_CONFIG = "config-3"
+_KEPT_CONFIG = "config-4"
 """The number counts what this module keeps of a configuration: raise it with a change."""
 
 
