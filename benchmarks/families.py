@@ -1,4 +1,4 @@
-"""The towers and decoders of every family on the GPU: published sizes, random weights, nothing to download.
+"""Towers and decoders of the families on the GPU: published sizes, random weights, nothing to download.
 
     python benchmarks/families.py [--only FAMILY ...] [--limit-s 150] [--skip-towers] [--skip-decoders] [--plot FILE]
 
@@ -12,7 +12,8 @@ where both have the same, relative to the largest number.
 per gigabyte of weights that it reads. `ratio` is that beside Qwen2.5-VL's decoder, which is measured first; it is never
 to be above 1.05.
 
-Prints a JSON line for each, and for what --limit-s left out. Ends with status 1 if a ratio is missed.
+Prints a JSON line for each, and for what --limit-s left out and what is not in `published.py` (`not_measured`). Ends
+with status 1 if a ratio is missed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from published import (
     MadeCheckpoint,
     Published,
     build_transformers,
+    list_others,
     make_family,
     make_files,
 )
@@ -279,7 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             records.append(measure_decoder(name, model, device, dtype, baseline))
             baseline = baseline or records[-1]["ms_per_gb"]
     missed = find_missed(records)
-    report(missed=missed, left_out=left_out)
+    report(missed=missed, left_out=left_out, not_measured=list_others())
     if options.plot is not None:
         towers = [record for record in records if "tower" in record]
         series = {"ours_per_s": "seesay", "transformers_per_s": "Transformers"}

@@ -2,15 +2,16 @@
 
     python benchmarks/preprocess.py [--only FAMILY ...] [--seconds 1.0] [--plot FILE.png]
 
-For every family, with the settings of a published model (`published.py`) and pictures of several sizes. *ours* settles
+For the families of `published.py`, with a published model's settings and pictures of several sizes. *ours* settles
 a picture's size, resizes it and makes the tower's uint8 pixels or patches. The tower's device normalizes them; where it
 is the CPU, the picture takes the time of *normalized*. *on_gpu* is the host's part where a GPU resizes. *transformers*
 is the family's image processor of Transformers with its default backend, from a PIL image to normalized tensors. All
 take turns, picture by picture. Times are processor time, the least of each way, so that they depend little on what else
 the machine does.
 
-Prints a JSON line for each family and size. `ratio` is how many times as many normalized pictures we make per second.
-Ends with status 1 if that is below 1 for any size: seesay is never slower.
+Prints a JSON line for each family and size, and at the end what is not in `published.py` (`not_measured`). `ratio` is
+how many times as many normalized pictures we make per second. Ends with status 1 if that is below 1 for any size:
+seesay is never slower.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from PIL import Image
 from plotting import add_plot_option, make_bars, save_plot
-from published import MODELS, Published, open_family
+from published import MODELS, Published, list_others, open_family
 
 from seesay.encoders.layers import PixelNormalizer
 from seesay.values import DecodedMedia, Modality
@@ -132,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     records = [record for name in options.only for record in measure(name, MODELS[name], options.seconds, SIZES)]
     slower = [f"{record['family']} ({record['picture']})" for record in records if record["ratio"] < 1]
-    print(json.dumps({"least_ratio": min(record["ratio"] for record in records), "slower": slower}))
+    least = min(record["ratio"] for record in records)
+    print(json.dumps({"least_ratio": least, "slower": slower, "not_measured": list_others()}))
     if options.plot is not None:
         series = {
             "normalized_per_s": "seesay",

@@ -21,7 +21,7 @@ from seesay.checkpoint.tensors import StoredTensor, TensorSlices
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.processors.text.tokenizer_facts import TokenizerFacts
 from seesay.vl.family import Family
-from seesay.vl.registry import find_family
+from seesay.vl.registry import find_family, list_families
 
 Json = dict[str, Any]
 
@@ -289,6 +289,12 @@ def make_tokenizer() -> Tokenizer:
         has_byte_level_decoder=False,
     )
     return Tokenizer(facts, lambda: None)
+
+
+def list_others() -> list[str]:
+    """Return the architectures with pictures of which no model is here."""
+    here = {model.architecture for model in MODELS.values()}
+    return [name for name, family in list_families().items() if family.modalities and name not in here]
 
 
 def make_family(model: Published, checkpoint: Checkpoint) -> Family:

@@ -28,5 +28,6 @@ def test_the_status_says_whether_a_family_is_slower(
     *records, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(record["family"], record["picture"]) for record in records] == [("llava", "icon"), ("internvl", "icon")]
     assert all(record[f"{way}_per_s"] > 0 for record in records for way in ("ours", "on_gpu", "transformers"))
+    assert not {MODELS[name].architecture for name in MODELS} & set(summary["not_measured"])
     assert summary["least_ratio"] == min(record["ratio"] for record in records)
     assert status == (summary["least_ratio"] < 1) == bool(summary["slower"])
