@@ -10,7 +10,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from seesay.encoders.store import Lookup
 from seesay.engine.core import EngineCore
 from seesay.engine.loop import EngineLoop
 from seesay.engine.messages import TokenOutput, TokenRequest
+from seesay.errors import ErrorCode, RequestError
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.runner import ModelRunner
@@ -154,7 +155,8 @@ class Setup:
     """How a loop is configured. max_live: requests in it at the same time. share_left: of the requests, those for whose
     answer nobody waits to the end. few_pictures: all have pictures, of which there are two. rates: of faults.
     max_step_s: size steps by time, at least 2 prompt tokens; None does not. own_process: the loop is in another one.
-    eager_graphs: on the CPU, decode steps take the path of CUDA graphs."""
+    eager_graphs: on the CPU, decode steps take the path of CUDA graphs. lends: on the CPU, steps may read embeddings
+    whose tower call is not over, as on a GPU that rested when it began."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -171,6 +173,7 @@ class Setup:
     max_step_s: float | None = None
     own_process: bool = False
     eager_graphs: bool = False
+    lends: bool = False
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -189,6 +192,19 @@ class Asked:
     final: TokenOutput | None = None
 
 
+def lend_before_the_end(worker: Any, end: Callable[[Any], bool]) -> None:
+    """Let steps read the embeddings of `worker` before the call of the tower that made them ends: in `end`, which
+    returns whether it failed, and then has said so."""
+    finish = worker._finish
+
+    def lend_and_finish(launched: Any) -> None:
+        worker._lend(launched)
+        if not end(launched):
+            finish(launched)
+
+    worker._finish = lend_and_finish
+
+
 class Engine:
     """A loop with everything behind it, and faults in it."""
 
@@ -196,7 +212,7 @@ class Engine:
         checkpoint = Checkpoint.load(path)
         config = checkpoint.model_config
         device = torch.device(setup.device)
-        self.faults = faults
+        self.setup, self.faults = setup, faults
         self.runner = ModelRunner.load(
             checkpoint,
             DecoderConfig.from_hf(
@@ -240,6 +256,23 @@ class Engine:
     def inject(self) -> None:
         """Let faults happen, once the loop was started."""
         inject_into(self.loop, self.faults)
+        if self.setup.lends and self.setup.device == "cpu":
+            worker: Any = self.loop.embeddings.worker
+            lend_before_the_end(worker, self._fail_late)
+
+    def _fail_late(self, launched: Any) -> bool:
+        """A call of the tower goes on for a moment. Returns whether it fails."""
+        time.sleep(random.random() * 0.003)
+        try:
+            self.faults.strike("encode")
+        except Injected as error:
+            now = time.monotonic()
+            self.faults.failed_pictures += [(entry.item.features["number"], now) for entry in launched.batch]
+            for entry in launched.batch:
+                worker: Any = self.loop.embeddings.worker
+                worker._fail(entry, RequestError(ErrorCode.INTERNAL, repr(error)))
+            return True
+        return False
 
     def _check_row_table(self) -> None:
         """Compare what the runner knows with what the scheduler does, whenever a plan was applied."""

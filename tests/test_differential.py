@@ -33,6 +33,9 @@ SETUPS = {
         max_live=2,
         rates={**RATES, "encode": 0.4, "slow tower": 1.0, "late message": 1.0},
     ),
+    "ahead, lends": Setup(
+        is_ahead=True, lends=True, embedding_bytes=2000, few_pictures=True, rates={**RATES, "encode": 0.2}
+    ),
     "graphs, host": Setup(eager_graphs=True, num_blocks=20, num_host_slots=40, chunk=16, max_live=3),
     "graphs, ahead": Setup(eager_graphs=True, is_ahead=True, num_blocks=20, max_live=3),
     "process": Setup(own_process=True, num_blocks=30, chunk=24),

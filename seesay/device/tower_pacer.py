@@ -51,6 +51,12 @@ class TowerPacer:
                 self._num_steps += 1
                 self._changed.notify_all()
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether no steps are launched: the GPU computes nothing beside the tower."""
+        with self._changed:
+            return not self._has_steps
+
     def rest(self) -> None:
         """No step follows for now."""
         with self._changed:

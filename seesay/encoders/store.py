@@ -55,7 +55,7 @@ class EmbeddingStore:
     def keys(self) -> list[bytes]:
         """The keys that are in the store: see `__contains__`."""
         with self._lock:
-            return [*self._entries, *self._in_flight]
+            return [*self._entries.keys() | self._in_flight]
 
     def __contains__(self, key: bytes) -> bool:
         """Return whether the embedding is stored or being encoded. Does not count as a use."""
@@ -84,29 +84,46 @@ class EmbeddingStore:
             return self._find(key)
 
     def _find(self, key: bytes) -> Lookup:
-        if key in self._entries:
-            return Lookup.READY
-        return Lookup.IN_FLIGHT if key in self._in_flight else Lookup.MISSING
+        if key in self._in_flight:
+            return Lookup.IN_FLIGHT
+        return Lookup.READY if key in self._entries else Lookup.MISSING
 
     def put(self, key: bytes, embedding: Tensor) -> None:
         """Store an encoded embedding. The store owns the tensor from now on; it must not share memory with others."""
         with self._lock:
             self._in_flight.discard(key)
-            if key in self._entries:
-                return
-            self._entries[key] = embedding
-            if key in self._pins:
-                self._pinned_bytes += embedding.nbytes
-            else:
-                self._unpinned[key] = None
-                self._unpinned_bytes += embedding.nbytes
-                self._evict()
-            self._on_change(key)
+            self._add(key, embedding)
+
+    def lend(self, key: bytes, embedding: Tensor) -> None:
+        """Let `get` return an embedding that is still being computed, and may fail. `put` or `fail` must follow; until
+        then it counts as being encoded."""
+        with self._lock:
+            assert key in self._in_flight
+            self._add(key, embedding)
+
+    def _add(self, key: bytes, embedding: Tensor) -> None:
+        if key in self._entries:
+            return
+        self._entries[key] = embedding
+        if key in self._pins:
+            self._pinned_bytes += embedding.nbytes
+        else:
+            self._unpinned[key] = None
+            self._unpinned_bytes += embedding.nbytes
+            self._evict()
+        self._on_change(key)
 
     def fail(self, key: bytes) -> None:
-        """Note that encoding failed: the next `begin` returns MISSING again."""
+        """Note that encoding failed: the next `begin` returns MISSING again. An embedding that was lent is dropped."""
         with self._lock:
             self._in_flight.discard(key)
+            embedding = self._entries.pop(key, None)
+            if embedding is not None:
+                if key in self._unpinned:
+                    del self._unpinned[key]
+                    self._unpinned_bytes -= embedding.nbytes
+                else:
+                    self._pinned_bytes -= embedding.nbytes
             self._on_change(key)
 
     def get(self, key: bytes) -> Tensor | None:

@@ -74,8 +74,10 @@ class EncoderWorker:
     GPU the tower runs on a low-priority stream of its own, and the next batch is launched while one is computed.
 
     on_ready(hash, timing): the embedding is in `store`. on_failed(hash, error): encoding failed with `error`, a
-    `RequestError`. Both are called in the worker's thread or in that of `submit`, and must be quick. By the time they
-    are handled, an unpinned embedding may have been evicted and asked for again.
+    `RequestError`. on_launched(hash): before either of them, when a GPU that rested computes the embedding; `store`
+    lends it, and a step that is launched now is computed behind it. All are called in the worker's thread or in that of
+    `submit`, and must be quick. By the time they are handled, an unpinned embedding may have been evicted and asked for
+    again.
     is_more_coming(): whether further items will be submitted soon; on the CPU a batch that is not full then waits for
     them, at most `max_wait_s` in all. pacer: decides when tower calls run beside steps of the language engine.
     """
@@ -89,6 +91,7 @@ class EncoderWorker:
         embedding_size: int,
         on_ready: Callable[[bytes, EncodeTiming], None],
         on_failed: Callable[[bytes, RequestError], None],
+        on_launched: Callable[[bytes], None] = lambda _hash: None,
         is_more_coming: Callable[[], bool] = lambda: False,
         max_wait_s: float = 0.2,
         pacer: TowerPacer | None = None,
@@ -102,6 +105,7 @@ class EncoderWorker:
         self._max_units = min(config.max_batch_tokens, ENOUGH_UNITS) if is_gpu else config.max_batch_tokens
         self._on_ready = on_ready
         self._on_failed = on_failed
+        self._on_launched = on_launched
         self._is_more_coming = is_more_coming
         self._pacer = pacer or TowerPacer()
         self._max_wait_s = 0.0 if is_gpu else max_wait_s
@@ -271,8 +275,16 @@ class EncoderWorker:
                 self._finish(launched)
             else:
                 self._launched.append(launched)
+                self._lend(launched)
             return
         self._encode_smaller(batch, failure)
+
+    def _lend(self, launched: _Launched) -> None:
+        """Let the first step behind a batch be prepared while it is computed, where no other step can be."""
+        if self._pacer.is_resting:
+            for entry, embedding in zip(launched.batch, launched.embeddings, strict=True):
+                self._store.lend(entry.item.hash, embedding)
+                self._on_launched(entry.item.hash)
 
     def _finish(self, launched: _Launched) -> None:
         """Wait for a batch, and report its items."""

@@ -58,9 +58,10 @@ class EmbeddingSupply:
         *,
         on_ready: Callable[[bytes, EncodeTiming], None],
         on_failed: Callable[[bytes, RequestError], None],
+        on_launched: Callable[[bytes], None],
         on_features_wanted: Callable[[int, int], None],
     ) -> None:
-        """Start the encoder's worker, which calls `on_ready` and `on_failed` from its own thread."""
+        """Start the encoder's worker, which calls `on_ready`, `on_failed` and `on_launched` from its own thread."""
         self._on_features_wanted = on_features_wanted
         if self._encoder is not None:
             self.worker = EncoderWorker(
@@ -70,6 +71,7 @@ class EmbeddingSupply:
                 embedding_size=self._embedding_size,
                 on_ready=on_ready,
                 on_failed=on_failed,
+                on_launched=on_launched,
                 is_more_coming=lambda: bool(self._expected),
                 pacer=self._pacer,
             )
@@ -118,13 +120,21 @@ class EmbeddingSupply:
             self.forget(self._arrived)
             self._arrived.clear()
 
-    def note_encoded(self, item_hash: bytes, timing: EncodeTiming) -> bool:
-        """Note what it cost to encode an item. Returns whether its embedding is there."""
-        if self.store.find(item_hash) is not Lookup.READY:
+    def note_launched(self, item_hash: bytes) -> bool:
+        """Note that an item is being computed. Returns whether its embedding can be used already."""
+        if self.store.find(item_hash) is not Lookup.IN_FLIGHT or self.store.get(item_hash) is None:
             return False
         for request in self._live.values():
-            request.add_encoding(item_hash, timing)
+            request.lend(item_hash)
         return True
+
+    def note_encoded(self, item_hash: bytes, timing: EncodeTiming) -> bool:
+        """Note what it cost to encode an item. Returns whether its embedding is there."""
+        is_there = self.store.find(item_hash) is Lookup.READY
+        for request in self._live.values():
+            if is_there or request.find_lent(item_hash):
+                request.add_encoding(item_hash, timing)
+        return is_there
 
     def release(self, refs: Iterable[EmbeddingRef]) -> None:
         """Unpin embeddings that their sequences need no more."""

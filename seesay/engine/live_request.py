@@ -44,8 +44,9 @@ class Collected:
 class LiveRequest:
     """A request inside the loop: its sequence, its output that was not sent yet, and what it cost.
 
-    defers_tokens: whether all tokens come with the final output. Times that end in `_at` are `time.perf_counter()`
-    readings.
+    defers_tokens: whether all tokens come with the final output. lent_items: indexes of the media items whose embedding
+    was still being computed when it was taken, and is not known to be good. Times that end in `_at` are
+    `time.perf_counter()` readings.
     """
 
     sequence: TokenSequence
@@ -62,6 +63,7 @@ class LiveRequest:
     prompt_logprobs: Collected = field(default_factory=Collected)
     hidden_sum: Any = None
     encoded_items: set[int] = field(default_factory=set)
+    lent_items: set[int] = field(default_factory=set)
 
     @classmethod
     def make(cls, request: TokenRequest) -> LiveRequest:
@@ -82,7 +84,9 @@ class LiveRequest:
 
     def add_encoding(self, item_hash: bytes, timing: EncodeTiming) -> None:
         """Take what it cost to get an embedding, when a media item of this request waits for it."""
-        waiting = self.find_waiting(item_hash)
+        lent = self.find_lent(item_hash)
+        self.lent_items.difference_update(lent)
+        waiting = [*self.find_waiting(item_hash), *lent]
         if waiting and timing.encode_s > 0:
             self.encoded_items.update(waiting)
             self.encode_queue_s = max(self.encode_queue_s, timing.queue_s)
@@ -90,6 +94,16 @@ class LiveRequest:
             ended_s = timing.started_s + timing.encode_s
             self.encode_s += max(0.0, ended_s - max(timing.started_s, self.encoded_until_s))
             self.encoded_until_s = max(ended_s, self.encoded_until_s)
+            if self.computing_at is not None:  # its first row was launched behind the tower
+                self.computing_at = max(ended_s, self.computing_at)
+
+    def lend(self, item_hash: bytes) -> None:
+        """The items that wait for this embedding can be computed before it is known to be good."""
+        self.lent_items.update(self.find_waiting(item_hash))
+
+    def find_lent(self, item_hash: bytes) -> list[int]:
+        """Indexes of the media items that took this embedding before it was known to be good."""
+        return [index for index in sorted(self.lent_items) if self.sequence.items[index].hash == item_hash]
 
     def find_waiting(self, item_hash: bytes) -> list[int]:
         """Indexes of the media items that wait for this embedding."""

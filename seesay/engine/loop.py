@@ -79,6 +79,7 @@ class EngineLoop:
         self._requests = LiveRequests()
         self._live = self._requests.by_id
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._encoded: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # messages of the encoder's worker
         self._is_closed = False
         self._activity = Activity()
         self._hang_limit_s = hang_limit_s
@@ -120,8 +121,9 @@ class EngineLoop:
         """Start the threads. `listener` is called from the loop's own."""
         self._outbox.listener = listener
         self.embeddings.start(
-            on_ready=lambda key, timing: self._inbox.put(lambda: self._on_encoded(key, timing)),
-            on_failed=lambda key, error: self._inbox.put(lambda: self._on_encode_failed(key, error)),
+            on_ready=lambda key, timing: self._tell_encoded(partial(self._on_encoded, key, timing)),
+            on_failed=lambda key, error: self._tell_encoded(partial(self._on_encode_failed, key, error)),
+            on_launched=lambda key: self._tell_encoded(partial(self._on_encode_launched, key)),
             on_features_wanted=listener.on_features_wanted,
         )
         self._thread.start()
@@ -307,6 +309,7 @@ class EngineLoop:
                 request.computing_at = now
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
+        self._take_encoded()  # of a tower call before this step: what it cost, or that it failed
         self._counts.add(plan)
         if result.seconds is not None:
             self._scheduler.observe_step(plan, result.seconds)
@@ -453,12 +456,32 @@ class EngineLoop:
     # ended, its embedding may be evicted, and other requests may wait for it to be encoded again. So a message only
     # says that something happened, and the store says what is true now. A request pins an item before it asks for it,
     # and only this thread asks. So an embedding that is in the store stays there, and while an item is being encoded
-    # another message will follow.
+    # another message will follow. An embedding that is lent is in the store while it is being encoded: those who took
+    # it know, and the others wait for that message.
+    def _tell_encoded(self, message: Callable[[], None]) -> None:
+        """Take a message of the worker, in its thread. It is read with the inbox or before the next commit: what it
+        tells of a tower call is known before the results of a step that was computed behind it."""
+        self._encoded.put(message)
+        self._inbox.put(self._take_encoded)
+
+    def _take_encoded(self) -> None:
+        while not self._encoded.empty():
+            self._encoded.get()()
+
+    def _on_encode_launched(self, item_hash: bytes) -> None:
+        if self.embeddings.note_launched(item_hash):
+            self._scheduler.mark_ready(item_hash)
+
     def _on_encoded(self, item_hash: bytes, timing: EncodeTiming) -> None:
         if self.embeddings.note_encoded(item_hash, timing):
             self._scheduler.mark_ready(item_hash)
 
     def _on_encode_failed(self, item_hash: bytes, error: Exception) -> None:
+        for request in list(self._live.values()):
+            if lent := request.find_lent(item_hash):
+                self._scheduler.forget_blocks(request.request_id)  # a step may have computed with it
+                self._scheduler.finish(request.request_id, "error", explain(error))
+                self._finish(request, "error", error=explain(error), failed_item=lent[0])
         found = self.embeddings.store.find(item_hash)
         if found is Lookup.READY:
             self._scheduler.mark_ready(item_hash)

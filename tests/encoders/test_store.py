@@ -69,6 +69,24 @@ def test_pinning_what_is_there_takes_it_out_of_the_limit() -> None:
     assert store.get(b"a") is not None and store.get(b"b") is not None
 
 
+def test_a_lent_embedding_counts_as_being_encoded_and_a_failure_takes_it_back() -> None:
+    store = EmbeddingStore(1 << 20)
+    for key, holders in ((b"pinned", [1]), (b"free", [])):
+        for holder in holders:
+            store.pin(key, holder)
+        store.begin(key)
+        store.lend(key, make_embedding())
+        assert store.get(key) is not None and store.begin(key) is Lookup.IN_FLIGHT
+        store.check_integrity()
+        store.fail(key)
+        assert store.get(key) is None and store.begin(key) is Lookup.MISSING
+        store.check_integrity()
+        store.lend(key, make_embedding())
+        store.put(key, make_embedding())
+        assert store.find(key) is Lookup.READY
+    assert store.keys() == [b"pinned", b"free"] or store.keys() == [b"free", b"pinned"]
+
+
 class StoreMachine(RuleBasedStateMachine):
     """Any order of calls keeps the accounts right; what is pinned and was put is there."""
 
@@ -84,7 +102,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=keys)
     def ask(self, key: bytes) -> None:
         lookup = self.store.begin(key)
-        if key in self.must_have:
+        if key in self.must_have - self.owed:
             assert lookup is Lookup.READY
         assert (lookup is Lookup.IN_FLIGHT) == (key in self.owed)
         if lookup is Lookup.MISSING:
@@ -97,8 +115,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.owed.discard(key)
         if fails:
             self.store.fail(key)
+            self.must_have.discard(key)
             return
         self.store.put(key, make_embedding(rows))
+        if any(pinned == key for pinned, _ in self.pins):
+            self.must_have.add(key)
+
+    @precondition(lambda self: self.owed)
+    @rule(rows=st.integers(1, 6), data=st.data())
+    def lend(self, rows: int, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.owed)))
+        self.store.lend(key, make_embedding(rows))
+        assert self.store.find(key) is Lookup.IN_FLIGHT
         if any(pinned == key for pinned, _ in self.pins):
             self.must_have.add(key)
 

@@ -10,7 +10,8 @@ import torch
 from gpu_work import keep_gpu_busy, make_gpu_event, make_gpu_stream
 
 from seesay.config import VisionConfig
-from seesay.encoders.store import EmbeddingStore
+from seesay.device.tower_pacer import TowerPacer
+from seesay.encoders.store import EmbeddingStore, Lookup
 from seesay.encoders.worker import EncoderWorker, EncodeTiming
 from seesay.errors import ErrorCode, RequestError
 from seesay.values import MediaItem, Modality
@@ -310,6 +311,25 @@ def test_on_a_gpu_embeddings_are_done_when_they_are_announced(desks: Callable[..
     assert values == [[1], [2], [3], [4], [5], [6], [7]]
     alone_s, behind_s = desk.timings[1].encode_s, desk.timings[5].encode_s
     assert behind_s > 1.5 * alone_s > 0.02, "the next was not launched while one was computed"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_that_rests_embeddings_are_lent_while_they_are_computed(desks: Callable[..., Desk]) -> None:
+    pacer, lent = TowerPacer(), []
+
+    def note(item_hash: bytes) -> None:
+        lent.append((desk.store.find(item_hash), desk.store.get(item_hash) is not None))
+
+    desk = desks(SlowEncoder(), pacer=pacer, on_launched=note)
+    desk.send(make_item(1))
+    assert lent == [(Lookup.IN_FLIGHT, True)] and desk.ready == [1]
+    with pacer.step(make_gpu_stream()):
+        pass
+    desk.send(make_item(2))
+    pacer.rest()
+    assert len(lent) == 1 and desk.ready == [1, 2]
+    desk.send(make_item(3))
+    assert len(lent) == 2 and desk.store.find(make_item(3).hash) is Lookup.READY
 
 
 @pytest.mark.gpu

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
-from differential import Asked, FakeTower, Question, Setup, World
+from differential import Asked, FakeTower, Question, Setup, World, lend_before_the_end
 from faults import Faults
 from llm.backbones import Backbone, make_backbone
 
 from seesay.engine.commands import ResetCaches
-from seesay.errors import RequestError
+from seesay.engine.messages import TokenOutput
+from seesay.errors import ErrorCode, RequestError
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.sampling_params import SamplingParams
 
@@ -108,6 +110,67 @@ def test_a_late_message_about_a_picture_is_not_about_those_who_ask_again(
     gate.open()
     final = world.take_final(second)
     assert final.error is None and list(final.token_ids) == expected.token_ids
+
+
+def test_steps_behind_a_tower_call_that_is_not_over_answer_as_later_ones(make_world: Make) -> None:
+    """Who asks for the same picture meanwhile waits for its end: it may fail."""
+    world = make_world(is_ahead=True, embedding_bytes=0, caching=False)
+    question = replace(PICTURE, params=SamplingParams(max_new_tokens=60))
+    [expected] = ask(world, question)
+    gate = Gate()
+
+    def end(launched: Any) -> bool:
+        gate.wait()
+        return False
+
+    lend_before_the_end(world.loop.embeddings.worker, end)
+    first = world.submit(question, streams=True)
+    assert world.take_delta().token_ids == tuple(expected.token_ids[:1])
+    second = world.submit(replace(question, tail=4))
+    world.settle()
+    gate.open()
+    finals: dict[int, TokenOutput] = {}
+    while len(finals) < 2:
+        output = world.take_delta()
+        if output.finish_reason is not None:
+            finals[output.request_id] = output
+    report = finals[first].report
+    assert report is not None and report.encoded_items == (0,) and report.encode_s > 0
+    assert finals[first].error is None and finals[second].error is None
+    world.check_idle()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_tower_call_that_fails_ends_who_computed_with_its_embedding(make_world: Make, is_late: bool) -> None:
+    """Before or after the first step that read it. Nothing of that is found later."""
+    question = replace(PICTURE, params=SamplingParams(max_new_tokens=40))
+    world = make_world(is_ahead=True)
+    gate, failing = Gate(), True
+
+    def end(launched: Any) -> bool:
+        if not failing:
+            return False
+        if is_late:
+            gate.wait()
+        worker: Any = world.loop.embeddings.worker
+        for entry in launched.batch:
+            worker._fail(entry, RequestError(ErrorCode.INTERNAL, "the tower failed"))
+        return True
+
+    lend_before_the_end(world.loop.embeddings.worker, end)
+    for _ in range(3):
+        request_id = world.submit(question, streams=True)
+        if is_late:
+            world.take_delta()
+            gate.open()
+        final = world.take_final(request_id)
+        assert final.finish_reason == "error" and "the tower failed" in str(final.error)
+        assert final.report is not None and final.report.num_cached_tokens == 0 and final.failed_item == 0
+    failing = False
+    [good] = ask(world, question)
+    assert good.final is not None and good.final.report is not None and good.final.report.num_cached_tokens == 0
+    assert good.token_ids == ask(make_world(caching=False), question)[0].token_ids
+    world.check_idle()
 
 
 def test_a_failed_copy_costs_a_computation_and_no_answer(make_world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
