@@ -162,11 +162,11 @@ def test_who_asks_for_a_picture_that_another_gave_up_gets_an_answer(
     config = EngineConfig(**IN_A_THREAD, dtype="float32", num_gpu_blocks=400, enable_prefix_caching=False)
     pictures = [make_picture(28 * (2 + n), 56, n) for n in range(3)]
     requests = parse([("what is it?", picture) for picture in pictures], max_new_tokens=4, ignore_eos=True)
-    rng, deadline = random.Random(0), time.monotonic() + pytestconfig.getoption("stress_s")
-    counts: Counter[str] = Counter()
+    rng, counts = random.Random(0), Counter[str]()
     path = str(tiny_checkpoint("qwen2_5_vl"))
     with AsyncEngine(path, backend_config=config, vision_config=VisionConfig(embedding_cache_bytes=0)) as engine:
         expected = [ask(engine, [request])[0].token_ids for request in requests]
+        deadline = time.monotonic() + pytestconfig.getoption("stress_s")  # kernels may have been compiled until now
         arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
         waiting: dict[int, tuple[int, list[int]]] = {}
         while time.monotonic() < deadline or waiting:
