@@ -140,12 +140,14 @@ class MediaSize:
     """Size in pixels of an upright picture (one frame), or of the frames that are taken from a video.
 
     `timestamps_s` has the time of each frame of a video, for prompts that spell them; it is empty for a picture.
+    `frame_interval_s` is as in `DecodedMedia`.
     """
 
     num_frames: int
     height: int
     width: int
     timestamps_s: tuple[float, ...] = ()
+    frame_interval_s: float = 0.0
 
     @property
     def num_pixels(self) -> int:
@@ -182,7 +184,13 @@ class DecodedMedia:
     @property
     def size(self) -> MediaSize:
         num_frames, height, width, _ = self.frames.shape
-        return MediaSize(num_frames=num_frames, height=height, width=width, timestamps_s=self.timestamps_s)
+        return MediaSize(
+            num_frames=num_frames,
+            height=height,
+            width=width,
+            timestamps_s=self.timestamps_s,
+            frame_interval_s=self.frame_interval_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

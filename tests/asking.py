@@ -19,6 +19,7 @@ import torch
 from enrolment import ALL_VISION, ENROLLED, reference_of
 from oracles import load_oracle
 from PIL import Image
+from processing import process
 
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.engine import AsyncEngine
@@ -67,7 +68,7 @@ def make_conversations(name: str) -> list[Conversation]:
 def make_video_prompt(name: str) -> Conversation:
     """A video between texts and beside a picture, given as frames with their rate, or with their number where the
     family samples a number of frames."""
-    rate = {"fps": FPS} if ENROLLED[name].default_num_frames is None else {"num_frames": len(FRAMES)}
+    rate = {"num_frames": len(FRAMES)} if "num_frames" in ENROLLED[name].default_sampling else {"fps": FPS}
     before, between, after = ({"type": "text", "text": text} for text in TEXTS)
     video, picture = {"type": "video", "video": FRAMES, **rate}, {"type": "image", "image": PICTURE}
     return [{"role": "user", "content": [before, video, between, picture, after]}]
@@ -267,14 +268,13 @@ def run_video_in_transformers(path: Path, *, new_tokens: int) -> Expected:
         "frames_indices": list(range(count)),
         "duration": count / FPS,
     }
-    inputs = processor(
-        text=[prompt],
+    inputs = process(
+        processor,
+        prompt,
         images=[PICTURE],
         videos=[np.stack([np.asarray(frame) for frame in FRAMES])],
         video_metadata=[metadata],
-        do_sample_frames=False,
         add_special_tokens=bos is None or not prompt.startswith(bos),
-        return_tensors="pt",
     )
     with torch.inference_mode():
         logits = model(**inputs).logits[0].float()

@@ -63,6 +63,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "minicpmv_2_5": Tiny(architecture="MiniCPMV", variant=True),
     "minicpmv_4_5": Tiny(architecture="MiniCPMV", variant=True),
     "phi3_v": Tiny(architecture="Phi3VForCausalLM"),
+    "idefics3": Tiny(architecture="Idefics3ForConditionalGeneration"),
+    "smolvlm": Tiny(architecture="SmolVLMForConditionalGeneration"),
     "llava_next_mistral": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
     "llava_next_llama3": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
     "llava_next_qwen": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from family_contract import (
     VIDEO,
     Loaded,
     build,
+    decoder_of,
     draw_image,
     draw_media,
     edit_json,
@@ -44,7 +46,6 @@ OPTION_VALUES = {
     "total_pixels": (3_000, 9_000),
     "min_dynamic_patch": (2,),
     "max_dynamic_patch": (1, 2, 3),
-    "size": (40, 64),
     "do_pan_and_scan": (True,),
     "pan_and_scan_min_crop_size": (6, 30),
     "pan_and_scan_max_num_crops": (2, 3),
@@ -52,6 +53,8 @@ OPTION_VALUES = {
     "resized_height": (39,),
     "resized_width": (66,),
     "use_image_id": (True, False),
+    "do_image_splitting": (False, True),
+    "size": (20, 40, 64, {"longest_edge": 61}, {"longest_edge": 62}),
 }
 """Values with which an option changes something for some medium of `probe_media`. An option that is not here is tried
 with 1, 2 and 3."""
@@ -106,6 +109,8 @@ def counts_equal_the_processors(loaded: Loaded, sizes: Sequence[tuple[int, int]]
 
 def _count_in_processor(loaded: Loaded, sizes: Sequence[tuple[int, int]]) -> list[int | None]:
     """Return the tokens of each size; None for one that the processor refuses, which refuses all at once, too."""
+    if not hasattr(loaded.processor, "_get_num_multimodal_tokens"):
+        return _count_written(loaded, sizes)
     try:
         counts = loaded.processor._get_num_multimodal_tokens(image_sizes=sizes)["num_image_tokens"]
         return [int(count) for count in counts]
@@ -125,6 +130,18 @@ def _count_made(loaded: Loaded, size: tuple[int, int]) -> int | None:
         return None
     text = tokenize(render(loaded.family, [blank]), loaded.tokenizer, is_apart=loaded.family.tokenizes_apart)
     return len(made) - text.num_text_tokens
+
+
+def _count_written(loaded: Loaded, sizes: Sequence[tuple[int, int]]) -> list[int | None]:
+    """Return the tokens of what a processor that does not count them writes for pictures of these sizes."""
+    processor = loaded.processor
+
+    @cache
+    def count(rows: int, columns: int) -> int:
+        text = processor.replace_image_token({"rows": [[rows]], "cols": [[columns]]}, 0)
+        return len(processor.tokenizer(text)["input_ids"])
+
+    return [count(*processor.image_processor.get_number_of_image_patches(*size)[1:]) for size in sizes]
 
 
 def random_sizes(count: int, seed: int = 5) -> list[tuple[int, int]]:
@@ -152,7 +169,14 @@ def plans_equal_what_is_prepared(loaded: Loaded, num_rounds: int = 60) -> None:
         known = family.options.get(modality, ())
         options: dict[str, Any] = {}
         if round_ % 3 == 0:
-            choices = {"max_pixels": 5000, "min_pixels": 20000, "max_dynamic_patch": 3, "min_dynamic_patch": 2}
+            choices = {
+                "max_pixels": 5000,
+                "min_pixels": 20000,
+                "max_dynamic_patch": 3,
+                "min_dynamic_patch": 2,
+                "do_image_splitting": False,
+                "size": 61,
+            }
             options = {key: value for key, value in choices.items() if key in known and rng.random() < 0.5}
         if options.get("min_pixels", 0) > options.get("max_pixels", 10**9):
             del options["min_pixels"]
@@ -253,7 +277,7 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
             loaded.model.config, embeddings[None], None, None, None, token_type_ids=takes_rows.long()
         )
     with torch.no_grad():
-        decoder = loaded.model.model.language_model
+        decoder = decoder_of(loaded)
         hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state
         ours = loaded.model.lm_head(hidden)
         theirs = loaded.model(**theirs_in).logits

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from oracles import load_oracle
+from processing import process
 
 from seesay.checkpoint import Checkpoint
 from seesay.processors.text.tokenizer import Tokenizer
@@ -109,12 +110,12 @@ def preprocess(family: Family, media: DecodedMedia, options: Mapping[str, Any] |
 
 
 def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
-    """'the', a marker and a word for each of `media`, an end."""
+    """Words before and after a marker for each of `media`, and an end."""
     text, spans = "the ", []
-    for item in media:
+    for index, item in enumerate(media):
         marker = family.markers[item.modality]
         spans.append((len(text), len(text) + len(marker)))
-        text += f"{marker} in 12\n"
+        text += f"{marker} in 12\n" + ("the " if index % 2 else "")
     parts = tuple(MediaPart(modality=item.modality, source=None) for item in media)
     return RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
 
@@ -132,20 +133,17 @@ def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | N
 # --- Transformers' ----------------------------------------------------------------------------------------------------
 
 
-def run_processor(loaded: Loaded, media: list[DecodedMedia]) -> Any:
-    """The same prompt through Transformers' processor."""
+def run_processor(loaded: Loaded, media: list[DecodedMedia], **options: Any) -> Any:
+    """The same prompt through Transformers' processor, which takes `options`."""
     from PIL import Image
 
     text = render(loaded.family, media).text
     images = [Image.fromarray(item.frames[0]) for item in media if item.modality is IMAGE]
-    videos = [torch.from_numpy(item.frames).permute(0, 3, 1, 2) for item in media if item.modality is VIDEO]
-    kwargs: dict[str, Any] = {"images": images} if images else {}
-    if videos:
-        kwargs["videos"] = videos
-        kwargs["video_metadata"] = [
-            {"fps": FPS, "total_num_frames": len(video), "frames_indices": list(range(len(video)))} for video in videos
-        ]
-    return loaded.processor(text=[text], return_tensors="pt", **kwargs)
+    videos = [item.frames for item in media if item.modality is VIDEO]
+    metadata = [
+        {"fps": FPS, "total_num_frames": len(video), "frames_indices": list(range(len(video)))} for video in videos
+    ]
+    return process(loaded.processor, text, images=images, videos=videos, video_metadata=metadata, **options)
 
 
 def join_patches(patches: torch.Tensor, size: tuple[int, int], group: int) -> torch.Tensor:
@@ -194,6 +192,12 @@ class _Seen(Exception):
     """Ends a forward pass once its embeddings are known."""
 
 
+def decoder_of(loaded: Loaded) -> Any:
+    """Return the model's text decoder, without its head."""
+    base = loaded.model.model
+    return base.text_model if hasattr(base, "text_model") else base.language_model
+
+
 def spliced_embeddings(loaded: Loaded, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what Transformers' model gives its decoder for the processor's `inputs`, whatever these are: [T, hidden],
     with the rows of media in it; and what it adds to rows of media behind further layers, in the order of the rows:
@@ -205,7 +209,7 @@ def spliced_embeddings(loaded: Loaded, inputs: Any) -> tuple[torch.Tensor, torch
         seen.append((embeddings, torch.cat(deep, dim=1) if deep else embeddings[:, :0]))
         raise _Seen
 
-    decoder = loaded.model.model.language_model
+    decoder = decoder_of(loaded)
     hook = decoder.register_forward_pre_hook(see, with_kwargs=True)
     try:
         with torch.no_grad():

@@ -181,6 +181,48 @@ def _internvl(tiny: Json) -> Json:
     }
 
 
+def _idefics3(tiny: Json) -> Json:
+    """Idefics3, SmolVLM and SmolVLM2."""
+    own, text = tiny["vision_config"], tiny["text_config"]
+    kept = ("hidden_size", "image_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "patch_size")
+    vision = {
+        **{name: own[name] for name in (*kept, "model_type")},
+        "max_image_size": {"longest_edge": own["image_size"]},
+        "size": {"longest_edge": 4 * own["image_size"]},
+        "tie_word_embeddings": False,
+        "use_base_siglip": False,
+    }
+    decoder = _text(
+        text,
+        _flash_attn_2_enabled=True,
+        _name_or_path="None",
+        architectures=["VLlama3ForCausalLM"],
+        eos_token_id=text["eos_token_id"],
+        head_dim=text["head_dim"],
+        is_llama_config=True,
+        mlp_bias=False,
+        model_type="llama",
+        neftune_noise_alpha=0.0,
+        pad_token_id=text["pad_token_id"],
+        perceiver_config={"model_type": "vllama3", "resampler_depth": 6, "transformers.js_config": {"dtype": "q4"}},
+        pixel_shuffle_factor=tiny["scale_factor"],
+        qk_layer_norms=False,
+        rope_interleaved=False,
+        rope_scaling=None,
+        use_resampler=False,
+    )
+    more = ("architectures", "image_token_id", "model_type", "scale_factor", "tie_word_embeddings")
+    return {
+        **{name: tiny[name] for name in more},
+        "text_config": decoder,
+        "torch_dtype": "float32",
+        "transformers_version": "4.47.1",
+        "use_cache": False,
+        "vision_config": vision,
+        "vocab_size": text["vocab_size"],
+    }
+
+
 def _plain(**published: Any) -> Callable[[Json], Json]:
     def make(tiny: Json) -> Json:
         ids = {name: tiny[name] for name in ("bos_token_id", "eos_token_id") if tiny[name] is not None}
@@ -415,6 +457,11 @@ _PHI3_V_PROCESSOR = {
     "image_processor_type": "Phi3VImageProcessor", "image_std": [0.27, 0.26, 0.28], "num_crops": 16,
     "num_img_tokens": 4, "processor_class": "Phi3VProcessor",
 }  # fmt: skip
+_TILES_PROCESSOR = {
+    "do_convert_rgb": True, "do_image_splitting": True, "do_normalize": True, "do_pad": True, "do_rescale": True,
+    "do_resize": True, "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27], "resample": 1,
+    "rescale_factor": 1 / 255,
+}  # fmt: skip
 _INV_FREQ = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(8) for layer in range(2)}
 
 LAYOUTS: dict[str, Layout] = {
@@ -597,6 +644,35 @@ LAYOUTS: dict[str, Layout] = {
             "processor_config.json": None,
         },
         template_file="tokenizer_config.json",
+    ),
+    "SmolVLM-256M-Instruct": Layout(
+        tiny="idefics3",
+        config=_idefics3,
+        tokenizer={"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "truncation_side": "left"},
+        files={
+            "preprocessor_config.json": {
+                **_TILES_PROCESSOR, "image_processor_type": "Idefics3ImageProcessor",
+                "max_image_size": {"longest_edge": 16}, "processor_class": "Idefics3Processor",
+                "size": {"longest_edge": 32},
+            },
+            "processor_config.json": {"image_seq_len": 4, "processor_class": "Idefics3Processor"},
+        },
+        template_file="chat_template.json",
+    ),
+    "SmolVLM2-2.2B-Instruct": Layout(
+        tiny="smolvlm",
+        config=_idefics3,
+        tokenizer={"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "truncation_side": "left"},
+        files={
+            "preprocessor_config.json": {
+                **_TILES_PROCESSOR, "image_processor_type": "SmolVLMImageProcessor",
+                "max_image_size": {"longest_edge": 26}, "processor_class": "SmolVLMProcessor",
+                "size": {"longest_edge": 52},
+                "video_sampling": {"fps": 1, "max_frames": 64, "video_size": {"longest_edge": 26}},
+            },
+            "processor_config.json": {"image_seq_len": 4, "processor_class": "SmolVLMProcessor"},
+        },
+        template_file="chat_template.json",
     ),
     "Llama-2-7b-chat-hf": Layout(
         tiny="llama",

@@ -30,7 +30,19 @@ from seesay.values import Expansion, Modality
 from seesay.vl import any_resolution, arrangement, dynamic_resolution
 from seesay.vl import family as family_base
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.families import gemma3, internvl, llava, llava_next, llava_onevision, minicpmv, phi3_v, pixtral
+from seesay.vl.families import (
+    gemma3,
+    idefics3,
+    internvl,
+    llava,
+    llava_next,
+    llava_onevision,
+    minicpmv,
+    phi3_v,
+    pixtral,
+    qwen3_vl,
+    smolvlm,
+)
 from seesay.vl.family import Family, WeightMap
 from seesay.vl.pixels import PixelSettings
 
@@ -160,7 +172,9 @@ def _each_class(names: tuple[str, ...], change: Callable[[type[Family]], None]) 
         change(ENROLLED[name])
 
 
-VISION = ("qwen2_vl", "qwen2_5_vl", "llava", "internvl", "llava_next", "llava_onevision")
+RENAMED = ("qwen2_vl", "qwen2_5_vl", "llava", "internvl", "llava_next", "llava_onevision")
+"""Those whose tensors have other names in memory than in the file."""
+VISION = (*RENAMED, "idefics3", "smolvlm")
 
 
 @caught_by("tokens_equal_the_processors", *VISION)
@@ -478,6 +492,110 @@ def every_frame_is_the_first(patch: Patch) -> None:
 # --- positions and names ----------------------------------------------------------------------------------------------
 
 
+@caught_by("tokens_equal_the_processors", "qwen3_vl")
+def a_time_step_has_the_time_of_its_first_frame(patch: Patch) -> None:
+    def begin(measures: Any) -> Any:
+        times = measures.get("times")
+        return measures if times is None else {**measures, "times": tuple(time - 0.25 for time in times)}
+
+    wrap(patch, qwen3_vl.Qwen3VL, "measure", begin)
+
+
+@caught_by("positions_equal_the_models", "qwen3_vl")
+def all_time_steps_begin_at_one_position(patch: Patch) -> None:
+    """As if no text lay between them."""
+
+    def join(items: Any) -> Any:
+        for item in items:
+            first = int(item.slots[0])
+            yield item, first, first + len(item.slots)
+
+    patch.setattr(dynamic_resolution, "_list_runs", join)
+
+
+@caught_by("tokens_equal_the_processors", "smolvlm")
+def text_beside_a_video_is_tokenized_alone(patch: Patch) -> None:
+    """The words before a video end the text before them."""
+    original = Tokenizer.encode_prompt
+
+    def encode_prompt(self: Tokenizer, rendered: Any) -> Any:
+        at = rendered.text.find("You are provided")
+        if at <= 0:
+            return original(self, rendered)
+        _, ranges = original(self, rendered)
+        head, whole = (self.encode(text) for text in (rendered.text[:at], rendered.text))
+        tail = self.encode(rendered.text[at:])
+        shift = len(head) + len(tail) - len(whole)
+        moved = tuple((start + shift, stop + shift) if start > len(head) else (start, stop) for start, stop in ranges)
+        return np.asarray([*head, *tail]), moved
+
+    patch.setattr(Tokenizer, "encode_prompt", encode_prompt)
+
+
+@caught_by("tokens_equal_the_processors", "smolvlm")
+def a_video_has_no_duration(patch: Patch) -> None:
+    def drop(measures: Any) -> Any:
+        return {**measures, "duration": 0} if "duration" in measures else measures
+
+    wrap(patch, ENROLLED["smolvlm"], "measure", drop)
+
+
+@caught_by("counts_equal_the_processors", "smolvlm")
+@caught_by("tokens_equal_the_processors", "idefics3")
+def a_line_of_tiles_has_no_end(patch: Patch) -> None:
+    original = idefics3.Idefics3.write_tile
+    patch.setattr(idefics3.Idefics3, "write_tile", lambda self, before: original(self, before.lstrip()))
+
+
+@caught_by("pixels_equal_the_processors", "idefics3", "smolvlm")
+def pictures_are_resized_once(patch: Patch) -> None:
+    """To whole tiles, without the size that keeps their shape."""
+
+    def skip(measures: Any) -> Any:
+        return {**measures, "fitted": measures["resized"]}
+
+    for name in ("idefics3", "smolvlm"):
+        wrap(patch, ENROLLED[name], "measure", skip)
+
+
+@caught_by("pixels_equal_the_processors", "idefics3", "smolvlm")
+def the_shorter_side_is_not_made_even(patch: Patch) -> None:
+    def scale(size: tuple[int, int], edge: int) -> tuple[int, int]:
+        height, width = tiles._scale(size, edge)
+        return max(1, height), max(1, width)
+
+    patch.setattr(idefics3, "fit_longest_edge", scale)
+
+
+@caught_by("rows_equal_the_models", "smolvlm")
+def tiles_take_the_first_positions_of_the_table(patch: Patch) -> None:
+    from seesay.encoders import clip
+
+    patch.setattr(clip, "find_positions", lambda grid, table: list(range(grid * grid)))
+
+
+@caught_by("rows_equal_the_models", "idefics3", "smolvlm", "internvl")
+def squares_are_joined_by_columns(patch: Patch) -> None:
+    from seesay.encoders import clip, intern_vit, layers
+
+    def join(rows: torch.Tensor, grid: tuple[int, int], side: int, **options: bool) -> torch.Tensor:
+        turned = rows.reshape(len(rows), *grid, -1).transpose(1, 2).flatten(1, 2)
+        return layers.join_squares(turned, grid[::-1], side, **options)
+
+    for module in (clip, intern_vit):
+        patch.setattr(module, "join_squares", join)
+
+
+@caught_by("keys_follow_options", "idefics3", "smolvlm")
+def key_without_splitting(patch: Patch) -> None:
+    _drop_from_key(patch, Modality.IMAGE, "do_image_splitting")
+
+
+@caught_by("keys_follow_settings", "smolvlm")
+def key_without_the_size_of_videos(patch: Patch) -> None:
+    _drop_setting(patch, smolvlm.SmolVLM, "video_edge")
+
+
 @caught_by("positions_equal_the_models", "qwen2_vl", "qwen2_5_vl")
 @caught_by("logits_equal_the_models", "qwen2_5_vl")
 def a_clip_has_no_time(patch: Patch) -> None:
@@ -576,7 +694,7 @@ def tall_pictures_are_padded_below(patch: Patch) -> None:
     wrap(patch, phi3_v, "cut_grid", lambda found: np.roll(found, 1, axis=1))
 
 
-@caught_by("every_tensor_is_known", *VISION, "pixtral")
+@caught_by("every_tensor_is_known", *RENAMED, "pixtral")
 def names_of_newer_checkpoints_are_unknown(patch: Patch) -> None:
     original = WeightMap._prefix
     patch.setattr(

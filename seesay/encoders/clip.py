@@ -1,5 +1,5 @@
-"""The vision towers of CLIP (arXiv 2103.00020) and SigLIP (arXiv 2303.15343), and with LLaVA's projector (arXiv
-2310.03744): pictures of one size to rows."""
+"""The vision towers of CLIP (arXiv 2103.00020) and SigLIP (arXiv 2303.15343), and with the projector of LLaVA (arXiv
+2310.03744) or Idefics3 (arXiv 2408.12637): pictures of one size to rows."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ class ClipConfig:
     `merge`: squares of merge² patches are joined for the projector. `learned_rows`: see `LearnedRows`;
     `learned_axes`: the number of axes in which the checkpoint has each, all but the last of length 1;
     `projects_learned`: they have the projector's input size, and pass through it.
+
+    position_side: None if each patch has a learned position of its own. Otherwise the side of a square table of
+        positions; patches take that of their share of the picture (`find_positions`).
+    projector_activation: that between LLaVA's two linear layers; None for Idefics3's one.
     """
 
     hidden_size: int
@@ -52,7 +56,8 @@ class ClipConfig:
     keeps_class_row: bool = False
     has_final_norm: bool = False
     merge: int = 1
-    projector_activation: str = "gelu"
+    position_side: int | None = None
+    projector_activation: str | None = "gelu"
     projector_bias: bool = True
     learned_rows: tuple[str, ...] = ()
     learned_axes: tuple[int, ...] = ()
@@ -68,9 +73,26 @@ class ClipConfig:
         return self.grid_side**2
 
     @property
+    def num_positions(self) -> int:
+        """Learned positions in the checkpoint."""
+        count = self.num_patches if self.position_side is None else self.position_side**2
+        return count + self.has_class_token
+
+    @property
     def joined_size(self) -> int:
         """Size of the projector's input."""
         return self.hidden_size * len(self.feature_layers) * self.merge**2
+
+
+def find_positions(grid_side: int, table_side: int) -> list[int]:
+    """Return the position that each patch of a square picture takes from a table of table_side²: that of its share of
+    the picture's height and width (NaViT's fractional coordinates, arXiv 2307.06304, section 2.1), in float32."""
+    with torch.device("cpu"):
+        boundaries = torch.arange(1 / table_side, 1.0, 1 / table_side)
+        shares = torch.arange(grid_side, dtype=torch.float32) * (1.0 / torch.tensor(grid_side))
+        places = torch.bucketize(shares.clamp(max=1.0 - 1e-6), boundaries, right=True)
+        found: list[int] = (places[:, None] * table_side + places).flatten().tolist()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +132,21 @@ class _Embeddings(nn.Module):
         super().__init__()
         self.class_embedding = nn.Parameter(torch.empty(config.hidden_size)) if config.has_class_token else None
         self.patch_embedding = Linear(3 * config.patch_size**2, config.hidden_size, bias=not config.has_class_token)
-        self.position_embedding = nn.Embedding(config.num_patches + config.has_class_token, config.hidden_size)
+        self.position_embedding = nn.Embedding(config.num_positions, config.hidden_size)
+        self._places: Tensor | None = None
+        if config.position_side is not None:
+            places = find_positions(config.grid_side, config.position_side)
+            if places != list(range(config.num_positions)):
+                self._places = torch.tensor(places, device="cpu")
+
+    @property
+    def _positions(self) -> Tensor:
+        weight: Tensor = self.position_embedding.weight
+        if self._places is None:
+            return weight
+        if self._places.device != weight.device:
+            self._places = self._places.to(weight.device)
+        return weight[self._places]
 
     def forward(self, patches: Tensor, packing: Packing | None) -> Tensor:
         x = self.patch_embedding(patches)
@@ -119,7 +155,7 @@ class _Embeddings(nn.Module):
             return packed
         if self.class_embedding is not None:
             x = torch.cat((self.class_embedding.expand(len(patches), 1, -1), x), dim=1)
-        return x + self.position_embedding.weight
+        return x + self._positions
 
 
 class _Encoder(nn.Module):
@@ -162,10 +198,23 @@ class _Projector(nn.Module):
         super().__init__()
         self.linear_1 = Linear(config.joined_size, config.out_hidden_size, bias=config.projector_bias)
         self.linear_2 = Linear(config.out_hidden_size, config.out_hidden_size, bias=config.projector_bias)
-        self.activation = get_activation(config.projector_activation)
+        self.activation = get_activation(str(config.projector_activation))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear_2(self.activation(self.linear_1(x)))
+
+
+class _Connector(nn.Module):
+    """Idefics3's projector, under the names of its checkpoints."""
+
+    def __init__(self, config: ClipConfig) -> None:
+        super().__init__()
+        proj = Linear(config.joined_size, config.out_hidden_size, bias=config.projector_bias)
+        self.modality_projection = nn.ModuleDict({"proj": proj})
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.modality_projection["proj"](x)
+        return result
 
 
 class ProjectedClip(nn.Module):
@@ -175,12 +224,16 @@ class ProjectedClip(nn.Module):
         super().__init__()
         self.config = config
         self.tower = ClipTower(config)
-        self.projector = _Projector(config)
+        last: _Connector | _Projector
+        if config.projector_activation is None:
+            last = self.connector = _Connector(config)
+        else:
+            last = self.projector = _Projector(config)
         self.learned = LearnedRows(
             config.learned_rows,
             config.joined_size if config.projects_learned else config.out_hidden_size,
             axes=config.learned_axes,
-            project=self.projector.forward if config.projects_learned else None,
+            project=last.forward if config.projects_learned else None,
         )
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -189,7 +242,8 @@ class ProjectedClip(nn.Module):
             hidden = hidden[:, 1:]
         if self.config.merge > 1:
             hidden = join_squares(hidden, (self.config.grid_side, self.config.grid_side), self.config.merge)
-        result: Tensor = self.projector(hidden)
+        last = self.connector if self.config.projector_activation is None else self.projector
+        result: Tensor = last(hidden)
         return result
 
 

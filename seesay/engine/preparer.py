@@ -246,7 +246,8 @@ class RequestPreparer:
         self, request: GenerationRequest, batch: MediaBatch | None = None
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
         prompt, opened = self._open_prompt(request, self._session_len)
-        tokens = self._tokenize(prompt, [item.wording for item in opened.items])
+        wordings = [item.wording for item in opened.items]
+        tokens = self._tokenize(prompt, wordings)
         num_tokens = tokens.num_text_tokens + sum(item.num_tokens or 0 for item in opened.items)
         wants_answer = _wants_answer(request)
         try:
@@ -255,7 +256,7 @@ class RequestPreparer:
             advice = opened.describe_video(num_tokens, self._session_len - wants_answer)
             raise RequestError(error.code, error.message + advice, error.param) from None
         media = self._media.prepare(opened, batch)
-        if any(item.plan is None for item in opened.items):  # decoding told more than the headers
+        if [item.plan.wording for item in media] != wordings:  # decoding told more than the headers
             return self._build_input(prompt, media), media
         return self._build_input(tokens, media), media
 

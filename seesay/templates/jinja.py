@@ -147,13 +147,17 @@ class JinjaTemplate(ChatTemplate):
         as_list = self._takes_lists and (has_media or not self._takes_strings or len(message.parts) > 1)
         content: Any
         if as_list:
-            is_inline = (
-                any(isinstance(part, MediaPart) and part.is_placed for part in message.parts) and self._moves_media
-            )
-            content = _parts_as_json(message.parts, shield, markers if is_inline else {})
+            media = [part for part in message.parts if isinstance(part, MediaPart)]
+            inline = {id(part): markers[part.modality] for part in media if self._is_inline(part)}
+            content = _parts_as_json(message.parts, shield, inline)
         else:  # a turn with tool calls only gets an empty text: most chat templates do not accept null
             content = flatten(message, markers=markers, shield=shield)
         return {"role": message.role, "content": content, **shield.cover_all(message.extra)}
+
+    def _is_inline(self, part: MediaPart) -> bool:
+        """Return whether the marker of a medium is written into the text around it: of one that the user placed and the
+        template would move, and of a video where the template has places for pictures only."""
+        return (part.is_placed and self._moves_media) or (part.modality is Modality.VIDEO and self._lacks_videos)
 
     def _run(self, **context: Any) -> str:
         try:
@@ -183,13 +187,23 @@ class JinjaTemplate(ChatTemplate):
     @cached_property
     def _moves_media(self) -> bool:
         """Whether the template moves a picture that stands between two texts, or has none: LLaVA's puts all first."""
-        texts = [{"type": "text", "text": probe} for probe in ("probe 1d7f", "probe 2e80")]
-        parts = [[texts[0], *picture, texts[1]] for picture in ([], [{"type": "image", "image": "<image>"}])]
-        without, given = (self._try([{"role": "user", "content": content}]) for content in parts)
+        without, given = self._try_media(None), self._try_media(Modality.IMAGE)
         if without is None or given is None:
             return True
         between = [text.partition("probe 1d7f")[2].partition("probe 2e80")[0] for text in (without, given)]
         return len(between[0]) >= len(between[1])
+
+    @cached_property
+    def _lacks_videos(self) -> bool:
+        """Whether the template writes something for a picture and nothing for a video, as SmolVLM2's does."""
+        without, picture, video = (self._try_media(kind) for kind in (None, Modality.IMAGE, Modality.VIDEO))
+        return without is not None and picture not in (None, without) and video == without
+
+    def _try_media(self, kind: Modality | None) -> str | None:
+        """Return what the template makes of two texts with nothing, a picture or a video between them."""
+        media = [] if kind is None else [{"type": kind.value, kind.value: f"<{kind.value}>"}]
+        first, second = ({"type": "text", "text": probe} for probe in ("probe 1d7f", "probe 2e80"))
+        return self._try([{"role": "user", "content": [first, *media, second]}])
 
     def _brings_system(self) -> bool:
         """Return whether the template writes a default instruction that a system message replaces."""
@@ -217,19 +231,20 @@ class JinjaTemplate(ChatTemplate):
             return None
 
 
-def _parts_as_json(parts: Sequence[TextPart | MediaPart], shield: Shield, inline: Markers) -> list[dict[str, Any]]:
-    """Return the parts of a message. Media that the user placed are written into the text around them where `inline`
-    has their marker."""
+def _parts_as_json(
+    parts: Sequence[TextPart | MediaPart], shield: Shield, inline: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Return the parts of a message. Media whose marker `inline` has, by id, are written into the text around them."""
     found: list[dict[str, Any]] = []
     joins = False
     for part in parts:
-        is_inline = isinstance(part, MediaPart) and part.is_placed and part.modality in inline
+        is_inline = id(part) in inline
         if isinstance(part, MediaPart) and not is_inline:
             # Templates test the type or the key. None of them reads the value.
             kind = "image" if part.modality is Modality.IMAGE else "video"
             found.append({"type": kind, kind: f"<{kind}>"})
         else:
-            text = inline[part.modality] if isinstance(part, MediaPart) else shield.cover(part.text)
+            text = inline[id(part)] if isinstance(part, MediaPart) else shield.cover(part.text)
             if found and found[-1]["type"] == "text" and (joins or is_inline):
                 found[-1]["text"] += text
             else:

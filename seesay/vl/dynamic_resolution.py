@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ class PatchSettings:
     @classmethod
     def read(
         cls, settings: Mapping[str, Any], where: object, *, processor: str, default_size: Mapping[str, int]
-    ) -> PatchSettings:
+    ) -> Self:
         """Read the JSON of a `processor` (`PixelSettings.read`); `min_pixels` and `max_pixels` override `size`, as in
         Transformers."""
         size = {**default_size, **(settings.get("size") or {})}
@@ -67,6 +67,11 @@ class PatchSettings:
             merge_size=merge_size,
         )
 
+    @property
+    def limits(self) -> list[int | None]:
+        """What decides the sizes of frames, as JSON values, for cache keys."""
+        return [self.min_pixels, self.max_pixels, self.total_pixels, self.factor]
+
     def max_pixels_of(self, options: Mapping[str, int]) -> int:
         """Return the most pixels of a picture or frame."""
         return options.get("max_pixels", max(self.max_pixels, options.get("min_pixels", self.min_pixels)))
@@ -81,16 +86,21 @@ class PatchSettings:
         if min_pixels > max_pixels:
             message = f"min_pixels={min_pixels} is above max_pixels={max_pixels}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
-        if ("resized_height" in options) != ("resized_width" in options):
-            message = "resized_height and resized_width go together: give both"
-            raise RequestError(ErrorCode.INVALID_REQUEST, message, "resized_height")
-        height = options.get("resized_height", size.height)
-        width = options.get("resized_width", size.width)
+        height, width = find_target(size, options)
         total_pixels = options.get("total_pixels", self.total_pixels)
         if total_pixels is not None:
             share = total_pixels * self.temporal_patch_size // size.num_frames
             max_pixels = max(min(max_pixels, share), int(min_pixels * 1.05))
         return smart_resize(height, width, factor=self.factor, min_pixels=min_pixels, max_pixels=max_pixels)
+
+
+def find_target(size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
+    """Return the (height, width) that frames are to be near: `resized_height` and `resized_width`, or their own. Raises
+    `RequestError` where one of the two options is missing."""
+    if ("resized_height" in options) != ("resized_width" in options):
+        message = "resized_height and resized_width go together: give both"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, "resized_height")
+    return options.get("resized_height", size.height), options.get("resized_width", size.width)
 
 
 class DynamicResolutionFamily(Family):
@@ -127,12 +137,7 @@ class DynamicResolutionFamily(Family):
         super().__init__(checkpoint, tokenizer)
         config = checkpoint.model_config
         self.settings = {
-            modality: PatchSettings.read(
-                read_processor(checkpoint, f"{modality.value}_processor"),
-                checkpoint.path,
-                processor=f"Qwen2VL{modality.value.capitalize()}Processor",
-                default_size=self.default_sizes[modality],
-            )
+            modality: self.read_settings(modality, read_processor(checkpoint, f"{modality.value}_processor"))
             for modality in self.modalities
         }
         vision = config.vision_config
@@ -153,6 +158,15 @@ class DynamicResolutionFamily(Family):
         start, end = self.token_text(self._start), self.token_text(self._end)
         self._markers = {each: start + self.token_text(self._pads[each]) + end for each in self.modalities}
 
+    def read_settings(self, modality: Modality, settings: Mapping[str, Any]) -> PatchSettings:
+        """Read the JSON of the processor for media of this kind."""
+        return PatchSettings.read(
+            settings,
+            self.checkpoint.path,
+            processor=f"Qwen2VL{modality.value.capitalize()}Processor",
+            default_size=self.default_sizes[modality],
+        )
+
     @property
     def markers(self) -> Mapping[Modality, str]:
         return self._markers
@@ -162,7 +176,7 @@ class DynamicResolutionFamily(Family):
         return {
             modality.value: {
                 "pixels": settings.pixels.as_json(),
-                "sizes": [settings.min_pixels, settings.max_pixels, settings.total_pixels, settings.factor],
+                "sizes": settings.limits,
                 "patch": [settings.patch_size, settings.temporal_patch_size],
             }
             for modality, settings in self.settings.items()
@@ -212,18 +226,16 @@ class DynamicResolutionFamily(Family):
     ) -> tuple[npt.NDArray[np.int64], int]:
         """Return int64 [3, T] of (time, height, width): text counts up in all three; the rows of a picture form a grid
         that starts at the next position and takes as many positions as its longer side (M-RoPE, arXiv 2409.12191,
-        section 2.1)."""
+        section 2.1). So do the rows of a video, or those between two texts where its expansion has some."""
         positions = np.empty((3, len(token_ids)), dtype=np.int64)
         done, next_position = 0, 0
         highest = -1
-        for item in items:
-            if not len(item.slots):
-                continue
-            first, stop = int(item.slots[0]), int(item.slots[-1]) + 1
+        for item, first, stop in _list_runs(items):
             next_position += _fill_text(positions, done, first, next_position)
-            grid_t, grid_h, grid_w = item.features["grid"]
-            shape = (grid_t, grid_h // self.merge_size, grid_w // self.merge_size)
-            assert math.prod(shape) == stop - first, "a grid must fill neighbouring positions"
+            _, grid_h, grid_w = item.features["grid"]
+            step = (grid_h // self.merge_size, grid_w // self.merge_size)
+            shape = ((stop - first) // math.prod(step), *step)
+            assert math.prod(shape) == stop - first, "whole time steps must fill neighbouring positions"
             grid = np.indices(shape, dtype=np.int64).reshape(3, -1)
             # float32, as torch multiplies: 0.1 s · 10 / s must truncate to the same whole number.
             grid[0] = (grid[0].astype(np.float32) * np.float32(self.time_interval(item.features))).astype(np.int64)
@@ -266,6 +278,14 @@ class DynamicResolutionFamily(Family):
         rows = max(1, math.isqrt(settings.max_pixels) // settings.factor)
         columns = max(1, settings.max_pixels // (rows * settings.factor**2))
         return rows * settings.factor, columns * settings.factor
+
+
+def _list_runs(items: tuple[MediaItem, ...]) -> Iterator[tuple[MediaItem, int, int]]:
+    """Return the items with the (first, stop) of each run of neighbouring slots."""
+    for item in items:
+        for run in np.split(item.slots, np.flatnonzero(np.diff(item.slots) != 1) + 1):
+            if len(run):
+                yield item, int(run[0]), int(run[-1]) + 1
 
 
 def _fill_text(positions: npt.NDArray[np.int64], start: int, stop: int, first: int) -> int:

@@ -13,6 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -191,12 +192,12 @@ class Family(ABC):
     `preprocess` makes the tower's input of its pixels and the plan's measures.
 
     options: names of the per-item options by modality; their values are positive integers, true or false for those in
-    `switches`, and numbers for those with `_ratio_` in their name.
+    `switches`, and numbers for those with `_ratio_` in their name. `size` is pixels, or {"longest_edge": pixels}.
     frame_options: options of pictures that are frames of a video, where the request does not have them.
     tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
     num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
-    default_num_frames: frames taken of a video where a request does not say how to sample it; None for the default
-    frame rate.
+    default_sampling: options by which the frames of a video are chosen where a request does not say how; without any,
+        the default frame rate.
     published: examples on the hub, for docs/models.md; they do not pass to families that are made of this one.
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
@@ -209,7 +210,7 @@ class Family(ABC):
     frame_options: ClassVar[Mapping[str, int]] = {}
     tokenizes_apart: ClassVar[bool] = False
     num_position_axes: ClassVar[int] = 1
-    default_num_frames: ClassVar[int | None] = None
+    default_sampling: Mapping[str, Any] = MappingProxyType({})
     published: ClassVar[tuple[Published, ...]] = ()
     weights: ClassVar[WeightMap]
     resizes_on_device: bool = False
@@ -327,7 +328,7 @@ class Family(ABC):
 
     def may_send_frames(self, size: MediaSize, resample: Resample) -> bool:
         """Return whether the tower's device resizes frames of this size."""
-        # Pillow alone has a lanczos filter, on the host.
+        # The lanczos filter is on the host only.
         return self.resizes_on_device and resample != "lanczos" and size.height * size.width <= MAX_DEVICE_PIXELS
 
     def make_patches(
@@ -370,7 +371,7 @@ class Family(ABC):
     def resolve_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
         """Check the options of one media item, and replace `detail` by what it means to this family. All other methods
         take the result. Raises `RequestError` naming the first bad option."""
-        chosen = {name: value for name, value in options.items() if name != "detail"}
+        chosen = {name: _unpack(name, value) for name, value in options.items() if name != "detail"}
         self._check_options(modality, chosen)
         detail = options.get("detail", "auto")
         if detail not in DETAILS:
@@ -420,6 +421,15 @@ class Family(ABC):
         if text is None:
             raise CheckpointError(f"{self.checkpoint.path}: config.json names token {token_id}, the tokenizer has none")
         return text
+
+
+def _unpack(name: str, value: Any) -> Any:
+    """Return the pixels of {"longest_edge": pixels}, the published form of option `size`."""
+    return (
+        value["longest_edge"]
+        if name == "size" and isinstance(value, Mapping) and [*value] == ["longest_edge"]
+        else value
+    )
 
 
 def make_expansion(*pieces: tuple[list[int], bool]) -> Expansion:

@@ -195,8 +195,8 @@ class MediaFront:
             return (part,)
         limits, known = self._limits, DECODE_OPTIONS[Modality.VIDEO]
         chosen = {k: v for k, v in part.options.items() if k in known}
-        num_frames = self._family.default_num_frames or _PICTURES_OF_A_VIDEO
-        chosen = dict(fill_sampling_options(chosen, num_frames=num_frames, limit=limits.max_frames))
+        default = self._family.default_sampling or {"num_frames": _PICTURES_OF_A_VIDEO}
+        chosen = dict(fill_sampling_options(chosen, default, limit=limits.max_frames))
         video = open_media(Modality.VIDEO, part.source, {"transparency": self._transparency, **chosen}, allowance)
         assert isinstance(video, Video)
         size = video.size()
@@ -220,7 +220,7 @@ class MediaFront:
         chosen: Mapping[str, Any] = {k: v for k, v in part.options.items() if k in known}
         if modality is Modality.VIDEO:
             limit = self._limits.max_frames
-            chosen = fill_sampling_options(chosen, num_frames=family.default_num_frames, limit=limit)
+            chosen = fill_sampling_options(chosen, family.default_sampling, limit=limit)
         started = time.perf_counter()
         media = open_media(modality, part.source, {"transparency": self._transparency, **chosen}, allowance)
         fetch_s = time.perf_counter() - started

@@ -28,6 +28,7 @@ DEFAULTS: Mapping[str, tuple[tuple[tuple[float, ...], tuple[float, ...]], int]] 
     "PixtralImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Qwen3VLVideoProcessor": (_HALVES, _BICUBIC),
     "SiglipImageProcessor": (_HALVES, _BICUBIC),
     "Siglip2ImageProcessor": (_HALVES, _BILINEAR),
     "SmolVLMImageProcessor": (_HALVES, _LANCZOS),
@@ -127,3 +128,13 @@ def read_square(size: Any, where: object, name: str) -> tuple[int, int]:
     if not isinstance(height, int) or not isinstance(width, int):
         raise CheckpointError(f"{where}: processor setting {name}={str(size)[:80]} must give height and width")
     return height, width
+
+
+def read_longest_edge(settings: Mapping[str, Any], where: object, name: str, default: int) -> int:
+    """Return the `longest_edge` of the size setting `name`. Raises `CheckpointError` naming one that gives another
+    kind of size."""
+    size = settings.get(name, {"longest_edge": default})
+    edge = size.get("longest_edge") if isinstance(size, Mapping) else None
+    if not isinstance(edge, int) or isinstance(edge, bool) or edge < 1:
+        raise CheckpointError(f"{where}: processor setting {name}={str(size)[:80]} must give longest_edge")
+    return edge

@@ -190,6 +190,30 @@ def test_a_placed_picture_beside_others_of_the_template() -> None:
     assert [m.source for m in rendered.media] == ["v", "1"]
 
 
+SMOLVLM = """<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}
+{%- if message['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}
+{%- for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}
+{%- elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>
+{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"""
+
+
+def test_videos_where_the_template_has_places_for_pictures_only() -> None:
+    """As with the template that the published processor takes for conversations with videos."""
+    from transformers.models.smolvlm.processing_smolvlm import DEFAULT_CHAT_TEMPLATE
+
+    markers = {Modality.IMAGE: "<image>", Modality.VIDEO: "<video>"}
+    video = MediaPart(modality=Modality.VIDEO, source="v")
+    for parts in ((video, TextPart(text="a")), (TextPart(text="a "), video, TextPart(text=" b"), image("1"), video)):
+        names = [{"type": part.modality.value} if isinstance(part, MediaPart) else None for part in parts]
+        texts = [{"type": "text", "text": part.text} if isinstance(part, TextPart) else None for part in parts]
+        content = [name or text for name, text in zip(names, texts, strict=True)]
+        rendered = make(SMOLVLM).render([Message(role="user", parts=parts)], markers=markers)
+        assert rendered.text == by_transformers(DEFAULT_CHAT_TEMPLATE, [{"role": "user", "content": content}])
+        media = [part for part in parts if isinstance(part, MediaPart)]
+        assert rendered.media == tuple(media)
+        assert spelled(rendered, rendered.markers) == [markers[part.modality] for part in media]
+
+
 def test_string_content_template_gets_the_marker_in_its_text() -> None:
     rendered = make(CHATML).render(
         [Message(role="user", parts=(image(), TextPart(text="what is it?")))], markers={Modality.IMAGE: "<image>"}

@@ -30,6 +30,10 @@ from transformers import (
     GemmaConfig,
     GemmaForCausalLM,
     GotOcr2ImageProcessor,
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    Idefics3ImageProcessor,
+    Idefics3Processor,
     InternVLConfig,
     InternVLForConditionalGeneration,
     InternVLProcessor,
@@ -79,6 +83,11 @@ from transformers import (
     SiglipVisionConfig,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+    SmolVLMImageProcessor,
+    SmolVLMProcessor,
+    SmolVLMVideoProcessor,
 )
 
 CHATML = (
@@ -105,6 +114,7 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 256,
 }
+STATISTICS = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27]}
 LLAVA_NEXT_RESOLUTIONS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 BOS_CHATML = "{{ bos_token }}" + CHATML
 QWEN_TEXT = {
@@ -294,9 +304,10 @@ def _qwen2_5_vl(path: Path) -> None:
 
 def _qwen3_vl(path: Path) -> None:
     _, processors, text, ids = _qwen_parts(path)
-    processors["video_processor"] = Qwen3VLVideoProcessor(
-        size={"shortest_edge": 256, "longest_edge": 9216}, patch_size=4, temporal_patch_size=2, merge_size=2
-    )
+    # As published, pictures and videos have the same statistics.
+    sizes = {"patch_size": 4, "temporal_patch_size": 2, "merge_size": 2, **STATISTICS}
+    processors["image_processor"] = Qwen2VLImageProcessor(size={"shortest_edge": 256, "longest_edge": 6400}, **sizes)
+    processors["video_processor"] = Qwen3VLVideoProcessor(size={"shortest_edge": 256, "longest_edge": 9216}, **sizes)
     vision = {
         "depth": 4, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64,
         "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "num_position_embeddings": 36,
@@ -563,7 +574,9 @@ def _minicpmv(version: float, *, has_bos: bool = False, **extra: Any) -> Callabl
 
         template = (BOS_CHATML if has_bos else CHATML).replace("@image@", "<image>./</image>\n")
         names = ("image", "slice", "image_id")
-        tags = {f"{name}_{end}": f"<{slash}{name}>" for name in names for end, slash in (("start", ""), ("end", "/"))}
+        tags: dict[str, Any] = {
+            f"{name}_{end}": f"<{slash}{name}>" for name in names for end, slash in (("start", ""), ("end", "/"))
+        }
         tokenizer = make_tokenizer(template, has_bos=has_bos, unk_tag="<unk>", **tags)
         config = {
             "architectures": ["MiniCPMV"], "model_type": "minicpmv", "version": version, "vocab_size": 288,
@@ -631,6 +644,67 @@ def _save_reference(path: Path, model: Any, config: Any, settings: Any, tokenize
         (path / f"{name}.json").write_text(json.dumps(content))
 
 
+SMOLVLM_TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}"
+    "{% if message['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+"""As published: it has no place for videos, for which the processor takes another one."""
+
+
+def _idefics_parts(image_size: int, num_tokens: int) -> tuple[Any, dict[str, Any]]:
+    """The tokenizer, with tokens for the first `num_tokens` rows and columns of tiles; and the configuration. Some of
+    its merges cross the ends of the text that a processor writes around a video."""
+    numbers = [(row, column) for row in (1, 2) for column in (1, 2)][:num_tokens]
+    tiles: dict[str, Any] = {f"row_{row}_{column}": f"<row_{row}_col_{column}>" for row, column in numbers}
+    tokenizer = make_tokenizer(
+        SMOLVLM_TEMPLATE, image_token="<image>", fake_image_token="<fake_token_around_image>",
+        global_image_token="<global-img>", end_of_utterance_token="<end_of_utterance>",
+        more_merges="Ġ Y,Ċ Ċ", **tiles,
+    )  # fmt: skip
+    vision = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "image_size": image_size, "patch_size": 4,
+    }  # fmt: skip
+    text = LlamaConfig(
+        vocab_size=288, **QWEN_TEXT, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    return tokenizer, {
+        "vision_config": vision, "text_config": text, "image_token_id": tokenizer.convert_tokens_to_ids("<image>"),
+        "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+
+
+def _idefics3(path: Path) -> None:
+    """Tiles of 16 pixels, up to 2 x 2 of them with 4 rows each; rows and columns of tiles are tokens, as SmolVLM's."""
+    tokenizer, config = _idefics_parts(16, 4)
+    save_model(Idefics3ForConditionalGeneration(Idefics3Config(scale_factor=2, **config)), path)
+    Idefics3Processor(
+        image_processor=Idefics3ImageProcessor(
+            size={"longest_edge": 32}, max_image_size={"longest_edge": 16}, **STATISTICS
+        ),
+        tokenizer=tokenizer, image_seq_len=4, chat_template=SMOLVLM_TEMPLATE,
+    ).save_pretrained(path)  # fmt: skip
+
+
+def _smolvlm(path: Path) -> None:
+    """Tiles of 26 pixels, of which the tower sees 24 (as it sees 378 of 384), and fewer than its table has positions;
+    rows and columns of tiles are text, as Idefics3's. The head is tied."""
+    tokenizer, config = _idefics_parts(30, 0)
+    config = SmolVLMConfig(scale_factor=3, tie_word_embeddings=True, **config)
+    save_model(SmolVLMForConditionalGeneration(config), path)
+    sizes = {"size": {"longest_edge": 52}, "max_image_size": {"longest_edge": 26}, **STATISTICS}
+    sampling = {"fps": 1, "max_frames": 64, "video_size": {"longest_edge": 40}}
+    SmolVLMProcessor(
+        image_processor=SmolVLMImageProcessor(**sizes),
+        video_processor=SmolVLMVideoProcessor(**{**sizes, "size": {"longest_edge": 40}}, video_sampling=sampling),
+        tokenizer=tokenizer, image_seq_len=4, chat_template=SMOLVLM_TEMPLATE,
+    ).save_pretrained(path)  # fmt: skip
+
+
 FACTORIES: dict[str, Callable[[Path], None]] = {
     "llama": _text(LlamaConfig, LlamaForCausalLM, template=BOS_CHATML, has_bos=True),
     "qwen2": _text(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
@@ -672,6 +746,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "minicpmv_2_5": _minicpmv(2.5, has_bos=True),
     "minicpmv_4_5": _minicpmv(4.5, head_dim=24),
     "phi3_v": _phi3_v,
+    "idefics3": _idefics3,
+    "smolvlm": _smolvlm,
     "llava_next_mistral": _llava_next(MistralConfig, sliding_window=None),
     "llava_next_llama3": _llava_next(LlamaConfig, rope_parameters=LLAMA3_ROPE),
     "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),

@@ -56,7 +56,8 @@ def check_low_is_never_more(family: Family) -> None:
             if not set(options) <= set(known):
                 continue
             for height, width in sizes:
-                size = MediaSize(num_frames=1 if modality is IMAGE else 4, height=height, width=width)
+                times = () if modality is IMAGE else (0.0, 0.5, 1.0, 1.5)
+                size = MediaSize(num_frames=len(times) or 1, height=height, width=width, timestamps_s=times)
                 high = count(family, modality, size, {**options, "detail": "high"})
                 low = count(family, modality, size, {**options, "detail": "low"})
                 assert low <= high == count(family, modality, size, options), (modality, options, height, width)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from enrolment import MROPE_FAMILIES, VIDEO_FAMILIES
-from family_contract import IMAGE, VIDEO, Loaded, build, draw_image, draw_media, run_processor
+from enrolment import ENROLLED, MROPE_FAMILIES, VIDEO_FAMILIES
+from family_contract import IMAGE, VIDEO, Loaded, build, draw_image, draw_media, render, run_processor
 
 from seesay.values import DecodedMedia, MediaItem
+from seesay.vl.families.qwen3_vl import Qwen3VL
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
@@ -60,9 +61,13 @@ def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[st
             features["seconds_per_grid"] = float(rng.choice([1.0, 2.0, 3.0] if truncates_seconds(loaded) else times))
             seconds.append(features["seconds_per_grid"])
         count = grid[0] * grid[1] * grid[2] // 4
-        slots = len(ids) + np.arange(count)
-        ids.extend([vocabulary[1 + kind]] * count)
-        types.extend([kind] * count)
+        steps = grid[0] if issubclass(ENROLLED[name], Qwen3VL) else 1
+        slots = np.arange(0)
+        for step in range(steps):  # text lies between those of Qwen3-VL
+            add_text(int(step > 0))
+            slots = np.concatenate((slots, len(ids) + np.arange(count // steps)))
+            ids.extend([vocabulary[1 + kind]] * (count // steps))
+            types.extend([kind] * (count // steps))
         grids[kind].append(grid)
         modality = IMAGE if kind == 1 else VIDEO
         span = (int(slots[0]) - 1, int(slots[-1]) + 2)
@@ -112,9 +117,10 @@ def test_positions_of_a_sampled_video_equal_the_processors(name: str, load: Call
         digest=bytes(32),
     )
     inputs = loaded.processor(
-        text=[f"the {loaded.family.markers[VIDEO]} in 12\n<|im_end|>"],
+        text=[render(loaded.family, [video]).text],
         videos=[torch.from_numpy(frames).permute(0, 3, 1, 2)],
         video_metadata=[{"fps": rate, "total_num_frames": total, "frames_indices": indices.tolist()}],
+        do_sample_frames=False,
         return_tensors="pt",
     )
     for key in ("pixel_values_videos", "video_metadata"):

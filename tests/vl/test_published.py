@@ -67,11 +67,13 @@ def test_families_with_a_published_layout() -> None:
         "llava",
         "llava_next",
         "llava_onevision",
+        "idefics3",
         "internvl",
         "gemma3",
         "pixtral",
         "qwen2_vl",
         "qwen2_5_vl",
+        "smolvlm",
     } <= families
     models = ("Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Gemma3", "SmolLM3")
     assert {f"{model}ForCausalLM" for model in models} <= architectures

@@ -170,10 +170,13 @@ def spread(total: int, count: int) -> npt.NDArray[np.int64]:
     return np.rint(np.where(ranks < count // 2, rising, falling)).astype(np.int64)
 
 
-def fill_sampling_options(chosen: Mapping[str, Any], *, num_frames: int | None, limit: int) -> Mapping[str, Any]:
-    """Return the options that a request chose; `num_frames`, lowered to `limit`, where it chose no number of frames."""
-    is_chosen = any(name in chosen for name in _COUNTING_OPTIONS)
-    return chosen if is_chosen or num_frames is None else {**chosen, "num_frames": min(num_frames, limit)}
+def fill_sampling_options(chosen: Mapping[str, Any], default: Mapping[str, Any], *, limit: int) -> Mapping[str, Any]:
+    """Return the options that a request chose, and those of `default` where it chose no number of frames: counts are
+    lowered to `limit`."""
+    if any(name in chosen for name in _COUNTING_OPTIONS):
+        return chosen
+    lowered = {name: value if name == "fps" else min(value, limit) for name, value in default.items()}
+    return {**chosen, **lowered}
 
 
 def _choice(indices: npt.NDArray[np.int64], times_s: npt.NDArray[np.float64], duration_s: float) -> FrameChoice:

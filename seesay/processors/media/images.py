@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -38,9 +38,19 @@ def resample_from_config(value: int) -> Resample:
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+def smart_resize(
+    height: int,
+    width: int,
+    *,
+    factor: int,
+    min_pixels: int,
+    max_pixels: int,
+    num_frames: int = 1,
+    temporal_factor: int = 1,
+) -> tuple[int, int]:
     """Return (height, width) for Qwen's towers: multiples of `factor` that hold `min_pixels` to `max_pixels` pixels and
-    about keep the aspect ratio.
+    about keep the aspect ratio. These are pixels of `num_frames` frames together, whose number is rounded to multiples
+    of `temporal_factor`.
 
     Raises `RequestError` (invalid_media) for pictures more than 200 times longer than wide.
     """
@@ -52,12 +62,13 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
         )
     new_height = round(height / factor) * factor
     new_width = round(width / factor) * factor
-    if new_height * new_width > max_pixels:
-        shrink = math.sqrt(height * width / max_pixels)
+    new_frames = round(num_frames / temporal_factor) * temporal_factor
+    if new_frames * new_height * new_width > max_pixels:
+        shrink = math.sqrt(num_frames * height * width / max_pixels)
         new_height = max(factor, math.floor(height / shrink / factor) * factor)
         new_width = max(factor, math.floor(width / shrink / factor) * factor)
-    elif new_height * new_width < min_pixels:
-        grow = math.sqrt(min_pixels / (height * width))
+    elif new_frames * new_height * new_width < min_pixels:
+        grow = math.sqrt(min_pixels / (num_frames * height * width))
         new_height = math.ceil(height * grow / factor) * factor
         new_width = math.ceil(width * grow / factor) * factor
     # A side below factor / 2 rounds to 0, which only a min_pixels of 0 lets through.
@@ -101,7 +112,7 @@ def resize(frames: Frames, size: tuple[int, int], *, resample: Resample = "bicub
     """Scale frames [N, H, W, 3] to `size` (height, width): uint8 [N, height, width, 3]; the same array if it fits."""
     if frames.shape[1:3] == size:
         return frames
-    if resample == "lanczos":
+    if resample == "lanczos" and not _has_lanczos():
         return _resize_lanczos(frames, size)
     import torch
     from torch.nn.functional import interpolate
@@ -127,6 +138,20 @@ def _has_uint8_bilinear() -> bool:
     import torch
 
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") or platform.machine() in ("aarch64", "arm64")
+
+
+@cache
+def _has_lanczos() -> bool:
+    """Return whether this torch has the filter, and thereby torchvision; Pillow's differs by rounding."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    try:
+        pixels = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
+        interpolate(pixels, size=(2, 2), mode="lanczos", align_corners=False, antialias=True)
+    except (NotImplementedError, RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _resize_lanczos(frames: Frames, size: tuple[int, int]) -> Frames:

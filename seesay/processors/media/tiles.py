@@ -1,4 +1,5 @@
-"""Cutting pictures into tiles at one of several resolutions (LLaVA's any-resolution rule, arXiv 2408.03326, 3.2)."""
+"""The sizes at which pictures are cut into tiles: one of several resolutions (LLaVA's any-resolution rule, arXiv
+2408.03326, section 3.2), or whole tiles along the longer side (Idefics3, arXiv 2408.12637, section 3.1)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from seesay.processors.media.images import Frames, Resample, resize
+
+_MAX_EDGE = 4096
+"""Longest side in pixels of a picture that `fit_longest_edge` sizes."""
 
 
 def select_resolution(size: tuple[int, int], resolutions: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -46,3 +50,30 @@ def cut_grid(frame: Frames, grid: tuple[int, int]) -> Frames:
     height, width = frame.shape[1] // grid[0], frame.shape[2] // grid[1]
     lines = frame.reshape(grid[0], height, grid[1], width, 3).transpose(0, 2, 1, 3, 4)
     return lines.reshape(-1, height, width, 3)
+
+
+def fit_longest_edge(size: tuple[int, int], edge: int) -> tuple[int, int]:
+    """Return the (height, width) of a picture of `size`, scaled until its longer side is `edge`, then to 4,096 if that
+    is less. The first scaling rounds the shorter side up to an even number."""
+    height, width = _scale(size, edge)
+    if size[1] >= size[0]:
+        height = max(1, height + height % 2)
+    else:
+        width = max(1, width + width % 2)
+    if max(height, width) > _MAX_EDGE:
+        height, width = _scale((height, width), _MAX_EDGE)
+    return max(1, height), max(1, width)
+
+
+def fit_tiles(size: tuple[int, int], tile: int) -> tuple[int, int]:
+    """Return the (height, width) of a picture of `size` in whole tiles of `tile`² pixels: the longer side is rounded up
+    first, then the shorter one that goes with it."""
+    height, width = _scale(size, math.ceil(max(size) / tile) * tile)
+    return max(1, math.ceil(height / tile)) * tile, max(1, math.ceil(width / tile)) * tile
+
+
+def _scale(size: tuple[int, int], longer: int) -> tuple[int, int]:
+    """Return the (height, width) of a picture of `size` whose longer side is `longer`; the shorter one is rounded
+    down."""
+    ratio = size[1] / size[0]
+    return (int(longer / ratio), longer) if size[1] >= size[0] else (longer, int(longer * ratio))

@@ -64,8 +64,14 @@ class LoadedVideo(Video):
 
     def size(self) -> MediaSize:
         height, width = self._video.frames.shape[1:3]
-        times_s = self._choice.timestamps_s
-        return MediaSize(num_frames=len(times_s), height=height, width=width, timestamps_s=times_s)
+        choice = self._choice
+        return MediaSize(
+            num_frames=len(choice.indices),
+            height=height,
+            width=width,
+            timestamps_s=choice.timestamps_s,
+            frame_interval_s=choice.interval_s,
+        )
 
     def frames(self) -> VideoFrames:
         video, choice = self._video, self._choice
@@ -92,8 +98,13 @@ class PictureSequence(Video):
         self._limits = limits
 
     def size(self) -> MediaSize:
-        times_s = self._choice.timestamps_s
-        return replace(self._pictures[0].size(), num_frames=len(times_s), timestamps_s=times_s)
+        choice = self._choice
+        return replace(
+            self._pictures[0].size(),
+            num_frames=len(choice.indices),
+            timestamps_s=choice.timestamps_s,
+            frame_interval_s=choice.interval_s,
+        )
 
     def frames(self) -> VideoFrames:
         return VideoFrames(

@@ -74,7 +74,13 @@ class VideoFile(Video):
         self._pay(info, packets.plan_skips(choice.indices)[1])
         num_frames = len(choice.indices)
         height, width = self._output_size(info, num_frames)
-        return MediaSize(num_frames=num_frames, height=height, width=width, timestamps_s=choice.timestamps_s)
+        return MediaSize(
+            num_frames=num_frames,
+            height=height,
+            width=width,
+            timestamps_s=choice.timestamps_s,
+            frame_interval_s=choice.interval_s,
+        )
 
     def frames(self) -> VideoFrames:
         """See `Video.frames`. Raises `MissingExtraError` when neither decord nor PyAV is installed."""

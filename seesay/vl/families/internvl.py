@@ -60,7 +60,7 @@ class InternVL(Family):
     )
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}  # noqa: RUF012
-    default_num_frames = 8
+    default_sampling = {"num_frames": 8}  # noqa: RUF012
     weights = WeightMap(
         decoder={**NESTED_DECODER, "language_model.output.": "lm_head."},
         decoder_patterns=INTERNLM2_DECODER,

@@ -38,7 +38,7 @@ class LlavaOnevision(AnyResolutionFamily):
         ),
     )
     modalities = (Modality.IMAGE, Modality.VIDEO)
-    default_num_frames = 32
+    default_sampling = {"num_frames": 32}  # noqa: RUF012
     strategies = ("full",)
     processor = "LlavaOnevisionImageProcessor"
 

@@ -1,0 +1,179 @@
+"""Idefics3 and SmolVLM: pictures cut into tiles whose rows and columns are written before them, with the whole picture
+behind them (arXiv 2408.12637, arXiv 2504.05299)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.processors.media.images import resize, split_tiles
+from seesay.processors.media.tiles import fit_longest_edge, fit_tiles
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.vl.family import NESTED_FRONTS, Family, Features, WeightMap, make_expansion, own_pixels
+from seesay.vl.pixels import PixelSettings, read_longest_edge, read_processor
+from seesay.vl.published import Published
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import LoadedEncoder
+
+DEFAULT_EDGES = {"size": 4 * 364, "max_image_size": 364}
+"""Longest edges of a picture and of a tile, where the processor's file leaves them out."""
+
+
+class Idefics3(Family):
+    """Features: `pixels` uint8 [tiles, T, T, 3], of which the last is the whole picture, and the plan's measures, with
+    `cut` (rows, columns) of the other tiles, (0, 0) for none, and `fitted`, the (height, width) of the first resizing.
+
+    processor: class of the image processor, for settings that its file leaves out."""
+
+    architectures = ("Idefics3ForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="llama",
+            names=(
+                "HuggingFaceM4/Idefics3-8B-Llama3",
+                "HuggingFaceTB/SmolVLM-Instruct",
+                "HuggingFaceTB/SmolVLM-256M-Instruct",
+            ),
+        ),
+    )
+    modalities: ClassVar[tuple[Modality, ...]] = (Modality.IMAGE,)
+    switches = ("do_image_splitting",)
+    options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {Modality.IMAGE: ("do_image_splitting", "size")}
+    processor: ClassVar[str] = "Idefics3ImageProcessor"
+    weights = WeightMap(
+        decoder={"lm_head.": "lm_head.", **{front + "text_model.": "" for front in NESTED_FRONTS}},
+        tower={
+            **{front + "vision_model.": "tower." for front in NESTED_FRONTS},
+            **{front + "connector.": "connector." for front in NESTED_FRONTS},
+        },
+    )
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        config, where = checkpoint.model_config, checkpoint.path
+        settings = read_processor(checkpoint, "image_processor")
+        self.pixels = PixelSettings.read(settings, where, processor=self.processor)
+        self.edge, self.side = (read_longest_edge(settings, where, name, edge) for name, edge in DEFAULT_EDGES.items())
+        self.tile = (self.side, self.side)
+        self._splits = bool(settings.get("do_image_splitting", True))
+        self._grid_side: int = self.side // config.vision_config.patch_size
+        if self._grid_side < 1 or self._grid_side % config.scale_factor:
+            raise CheckpointError(
+                f"{where}: scale_factor={config.scale_factor} does not divide the {self._grid_side} patches in the "
+                f"side of a tile of max_image_size={self.side}"
+            )
+        self.num_rows: int = (self._grid_side // config.scale_factor) ** 2
+        told = (checkpoint.read_json("processor_config.json") or {}).get("image_seq_len", self.num_rows)
+        if told != self.num_rows:
+            raise CheckpointError(f"{where}: image_seq_len={told}, but the tower makes {self.num_rows} rows of a tile")
+        self.image_token: int = config.image_token_id
+        self._markers = {Modality.IMAGE: self.token_text(self.image_token)}
+        named = tokenizer.named_tokens
+        self.fake = named.get("fake_image_token", "<fake_token_around_image>")
+        self._global = named.get("global_image_token", "<global-img>")
+        self.token_id(self.fake)  # it separates what is written around tiles from all other text
+        self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
+
+    @property
+    def markers(self) -> Mapping[Modality, str]:
+        return self._markers
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        return {"pixels": self.pixels.as_json(), "tile": self.side, "edge": self.edge, "splits": self._splits}
+
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
+        if modality is Modality.VIDEO:
+            return options  # each frame is one tile
+        if options.get("do_image_splitting", False):
+            message = "do_image_splitting=true cuts a picture into several tiles, of which detail 'low' allows one"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "do_image_splitting")
+        return {**options, "do_image_splitting": False}
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+        fitted = fit_longest_edge((size.height, size.width), options.get("size", self.edge))
+        resized = fit_tiles(fitted, self.side) if options.get("do_image_splitting", self._splits) else self.tile
+        rows, columns = resized[0] // self.side, resized[1] // self.side
+        is_cut = rows * columns > 1
+        return {
+            "num_tiles": rows * columns + is_cut,
+            "cut": (rows, columns) if is_cut else (0, 0),
+            "fitted": fitted,
+            "resized": resized,
+        }
+
+    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+        rows, columns = measures["cut"]
+        pieces = []
+        for row in range(1, rows + 1):
+            for column in range(1, columns + 1):
+                begin = "\n" if row > 1 and column == 1 else ""
+                pieces += self.write_tile(f"{begin}{self.fake}<row_{row}_col_{column}>")
+        pieces += self.write_whole("\n\n" if rows else "")
+        return make_expansion(*pieces, self.write_end())
+
+    def write_whole(self, before: str) -> list[tuple[list[int], bool]]:
+        """Return the pieces of an expansion that stand for a whole picture or frame; `before` is text before it."""
+        return self.write_tile(before + self.fake + self._global)
+
+    def write_tile(self, before: str) -> list[tuple[list[int], bool]]:
+        return [(list(self.encode(before)), False), ([self.image_token] * self.num_rows, True)]
+
+    def write_end(self) -> tuple[list[int], bool]:
+        return list(self.encode(self.fake)), False
+
+    def num_units(self, measures: Features) -> int:
+        return int(measures["num_tiles"]) * self._grid_side**2
+
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        """Resizes three times, as the published processor does: to `fitted`, to `resized`, and from there to one tile,
+        each time rounded to uint8."""
+        frames = resize(media.frames, measures["fitted"], resample=self.pixels.resample)
+        frames = resize(frames, measures["resized"], resample=self.pixels.resample)
+        rows, columns = measures["cut"]
+        grid = (max(1, rows), max(1, columns))
+        return {
+            **measures,
+            "pixels": own_pixels(split_tiles(frames, self.tile, grid=grid, resample=self.pixels.resample)),
+        }
+
+    def largest_size(self) -> tuple[int, int] | None:
+        return fit_longest_edge((1, 1), self.edge)
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
+        import torch
+
+        from seesay.encoders.clip import ClipConfig, ClipEncoder, ProjectedClip
+        from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.weights import load_tower
+
+        config = self.checkpoint.model_config
+        vision = config.vision_config
+        sizes = ClipConfig(
+            hidden_size=vision.hidden_size,
+            num_heads=vision.num_attention_heads,
+            intermediate_size=vision.intermediate_size,
+            image_size=self.side,
+            patch_size=vision.patch_size,
+            activation=vision.hidden_act,
+            norm_eps=vision.layer_norm_eps,
+            feature_layers=(vision.num_hidden_layers,),
+            has_class_token=False,
+            out_hidden_size=config.text_config.hidden_size,
+            projector_activation=None,
+            projector_bias=False,
+            position_side=vision.image_size // vision.patch_size,
+            has_final_norm=True,
+            merge=config.scale_factor,
+        )
+        with torch.device("meta"):
+            model = ProjectedClip(sizes)
+        weights = load_tower(model, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
+        return ClipEncoder(model, PixelNormalizer(**self.pixels.statistics), weights)

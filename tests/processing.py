@@ -1,0 +1,58 @@
+"""Transformers' processors of prompts with pictures and videos, whatever they name the pixels of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def process(
+    processor: Any,
+    text: str,
+    *,
+    images: Sequence[Any] = (),
+    videos: Sequence[Any] = (),
+    video_metadata: Sequence[dict[str, Any]] = (),
+    **options: Any,
+) -> Any:
+    """Return what a processor makes of a text with PIL pictures and videos uint8 [N, H, W, 3], as tensors."""
+    kwargs: dict[str, Any] = {**options, "return_tensors": "pt"}
+    pictures: dict[str, Any] = {"images": list(images)} if images else {}
+    clips: dict[str, Any] = (
+        {"videos": [torch.from_numpy(each).permute(0, 3, 1, 2) for each in videos]} if videos else {}
+    )
+    if clips:
+        clips |= {"video_metadata": [dict(each) for each in video_metadata], "do_sample_frames": False}
+    if pictures and clips and "pixel_values" in processor.video_processor.model_input_names:
+        return _process_apart(processor, text, pictures, clips, kwargs)
+    return processor(text=[text], **pictures, **clips, **kwargs)
+
+
+def _process_apart(
+    processor: Any, text: str, pictures: dict[str, Any], clips: dict[str, Any], kwargs: dict[str, Any]
+) -> Any:
+    """As `process`, for one that gives pictures and videos the same name: of a prompt with both it returns the pixels
+    of the videos alone. Each item is processed by itself, and the pixels are put in the order of the text."""
+    tokens = {processor.image_token: "images", processor.video_token: "videos"}
+    order = [tokens[found] for found in re.findall("|".join(map(re.escape, tokens)), text)]
+    written: dict[str, list[str]] = {kind: [] for kind in tokens.values()}
+    pixels, masks = [], []
+    merged = processor._merge_kwargs(tokenizer_init_kwargs=processor.tokenizer.init_kwargs, **kwargs)
+    pictures_left, clips_left = iter(pictures["images"]), iter(zip(clips["videos"], clips["video_metadata"]))
+    for kind in order:
+        if kind == "images":
+            made, texts = processor._process_images([[next(pictures_left)]], **merged["images_kwargs"])
+        else:
+            clip, metadata = next(clips_left)
+            options = {**merged["videos_kwargs"], "video_metadata": [metadata], "do_sample_frames": False}
+            made, texts = processor._process_videos([clip], **options)
+        written[kind] += texts
+        pixels.append(made["pixel_values"])
+        masks.append(made["pixel_attention_mask"])
+    [whole], _ = processor.get_text_with_replacements([text], written["images"], written["videos"])
+    inputs = processor.tokenizer([whole], **merged["text_kwargs"])
+    inputs["pixel_values"], inputs["pixel_attention_mask"] = torch.cat(pixels, dim=1), torch.cat(masks, dim=1)
+    return inputs
