@@ -227,18 +227,15 @@ def decode_kernel(
     NUM_KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    KV: tl.constexpr,
-    BLOCK_BYTES: tl.constexpr,
-    PARAMS_AT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
-    HAS_PTX: tl.constexpr,
 ):
-    """Program (g, i) computes item i of W (see `divide_kernel`) for the query heads of key-value head g. Unused items
+    """Program (g, i) computes item i of W (see `divide_kernel`) for the query heads of key-value head g, over plain
+    blocks; `quantized_decode` has the kernel for quantized ones. Unused items
     are last, so that the others are spread evenly over the multiprocessors.
 
     Sinks [H] are the scores of one additional key without a value; the first split of a row adds them. A row's only
@@ -256,15 +253,12 @@ def decode_kernel(
     if num_splits == 0:
         return
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
-    ROW: tl.constexpr = DIM // 2 if KV == "int4" else DIM
     members = tl.arange(0, BLOCK_M)
     heads = kv_head * GROUP + members
     dims = tl.arange(0, BLOCK_D)
     is_head = members < GROUP
-    is_inside = is_head[:, None] & (dims < ROW)[None, :]
+    is_inside = is_head[:, None] & (dims < DIM)[None, :]
     kv_len = tl.load(lens_ptr + row)
-    if KV != "plain":
-        start = tl.multiple_of(start, BLOCK_N)  # else values, which lie along tokens, are read byte by byte
     full = stop // BLOCK_N * BLOCK_N
     if HAS_WINDOW:
         full = start
@@ -280,22 +274,18 @@ def decode_kernel(
             top = tl.load(sinks_ptr + heads, mask=is_head, other=0.0).to(tl.float32) * 1.4426950408889634
             total += 1.0
     own_table = table_ptr + row * table_stride
-    output, output_high, top, total = _attend(
+    output, _, top, total = _attend(
         query_places, is_inside, cache_ptr, own_table, start, full, stop, positions, positions, kv_len, kv_head, top,
-        total, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N,
-        BLOCK_D, HAS_WINDOW, HAS_CAP, HAS_PTX,
+        total, scale, window, soft_cap, "plain", NUM_KV_HEADS, DIM, BLOCK_SIZE, 0, 0, BLOCK_M, BLOCK_N, BLOCK_D,
+        HAS_WINDOW, HAS_CAP, False,
     )  # fmt: skip
     if num_splits == 1:
         places = out_ptr + (row * NUM_HEADS + heads)[:, None] * DIM + dims[None, :]
         tl.store(places, output.to(out_ptr.dtype.element_ty), mask=is_inside)
-        if KV == "int4":
-            tl.store(places + ROW, output_high.to(out_ptr.dtype.element_ty), mask=is_inside)
     else:
         parts = item * NUM_HEADS + heads
         targets = partials_ptr + parts[:, None] * DIM + dims[None, :]
         tl.store(targets, output, mask=is_inside)
-        if KV == "int4":
-            tl.store(targets + ROW, output_high, mask=is_inside)
         tl.store(sums_ptr + parts * 2, top, mask=is_head)
         tl.store(sums_ptr + parts * 2 + 1, total, mask=is_head)
 

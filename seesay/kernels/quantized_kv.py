@@ -5,7 +5,7 @@ only cast, to float16, which has room for all of them: scales and zero points of
 the first product, those of values to the weights before the second one. With x = scale · (q - zero), the product of a
 query and a key is scale · (query · q - zero · sum(query)); likewise a zero point of values shifts all components of the
 output by one number per query. Low and high bits of an int4 byte are two tiles of half the size, in products of their
-own.
+own. Prefill attends here, decode rows in `quantized_decode`.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -129,6 +129,7 @@ def _add_tile(
     """
     ROW: tl.constexpr = DIM // 2 if KV == "int4" else DIM
     VALUES_AT: tl.constexpr = NUM_KV_HEADS * BLOCK_SIZE * ROW
+    CENTRE: tl.constexpr = 8.0 if KV == "int4" else 128.0  # what unpacked integers are less
     steps = tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
     keys = first + steps
@@ -150,8 +151,8 @@ def _add_tile(
         value_pointers = cache_ptr + VALUES_AT + (head_at + places)[:, None] + dims[None, :] * BLOCK_SIZE
         params_ptr = (cache_ptr + (block_at + PARAMS_AT)).to(tl.pointer_type(tl.int32))
         params_ptr += kv_head * BLOCK_SIZE + places
-    key_scale, key_zero = _load_params(params_ptr, KV)
-    key = _load_bytes(key_pointers, (dims < ROW)[:, None], ROW, BLOCK_D)
+    key_scale, key_zero = load_params(params_ptr, KV)
+    key = load_bytes(key_pointers, (dims < ROW)[:, None], ROW, BLOCK_D)
     if KV == "int4":
         low, high = _unpack_int4(key, query.dtype, HAS_PTX)
         scores = tl.dot(query, low, input_precision="ieee")
@@ -159,7 +160,7 @@ def _add_tile(
     else:
         scores = tl.dot(query, _unpack(key, query.dtype, KV, HAS_PTX), input_precision="ieee")
     if KV != "fp8":
-        scores -= query_sum[:, None] * key_zero[None, :]
+        scores -= query_sum[:, None] * (key_zero - CENTRE)[None, :]
     if HAS_CAP:
         scores = cap_scores(scores * key_scale[None, :], scale, soft_cap) * 1.4426950408889634
     else:
@@ -167,15 +168,15 @@ def _add_tile(
     if MASKED:
         scores = hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW)
     weights, fade, top, total = weigh_scores(scores, 1.0, top, total, MASKED)
-    value_scale, value_zero = _load_params(params_ptr + NUM_KV_HEADS * BLOCK_SIZE, KV)
+    value_scale, value_zero = load_params(params_ptr + NUM_KV_HEADS * BLOCK_SIZE, KV)
     if MASKED:
         value_scale = tl.where(is_key, value_scale, 0.0)
         value_zero = tl.where(is_key, value_zero, 0.0)
     # No value of a model is so large that its weight is cut.
     weights = tl.minimum(weights * (value_scale * UNIT)[None, :], 65504.0).to(query.dtype)
     if KV != "fp8":
-        shift = shift * fade + tl.sum(weights.to(tl.float32) * value_zero[None, :], axis=1)
-    value = _load_bytes(value_pointers, (dims < ROW)[None, :], ROW, BLOCK_D)
+        shift = shift * fade + tl.sum(weights.to(tl.float32) * (value_zero - CENTRE)[None, :], axis=1)
+    value = load_bytes(value_pointers, (dims < ROW)[None, :], ROW, BLOCK_D)
     if KV == "int4":
         low, high = _unpack_int4(value, query.dtype, HAS_PTX)
         output = tl.dot(weights, low, output * fade[:, None], input_precision="ieee")
@@ -189,7 +190,7 @@ def _add_tile(
 
 
 @triton.jit
-def _load_bytes(pointers, is_dim, ROW: tl.constexpr, BLOCK_D: tl.constexpr):
+def load_bytes(pointers, is_dim, ROW: tl.constexpr, BLOCK_D: tl.constexpr):
     if ROW != BLOCK_D:
         return tl.load(pointers, mask=is_dim, other=0)
     else:
@@ -197,17 +198,16 @@ def _load_bytes(pointers, is_dim, ROW: tl.constexpr, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
-def _load_params(pointers, KV: tl.constexpr):
-    """Return scales and zero points float32, the latter for numbers that are centred as `_unpack` does."""
+def load_params(pointers, KV: tl.constexpr):
+    """Return scales and zero points float32. FP8 has no zero point."""
     params = tl.load(pointers)
     if KV == "fp8":
         scale = params.to(tl.float32, bitcast=True)
         return scale, scale
     else:
-        centre: tl.constexpr = 8.0 if KV == "int4" else 128.0
         scale = (params & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True)
         zero = (params >> 16).to(tl.uint16).to(tl.float16, bitcast=True)
-        return scale.to(tl.float32), zero.to(tl.float32) - centre
+        return scale.to(tl.float32), zero.to(tl.float32)
 
 
 @triton.jit

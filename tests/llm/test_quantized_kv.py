@@ -21,6 +21,7 @@ from triton_cases import (
     MARKS,
     ON_GPU,
     assert_close,
+    on_gpu,
     parametrize_grid,
     random,
     runs_here,
@@ -202,7 +203,9 @@ CASES = [
     Case(rows=[(1, 300), (1, 2), (70, 130)], dim=16, has_sinks=True, heads=(4, 2)),
     Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, has_sinks=True, window=140, heads=(2, 1)),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
-    Case(rows=[(20, 40)], dim=256, heads=(2, 1), dtype=torch.bfloat16),
+    Case(rows=[(1, 70), (20, 40)], dim=256, heads=(2, 1), dtype=torch.bfloat16),
+    Case(rows=SMALL[:3], dim=64, heads=(12, 1), dtype=torch.float16, has_sinks=True),
+    Case(rows=SMALL[:3], dim=128, heads=(40, 1), block_size=16, dtype=torch.bfloat16),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16, run=50, window=20),
 ]
 
@@ -214,7 +217,14 @@ def large_cases() -> list[Case]:
         Case(rows=[(1, 131071)], heads=(28, 4), dim=128, dtype=torch.bfloat16, window=4096),
         Case(rows=[(1, 131071), (1, 9), (300, 9000)], heads=(64, 8), dim=64, dtype=torch.bfloat16, has_sinks=True),
         Case(rows=[(1, 900)] * 256, heads=(28, 4), dim=128, dtype=torch.bfloat16),
-        Case(rows=[(1, 1), (2000, 3000)], heads=(8, 8), dim=256, dtype=torch.float16, soft_cap=50.0, window=1000),
+        Case(
+            rows=[(1, 1), (1, 3000), (2000, 3000)],
+            heads=(8, 8),
+            dim=256,
+            dtype=torch.float16,
+            soft_cap=50.0,
+            window=1000,
+        ),
     ]
     return fixed + random_cases(2, 30)
 
@@ -276,3 +286,40 @@ def test_rows_that_only_the_device_knows(format: KVFormat) -> None:
         output.fill_(float("nan"))
         graph.replay()
     assert_close(output, expected, factor=8)
+
+
+@runs_here
+def test_rows_are_shared_where_programs_are_small() -> None:
+    """Kernels of one or two warps need more programs: those of whole rows are halved, unless they are very many."""
+    from seesay.llm.ops import triton_attention
+
+    for num_rows, num_splits in ((112, 2), (230, 1)):
+        lens = torch.full((num_rows,), 8000, dtype=torch.int32, device=DEVICE)
+        plan = triton_attention.make_plan(DecodeRows(kv_lens=lens, block_table=lens[:, None]), DEVICE)
+        parts = triton_attention.divide(plan, 28, 4, 16, None, 64, num_shares=2).parts
+        assert (parts[:, 1] == num_splits).all()
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_integers_are_unpacked_alike_with_and_without_ptx() -> None:
+    import triton
+    import triton.language as tl
+
+    from seesay.kernels.quantized_decode import _unpack, _unpack_int4
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def unpack_kernel(x_ptr, out_ptr, HAS_PTX: tl.constexpr):  # type: ignore[no-untyped-def]
+        places = tl.arange(0, 256)
+        x = tl.load(x_ptr + places)
+        low, high = _unpack_int4(x, tl.float16, HAS_PTX)
+        tl.store(out_ptr + places, _unpack(x, tl.float16, "int8", HAS_PTX))
+        tl.store(out_ptr + 256 + places, low)
+        tl.store(out_ptr + 512 + places, high)
+
+    x = torch.arange(256, device=DEVICE).to(torch.uint8)
+    expected = 1024 + torch.stack((x.int(), x.int() & 15, x.int() & 240))
+    for has_ptx in (False, True):
+        found = torch.zeros(3, 256, dtype=torch.float16, device=DEVICE)
+        unpack_kernel[(1,)](x, found, has_ptx)
+        assert torch.equal(found.int(), expected)

@@ -17,6 +17,7 @@ import torch
 from seesay.device.transfers import upload
 from seesay.kernels.attention import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
+from seesay.kernels.quantized_decode import decode_quantized_kernel
 from seesay.kernels.sizes import power_of_2_from
 from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops.interface import DecodeRows, RowLayout
@@ -38,13 +39,14 @@ LARGE_PREFILL = 3 << 15
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tile:
     """`rows` query rows against `keys` keys at a time. max_registers: of a thread, so that two programs fit on a
-    multiprocessor."""
+    multiprocessor. num_shares: how many programs decode what one of bfloat16 would, if there are so many keys."""
 
     rows: int
     keys: int
     num_warps: int
     num_stages: int
     max_registers: int | None = None
+    num_shares: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class AttentionPlan:
     block_table: torch.Tensor
     num_decode: int
     reaches: torch.Tensor | None = None
-    work: dict[tuple[int, int, int | None], Work] = field(default_factory=dict)
+    work: dict[tuple[int, int, int | None, int, int], Work] = field(default_factory=dict)
 
 
 def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> AttentionPlan:
@@ -129,13 +131,18 @@ def _decode(
     num_kv_heads = cache.layout.num_kv_heads
     index = query.get_device()
     has_room = has_large_shared_memory(index)
-    tile = _decode_tile(query.dtype, head_dim, num_heads // num_kv_heads, has_room, cache.layout.format)
+    tile = _pick_decode_tile(query.dtype, num_heads // num_kv_heads, has_room, cache.layout)
     is_dependent = has_dependent_launch(index)
-    kind = (num_heads, head_dim, window)
+    kind = (num_heads, head_dim, window, tile.keys, tile.num_shares)
     work = plan.work.get(kind)
     if work is None:
-        work = plan.work[kind] = divide(plan, num_heads, num_kv_heads, head_dim, window, tile.keys)
-    decode_kernel[(num_kv_heads, len(work.items))](
+        work = plan.work[kind] = divide(
+            plan, num_heads, num_kv_heads, head_dim, window, tile.keys, num_shares=tile.num_shares
+        )
+    kernel, blocks = decode_kernel, {"BLOCK_SIZE": cache.layout.block_size}
+    if cache.layout.format != "plain":
+        kernel, blocks = decode_quantized_kernel, {**describe_format(cache.layout), "HAS_PTX": index >= 0}
+    kernel[(num_kv_heads, len(work.items))](
         query,
         cache.data,
         plan.block_table,
@@ -154,20 +161,19 @@ def _decode(
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
         DIM=head_dim,
-        **describe_format(cache.layout),
+        **blocks,
         BLOCK_M=tile.rows,
         BLOCK_N=tile.keys,
         BLOCK_D=_tile_dim(cache.layout),
         HAS_WINDOW=window is not None,
         HAS_CAP=soft_cap is not None,
         IS_DEPENDENT=is_dependent,
-        HAS_PTX=index >= 0,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         launch_pdl=is_dependent,
     )
     is_few = plan.num_decode * num_heads < FEW_COMBINED
-    is_whole = plan.num_decode >= _whole_rows(num_kv_heads)
+    is_whole = plan.num_decode >= _whole_rows(num_kv_heads, 1)
     heads = num_heads // num_kv_heads if is_whole else 1
     combine_kernel[(plan.num_decode, num_heads // heads)](
         work.parts,
@@ -186,11 +192,18 @@ def _decode(
 
 
 def divide(
-    plan: AttentionPlan, num_heads: int, num_kv_heads: int, head_dim: int, window: int | None, keys: int
+    plan: AttentionPlan,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    keys: int,
+    *,
+    num_shares: int = 1,
 ) -> Work:
-    """Divide the contexts of the decode rows, for layers of one kind."""
+    """Divide the contexts of the decode rows, for layers of one kind. num_shares: see `_Tile`."""
     num_rows, device = plan.num_decode, plan.kv_lens.device
-    wanted_items = -(-TARGET_PROGRAMS // num_kv_heads)
+    wanted_items = -(-num_shares * TARGET_PROGRAMS // num_kv_heads)
     num_items = num_rows + wanted_items
     items = torch.empty(num_items, 4, dtype=torch.int32, device=device)
     parts = torch.empty(num_rows, 2, dtype=torch.int32, device=device)
@@ -203,8 +216,8 @@ def divide(
         num_rows,
         num_items,
         wanted_items,
-        _whole_rows(num_kv_heads),
-        MIN_SPLIT_TOKENS,
+        _whole_rows(num_kv_heads, num_shares),
+        num_shares * MIN_SPLIT_TOKENS,
         window or 0,
         BLOCK_B=block_rows,
         BLOCK_W=block_items,
@@ -216,8 +229,8 @@ def divide(
     return Work(items=items, parts=parts, partials=partials, sums=sums)
 
 
-def _whole_rows(num_kv_heads: int) -> int:
-    return -(-WHOLE_PROGRAMS // num_kv_heads)
+def _whole_rows(num_kv_heads: int, num_shares: int) -> int:
+    return -(-num_shares * WHOLE_PROGRAMS // num_kv_heads)
 
 
 def _prefill(
@@ -302,14 +315,28 @@ def _padded_dim(head_dim: int) -> int:
 
 
 @cache
-def _decode_tile(dtype: torch.dtype, head_dim: int, group: int, has_room: bool, format: KVFormat) -> _Tile:
+def _pick_decode_tile(dtype: torch.dtype, group: int, has_room: bool, layout: KVLayout) -> _Tile:
+    if layout.format != "plain":
+        return _quantized_decode_tile(dtype, max(8, power_of_2_from(group)), has_room, layout)
     rows = max(16, power_of_2_from(group))
-    if dtype == torch.float32 or head_dim > 128:
+    if dtype == torch.float32 or layout.head_dim > 128:
         return _Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
-    num_stages = 3 if has_room else 2
-    if format != "plain":  # tiles have half the bytes or less; on an H200 six stages are faster than four
-        num_stages = 6 if has_room else 3
-    return _Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=num_stages)
+    return _Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=3 if has_room else 2)
+
+
+def _quantized_decode_tile(dtype: torch.dtype, rows: int, has_room: bool, layout: KVLayout) -> _Tile:
+    """Return the tile that was the fastest of 74 on an H200, for 28 heads on 4 of 128. Larger groups have more warps,
+    among which their output is divided; so have tiles that lie in several blocks or end inside a vector's padding,
+    whose pointers take registers."""
+    if dtype == torch.float32 or layout.head_dim > 128:
+        return _Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
+    is_simple = layout.block_size % 64 == 0 and layout.head_dim == power_of_2_from(layout.head_dim)
+    if rows > 8 or not is_simple:
+        return _Tile(rows=rows, keys=64, num_warps=4, num_stages=6 if has_room else 3)
+    if layout.format == "fp8":
+        return _Tile(rows=rows, keys=64, num_warps=2, num_stages=6 if has_room else 3)
+    num_warps, num_stages = (1, 6) if layout.format == "int4" else (2, 4)
+    return _Tile(rows=rows, keys=64, num_warps=num_warps, num_stages=num_stages if has_room else 3, num_shares=2)
 
 
 @cache
