@@ -201,6 +201,7 @@ def call_fp8(dtype: torch.dtype) -> None:
         gate_up, down = empty(2 * INNER, HIDDEN, dtype=fp8), empty(HIDDEN, INNER, dtype=fp8)
         multiply(x, gate_up, None, scale=empty(2 * INNER), norm=norm, activation="silu")
         multiply(inner, down, empty(HIDDEN, dtype=dtype), scale=empty(HIDDEN), add_to=x)
+        multiply(x, empty(HIDDEN, HIDDEN, dtype=fp8), None, scale=empty(HIDDEN), norm=norm)
         multiply(inner, down.view(torch.int8), None, scale=empty(HIDDEN), add_to=x)
         blocks: Any = {"scale": empty(HIDDEN // 128, 2 * INNER).t(), "group_size": 128}
         multiply(x, gate_up, None, norm=norm, activation="silu", **blocks)

@@ -38,7 +38,7 @@ def test_product_with_what_rides_along(num_rows: int, dtype: torch.dtype, shape:
 @runs_here
 @parametrize_grid(
     num_rows=[1, 3, 32],
-    shape=[(7, 3584), (33, 8)],
+    shape=[(26, 8200), (33, 8)],
     along=[Along(has_bias=True, activation="silu"), Along(adds=True)],
     scaled=[(torch.float8_e4m3fn, None), (torch.int8, None), (torch.float8_e4m3fn, 128)],
 )
@@ -68,6 +68,34 @@ def test_weights_of_one_byte_with_scales(
     options: Any = {"scale": scale[0]} if group_size is None else {"scale": scale.t(), "group_size": group_size}
     found = multiply(x, weight, bias, activation=activation, add_to=target if adds else None, **options)
     assert_close(found, exact)
+
+
+@runs_here
+def test_measured_shapes_have_the_tilings_that_were_fastest() -> None:
+    """Of a layer of Qwen2.5-VL-7B in FP8: the inputs are divided where an output has many, or programs are few."""
+    from seesay.kernels.few_row_matmul import Tiling, _tile_few_rows, _tile_one_row
+
+    parted = {"span": 128, "num_warps": 4, "num_parts": 4}
+    assert _tile_one_row(4608, 3584, False, 1) == _tile_one_row(3584, 3584, False, 1) == Tiling(4, 4096, 4)
+    assert _tile_one_row(18944, 3584, True, 1) == Tiling(32, 256, 2, 4)
+    assert _tile_one_row(3584, 18944, False, 1) == Tiling(num_outputs=14, num_stages=6, **parted)
+    assert _tile_few_rows(8, 4608, 3584, False, True) == Tiling(num_outputs=12, num_stages=4, **parted)
+    assert _tile_few_rows(8, 3584, 18944, False, True) == Tiling(num_outputs=14, num_stages=6, **parted)
+    assert _tile_few_rows(32, 3584, 3584, False, True) == Tiling(num_outputs=14, num_stages=4, **parted)
+    assert _tile_few_rows(32, 3584, 18944, False, True) == Tiling(num_outputs=28, num_stages=4, **parted)
+    assert _tile_few_rows(32, 4608, 3584, False, True) == _tile_few_rows(32, 4608, 3584, False, False)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("num_rows", [1, 8, 32])
+def test_inputs_beyond_float16_do_not_overflow(num_rows: int) -> None:
+    from seesay.kernels.few_row_matmul import multiply
+
+    x = random(num_rows, 18944, dtype=torch.bfloat16) * 2.0**20
+    weight = random(64, 18944, dtype=torch.float32, seed=1).to(torch.float8_e4m3fn)
+    scale = random(64, dtype=torch.float32, seed=5).abs() / 138
+    assert_close(multiply(x, weight, None, scale=scale), x.double() @ (weight.double() * scale.double()[:, None]).t())
 
 
 @pytest.mark.gpu
