@@ -44,7 +44,7 @@ class Resampler(nn.Module):
 
     def forward(self, patches: Tensor, height: int, width: int) -> Tensor:
         values = self.ln_kv(self.kv_proj(patches))
-        keys = values + sines(values.shape[1], height, width)
+        keys = values + sines(values.shape[1], height, width).to(values.device)
         attended, _ = self.attn(self.ln_q(self.query)[None], keys[None], values[None])
         result: Tensor = self.ln_post(attended[0]) @ self.proj
         return result
@@ -94,7 +94,7 @@ class MiniCPMV(VisionLanguage):
         embed = self.vpm.embeddings
         places = place_in_square(height, self.side)[:, None] * self.side + place_in_square(width, self.side)
         kernel, bias = embed.patch_embedding.weight.flatten(1), embed.patch_embedding.bias
-        x = patches @ kernel.T + bias + embed.position_embedding(places.flatten())
+        x = patches @ kernel.T + bias + embed.position_embedding(places.flatten().to(patches.device))
         result: Tensor = self.vpm.post_layernorm(self.vpm.encoder(inputs_embeds=x[None]).last_hidden_state)[0]
         return result
 
