@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,22 @@ class ClipConfig:
     learned_rows: tuple[str, ...] = ()
     learned_axes: tuple[int, ...] = ()
     projects_learned: bool = False
+
+    @classmethod
+    def of(cls, config: Any, **options: Any) -> Self:
+        """Return what a model's configuration says under Transformers' names, and `options`, which have precedence."""
+        vision = config.vision_config
+        sizes = {
+            "hidden_size": vision.hidden_size,
+            "num_heads": vision.num_attention_heads,
+            "intermediate_size": vision.intermediate_size,
+            "image_size": vision.image_size,
+            "patch_size": vision.patch_size,
+            "activation": vision.hidden_act,
+            "norm_eps": vision.layer_norm_eps,
+            "out_hidden_size": config.text_config.hidden_size,
+        }
+        return cls(**{**sizes, **options})
 
     @property
     def grid_side(self) -> int:

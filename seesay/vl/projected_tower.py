@@ -115,19 +115,11 @@ class ProjectedTowerFamily(Family):
         from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.model_config
-        vision = config.vision_config
-        sizes = ClipConfig(
-            hidden_size=vision.hidden_size,
-            num_heads=vision.num_attention_heads,
-            intermediate_size=vision.intermediate_size,
-            image_size=vision.image_size,
-            patch_size=vision.patch_size,
-            activation=vision.hidden_act,
-            norm_eps=vision.layer_norm_eps,
+        sizes = ClipConfig.of(
+            config,
             feature_layers=self._feature_layers,
             has_class_token=self.has_class_token,
             keeps_class_row=config.vision_feature_select_strategy == "full",
-            out_hidden_size=config.text_config.hidden_size,
             projector_activation=config.projector_hidden_act,
             projector_bias=config.multimodal_projector_bias,
             learned_rows=self.learned_rows,

@@ -186,18 +186,11 @@ class Gemma3(Family):
 
         config = self.checkpoint.model_config
         vision = config.vision_config
-        sizes = ClipConfig(
-            hidden_size=vision.hidden_size,
-            num_heads=vision.num_attention_heads,
-            intermediate_size=vision.intermediate_size,
-            image_size=vision.image_size,
-            patch_size=vision.patch_size,
-            activation=vision.hidden_act,
-            norm_eps=vision.layer_norm_eps,
+        sizes = ClipConfig.of(
+            config,
             feature_layers=(vision.num_hidden_layers,),
             has_class_token=False,
             keeps_class_row=False,
-            out_hidden_size=config.text_config.hidden_size,
             projector_activation="gelu",
             projector_bias=False,
             has_final_norm=True,

@@ -156,17 +156,11 @@ class Idefics3(Family):
 
         config = self.checkpoint.model_config
         vision = config.vision_config
-        sizes = ClipConfig(
-            hidden_size=vision.hidden_size,
-            num_heads=vision.num_attention_heads,
-            intermediate_size=vision.intermediate_size,
+        sizes = ClipConfig.of(
+            config,
             image_size=self.side,
-            patch_size=vision.patch_size,
-            activation=vision.hidden_act,
-            norm_eps=vision.layer_norm_eps,
             feature_layers=(vision.num_hidden_layers,),
             has_class_token=False,
-            out_hidden_size=config.text_config.hidden_size,
             projector_activation=None,
             projector_bias=False,
             position_side=vision.image_size // vision.patch_size,

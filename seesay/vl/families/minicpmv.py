@@ -189,18 +189,11 @@ class MiniCPMV(Family):
         config = self.checkpoint.model_config
         vision = config.vision_config
         num_layers = vision.num_hidden_layers - config.drop_vision_last_layer
-        tower = ClipConfig(
-            hidden_size=vision.hidden_size,
-            num_heads=vision.num_attention_heads,
-            intermediate_size=vision.intermediate_size,
-            image_size=vision.image_size,
-            patch_size=vision.patch_size,
-            activation=vision.hidden_act,
-            norm_eps=vision.layer_norm_eps,
+        tower = ClipConfig.of(
+            config,
             feature_layers=(num_layers,),
             has_class_token=False,
             has_final_norm=True,
-            out_hidden_size=config.text_config.hidden_size,
         )
         num_heads = tower.out_hidden_size // _HEAD_SIZE
         with torch.device("meta"):
