@@ -279,7 +279,9 @@ class Scheduler:
             if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
                 continue
             allowed = min(singles, 1) if missing == 1 else min(missing, spare, share_of(seq, shares))
-            wanted = seq.fit_chunk(seq.num_scheduled, min(allowed, seq.ready_until - seq.num_scheduled))
+            wanted = min(allowed, seq.ready_until - seq.num_scheduled)
+            if missing > 1:
+                wanted = seq.fit_chunk(seq.num_scheduled, wanted)
             if 0 < wanted <= len(seq.block_ids) * block_size - seq.num_scheduled:
                 num_tokens = wanted  # most rows of a step: their block has room
             else:
