@@ -18,7 +18,7 @@ from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
 
 FORM = FORMS["compressed-tensors, channels"]
-TOWERS = ["lm_head", "re:.*(visual|vision_(tower|embed_tokens)|multi_modal_projector|vpm|resampler).*"]
+TOWERS = ["lm_head", "re:.*(visual|vision_(tower|model|embed_tokens)|multi_modal_projector|connector|vpm|resampler).*"]
 
 
 def answer(path: Path, **options: Any) -> list[list[int]]:

@@ -197,18 +197,18 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Te
         (
             "awq, groups of 32",
             put(f"{DOWN}.scales", lambda t: t / 0),
-            "tensor 'layers.1.mlp.down_proj.scales' has scales that are not finite",
+            "tensor 'model.layers.1.mlp.down_proj.scales' has scales that are not finite",
         ),
         ("awq, groups of 32", lambda t: t.pop(f"{DOWN}.qzeros"), f"tensor '{DOWN}.qzeros' is missing"),
         (
             "gptq, symmetric",
             put(f"{DOWN}.g_idx", lambda t: t + 1),
-            "tensor 'layers.1.mlp.down_proj.g_idx' has groups outside of 0 to 2",
+            "tensor 'model.layers.1.mlp.down_proj.g_idx' has groups outside of 0 to 2",
         ),
         (
             "gptq, symmetric",
             put(f"{DOWN}.g_idx", lambda t: -t),
-            "tensor 'layers.1.mlp.down_proj.g_idx' has groups outside of 0 to 2",
+            "tensor 'model.layers.1.mlp.down_proj.g_idx' has groups outside of 0 to 2",
         ),
         (
             "gptq, symmetric",
@@ -218,7 +218,7 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Te
         (
             "gptq, symmetric",
             put(f"{DOWN}.g_idx", lambda t: t.clamp(max=1)),
-            "tensor 'layers.1.mlp.down_proj.g_idx' has groups that are not of 32 inputs each",
+            "tensor 'model.layers.1.mlp.down_proj.g_idx' has groups that are not of 32 inputs each",
         ),
         (
             "pack-quantized, zero points",
@@ -228,12 +228,12 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Te
         (
             "pack-quantized, zero points",
             put(f"{DOWN}.weight_scale", lambda t: t * float("nan")),
-            "tensor 'layers.1.mlp.down_proj.weight_scale' has scales that are not finite",
+            "tensor 'model.layers.1.mlp.down_proj.weight_scale' has scales that are not finite",
         ),
         (
             "pack-quantized, zero points",
             put(f"{DOWN}.weight_scale", lambda t: t.bfloat16() * 0 + 3e38),
-            "tensor 'layers.1.mlp.down_proj.weight_scale' has scales that are not finite, or too large",
+            "tensor 'model.layers.1.mlp.down_proj.weight_scale' has scales that are not finite, or too large",
         ),
         (
             "pack-quantized, zero points",
@@ -243,17 +243,17 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Te
         (
             "pack-quantized, groups of 32",
             put(f"{DOWN}.weight_shape", lambda t: t + 32),
-            "tensor 'layers.1.mlp.down_proj.weight_shape' is [96, 128], the config says [64, 96]",
+            "tensor 'model.layers.1.mlp.down_proj.weight_shape' is [96, 128], the config says [64, 96]",
         ),
         (
             "pack-quantized, in order of activations",
             put(f"{DOWN}.weight_g_idx", lambda t: t.clamp(max=1)),
-            "tensor 'layers.1.mlp.down_proj.weight_g_idx' has groups that are not of 32 inputs each",
+            "tensor 'model.layers.1.mlp.down_proj.weight_g_idx' has groups that are not of 32 inputs each",
         ),
         (
             "pack-quantized, in order of activations",
             put(f"{DOWN}.weight_g_idx", lambda t: t - 1),
-            "tensor 'layers.1.mlp.down_proj.weight_g_idx' has groups outside of 0 to 2",
+            "tensor 'model.layers.1.mlp.down_proj.weight_g_idx' has groups outside of 0 to 2",
         ),
     ],
 )

@@ -137,13 +137,19 @@ WEIGHT, SCALE = f"{PROJECTION}.weight", f"{PROJECTION}.weight_scale"
         (drop(SCALE), f"tensor '{SCALE}' is missing"),
         (put(SCALE, lambda t: t[:-1]), f"tensor '{SCALE}' has shape [59, 1], the config says [60, 1]"),
         (put(SCALE, lambda t: t.flatten()), f"tensor '{SCALE}' has shape [60], the config says [60, 1]"),
-        (put(SCALE, lambda t: t * float("nan")), "tensor 'layers.1.mlp.down_proj.weight_scale' has scales that are"),
-        (put(SCALE, lambda t: t * 0), "tensor 'layers.1.mlp.down_proj.weight_scale' has scales that are not positive"),
+        (
+            put(SCALE, lambda t: t * float("nan")),
+            "tensor 'model.layers.1.mlp.down_proj.weight_scale' has scales that are",
+        ),
+        (
+            put(SCALE, lambda t: t * 0),
+            "tensor 'model.layers.1.mlp.down_proj.weight_scale' has scales that are not positive",
+        ),
         (put(SCALE, lambda t: t.to(torch.int32)), f"tensor '{SCALE}' is stored as I32, it must be"),
         (put(WEIGHT, lambda t: t.bfloat16()), f"tensor '{WEIGHT}' is stored as BF16, it must be F8_E4M3"),
         (
             put(WEIGHT, lambda t: (t.float() * float("nan")).to(t.dtype)),
-            "tensor 'layers.1.mlp.down_proj.weight' has numbers that are NaN",
+            "tensor 'model.layers.1.mlp.down_proj.weight' has numbers that are NaN",
         ),
         (
             lambda t: t.update({f"{PROJECTION}.zeros": torch.ones(1)}),
@@ -297,7 +303,8 @@ def test_a_fused_layer_is_quantized_whole_or_not_at_all(
     quantized, _ = write_quantized(saved("llama").path, tmp_path, FORMS[FORM])
     config = dict(FORMS[FORM].config) | {"ignore": ["lm_head", "model.layers.0.self_attn.k_proj"]}
     set_config(quantized, quantization_config=config)
-    message = "'layers.0.self_attn.q_proj' is quantized and 'layers.0.self_attn.k_proj' is not, but they are computed"
+    first, second = (f"'model.layers.0.self_attn.{name}_proj'" for name in "qk")
+    message = f"{first} is quantized and {second} is not, but they are computed"
     with pytest.raises(CheckpointError, match=message):
         load(quantized)
 
