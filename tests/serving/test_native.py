@@ -85,7 +85,7 @@ def test_cancel_keeps_what_was_said(server: LiveServer) -> None:
     events: list[dict[str, Any]] = []
     with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
         lines = response.iter_lines()
-        next(line for line in lines if line)
+        next(line for line in lines if line and read_events(f"{line}\n\n")[0]["text"])  # before, nothing was said
         assert server.post(CHAT, {"prompt": "x", "session_id": 9, "interactive_mode": True}).status_code == 409
         server.post(CHAT, {"prompt": "", "session_id": 9, "cancel": True})
         events = read_events("\n".join(lines).lstrip("\n") + "\n")
