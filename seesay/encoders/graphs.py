@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -116,3 +116,15 @@ class GraphedTower(Generic[K]):
         replay, output = self._recorder.record(lambda: compute(place))
         self._graphs[shape] = _Graph(compute, replay, place, output)
         return self._graphs[shape]
+
+
+class GraphedEncoder:
+    """The part of an encoder that is the same for all whose tower is a `GraphedTower`."""
+
+    _graphed: GraphedTower[Any]
+
+    def disable_graphs(self) -> None:
+        self._graphed.records_graphs = False
+
+    def forget_graphs(self) -> None:
+        self._graphed.forget()

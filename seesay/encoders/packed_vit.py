@@ -21,7 +21,7 @@ from seesay.checkpoint.parts import Source
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.streams import current_stream
-from seesay.encoders.graphs import CALLS_BEFORE, GraphedTower
+from seesay.encoders.graphs import CALLS_BEFORE, GraphedEncoder, GraphedTower
 from seesay.encoders.layers import (
     GatedMlp,
     Mlp,
@@ -236,7 +236,7 @@ class PackedVisionTower(nn.Module):
         return mixed
 
 
-class PackedEncoder:
+class PackedEncoder(GraphedEncoder):
     """The tower as an encoder. Features: those of `PatchLoader`, and `grid` (t, h, w). `weights` are those of the
     tower, where a checkpoint has them."""
 
@@ -275,12 +275,6 @@ class PackedEncoder:
         """Return the items' normalized patch vectors, one item after another: [P, patch_dim], as the tower takes
         them."""
         return self._loader(features)
-
-    def disable_graphs(self) -> None:
-        self._graphed.records_graphs = False
-
-    def forget_graphs(self) -> None:
-        self._graphed.forget()
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:

@@ -19,7 +19,7 @@ from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.transfers import upload
 from seesay.encoders.clip import ClipConfig, ClipTower, Packing
-from seesay.encoders.graphs import GraphedTower
+from seesay.encoders.graphs import GraphedEncoder, GraphedTower
 from seesay.encoders.layers import PixelNormalizer, SegmentGroup, group_neighbours
 from seesay.encoders.pixels import PatchLoader
 
@@ -152,7 +152,7 @@ def make_waves(length: int, size: int) -> Tensor:
     return torch.from_numpy(np.concatenate((np.sin(angles), np.cos(angles)), axis=1))
 
 
-class ResampledEncoder:
+class ResampledEncoder(GraphedEncoder):
     """The model as an encoder. Features: those of `PatchLoader`, and `grids`, the (height, width) in patches of the
     item's slices. `weights` are those of the model, where a checkpoint has them."""
 
@@ -172,12 +172,6 @@ class ResampledEncoder:
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """Return the items' normalized patch vectors, slice after slice: [P, 3·p·p]."""
         return self._loader(features)
-
-    def disable_graphs(self) -> None:
-        self._graphed.records_graphs = False
-
-    def forget_graphs(self) -> None:
-        self._graphed.forget()
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:

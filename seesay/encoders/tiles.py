@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.transfers import upload
 from seesay.encoders.arrangement import LearnedRows, arrange_rows
-from seesay.encoders.graphs import GraphedTower
+from seesay.encoders.graphs import GraphedEncoder, GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
 from seesay.encoders.pixels import PatchLoader
 
 
-class TileEncoder:
+class TileEncoder(GraphedEncoder):
     """Encodes with `model`, which turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size],
     in the dtype and on the device of its parameters.
 
@@ -83,12 +83,6 @@ class TileEncoder:
         patch, (height, width) = (1, *self._patch_size), self._seen_size
         frames = np.ascontiguousarray(item["pixels"][:, :height, :width])
         return {"frames": frames, "sizes": (self._seen_size,), "resample": "bilinear", "patch": patch}
-
-    def disable_graphs(self) -> None:
-        self._graphed.records_graphs = False
-
-    def forget_graphs(self) -> None:
-        self._graphed.forget()
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:

@@ -477,17 +477,18 @@ class EngineLoop:
             self._scheduler.mark_ready(item_hash)
 
     def _on_encode_failed(self, item_hash: bytes, error: Exception) -> None:
+        failure = explain(error)
         for request in list(self._live.values()):
             if lent := request.find_lent(item_hash):
                 self._scheduler.forget_blocks(request.request_id)  # a step may have computed with it
-                self._scheduler.finish(request.request_id, "error", explain(error))
-                self._finish(request, "error", error=explain(error), failed_item=lent[0])
+                self._scheduler.finish(request.request_id, "error", failure)
+                self._finish(request, "error", error=failure, failed_item=lent[0])
         found = self.embeddings.store.find(item_hash)
         if found is Lookup.READY:
             self._scheduler.mark_ready(item_hash)
         if found is not Lookup.MISSING:
             return
-        for update in self._scheduler.mark_failed(item_hash, explain(error)):
+        for update in self._scheduler.mark_failed(item_hash, failure):
             failed_item = [item.hash for item in update.seq.items].index(item_hash)
             self._finish(self._live[update.seq.seq_id], "error", error=update.error, failed_item=failed_item)
 

@@ -19,7 +19,7 @@ from seesay.kernels.online_softmax import cap_scores
 from seesay.kernels.quantized_kv import UNIT, load_bytes, load_params
 
 OFFSET = tl.constexpr(1024.0)
-"""What is added to integers that become float16: from here on, the last place of one is 1."""
+"""Added to integers that become float16: from here on, neighbouring float16 numbers differ by 1."""
 
 
 @triton.jit(do_not_specialize=["table_stride"])
