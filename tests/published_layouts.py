@@ -9,40 +9,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from original_layouts import CODE, INTERN_PROCESSOR, publish_internvl_chat, publish_original_llava
+from published_text import TEXT_LAYOUTS, Json, Layout, text_settings
 from safetensors.torch import load_file, save_file
-
-Json = dict[str, Any]
+from timm_checkpoints import publish_vision
 
 CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 PINPOINTS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 
 
-def _text(tiny: Json, **published: Any) -> Json:
-    """The text settings that were published before Transformers 5, with the sizes of a tiny checkpoint."""
-    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    kept = (*sizes, "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act", "initializer_range")
-    rope = tiny["rope_parameters"]
-    return {
-        **{name: tiny[name] for name in kept if name in tiny},
-        "attention_dropout": 0.0,
-        "rope_theta": rope.get("full_attention", rope)["rope_theta"],
-        "use_cache": True,
-        "torch_dtype": "float32",
-        **published,
-    }
-
-
 def _qwen_vl(tiny: Json, vision: Json, version: str) -> Json:
     text = tiny["text_config"]
     return {
-        **_text(text, use_sliding_window=False, sliding_window=32768, max_window_layers=28),
+        **text_settings(text, use_sliding_window=False, sliding_window=32768, max_window_layers=28),
         **{name: tiny[name] for name in ("architectures", "model_type", "tie_word_embeddings")},
         **{name: value for name, value in tiny.items() if name.endswith("token_id")},
         "vision_token_id": tiny["vision_end_token_id"] + 1,
@@ -78,7 +62,7 @@ def _llava(tiny: Json) -> Json:
         "model_type": "llava",
         "pad_token_id": text["pad_token_id"],
         "projector_hidden_act": "gelu",
-        "text_config": _text(
+        "text_config": text_settings(
             text,
             _name_or_path="lmsys/vicuna-7b-v1.5",
             architectures=["LlamaForCausalLM"],
@@ -105,7 +89,7 @@ def _siglip_llava(tiny: Json) -> Json:
         **_llava(tiny),
         **{name: tiny[name] for name in more if name in tiny},
         "model_type": tiny["model_type"],
-        "text_config": _text(
+        "text_config": text_settings(
             text,
             _name_or_path="Qwen/Qwen2-7B-Instruct",
             architectures=["Qwen2ForCausalLM"],
@@ -130,7 +114,9 @@ def _pixtral(tiny: Json) -> Json:
         **{name: tiny[name] for name in ("architectures", "image_seq_length", "image_token_index", "model_type")},
         "ignore_index": -100,
         "projector_hidden_act": "gelu",
-        "text_config": _text(text, head_dim=head, is_composition=True, model_type="mistral", sliding_window=None),
+        "text_config": text_settings(
+            text, head_dim=head, is_composition=True, model_type="mistral", sliding_window=None
+        ),
         "torch_dtype": "float32",
         "transformers_version": "4.50.0.dev0",
         "vision_config": _pixtral_tower(tiny, is_composition=True, tie_word_embeddings=False),
@@ -152,7 +138,7 @@ def _mistral3(tiny: Json) -> Json:
         **{name: tiny[name] for name in kept},
         "multimodal_projector_bias": False,
         "projector_hidden_act": "gelu",
-        "text_config": _text(text, head_dim=text["head_dim"], model_type="mistral", sliding_window=None),
+        "text_config": text_settings(text, head_dim=text["head_dim"], model_type="mistral", sliding_window=None),
         "torch_dtype": "float32",
         "transformers_version": "4.50.0.dev0",
         "vision_config": _pixtral_tower(tiny, attention_dropout=0.0, initializer_range=0.02, num_channels=3),
@@ -164,7 +150,7 @@ def _internvl(tiny: Json) -> Json:
     own = {**tiny["vision_config"], "architectures": ["InternVLVisionModel"], "torch_dtype": "float32"}
     kept = ("architectures", "downsample_ratio", "image_seq_length", "image_token_id", "model_type")
     more = ("projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy")
-    qwen = _text(text, architectures=["Qwen2ForCausalLM"], model_type="qwen2", rope_scaling=None)
+    qwen = text_settings(text, architectures=["Qwen2ForCausalLM"], model_type="qwen2", rope_scaling=None)
     return {
         **{name: tiny[name] for name in (*kept, *more)},
         "text_config": {
@@ -192,7 +178,7 @@ def _idefics3(tiny: Json) -> Json:
         "tie_word_embeddings": False,
         "use_base_siglip": False,
     }
-    decoder = _text(
+    decoder = text_settings(
         text,
         _flash_attn_2_enabled=True,
         _name_or_path="None",
@@ -220,50 +206,6 @@ def _idefics3(tiny: Json) -> Json:
         "use_cache": False,
         "vision_config": vision,
         "vocab_size": text["vocab_size"],
-    }
-
-
-def _plain(**published: Any) -> Callable[[Json], Json]:
-    def make(tiny: Json) -> Json:
-        ids = {name: tiny[name] for name in ("bos_token_id", "eos_token_id") if tiny[name] is not None}
-        own = {name: tiny[name] for name in ("architectures", "model_type", "tie_word_embeddings")}
-        return {**_text(tiny), **own, **ids, **published}
-
-    return make
-
-
-def _llama3_1(tiny: Json) -> Json:
-    rope = dict(tiny["rope_parameters"])
-    theta = rope.pop("rope_theta")
-    return _plain(
-        eos_token_id=[tiny["eos_token_id"], tiny["pad_token_id"]],
-        mlp_bias=False,
-        pretraining_tp=1,
-        rope_scaling=rope,
-        rope_theta=theta,
-    )(tiny)
-
-
-def _gemma(tiny: Json) -> Json:
-    activation = "gelu_pytorch_tanh"
-    return _plain(
-        attention_bias=False, head_dim=tiny["head_dim"], hidden_act=activation, hidden_activation=activation,
-        pad_token_id=0, rope_scaling=None,
-    )(tiny)  # fmt: skip
-
-
-def _gemma2(tiny: Json) -> Json:
-    kept = ("head_dim", "hidden_activation", "query_pre_attn_scalar", "sliding_window", "attn_logit_softcapping")
-    own = {name: tiny[name] for name in (*kept, "final_logit_softcapping")}
-    return _plain(**own, attention_bias=False, cache_implementation="hybrid", hidden_act="gelu_pytorch_tanh")(tiny)
-
-
-def _gemma3(tiny: Json) -> Json:
-    return {
-        **_gemma2(tiny),
-        "rope_local_base_freq": tiny["rope_parameters"]["sliding_attention"]["rope_theta"],
-        "rope_scaling": None,
-        "sliding_window_pattern": tiny["sliding_window_pattern"],
     }
 
 
@@ -303,19 +245,6 @@ def _llava_next(tiny: Json) -> Json:
     }
 
 
-def _phi3(tiny: Json) -> Json:
-    rope = tiny["rope_parameters"]
-    code = "modeling_phi3.Phi3ForCausalLM"
-    return _plain(
-        auto_map={"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": code},
-        original_max_position_embeddings=tiny["original_max_position_embeddings"],
-        rope_scaling={"long_factor": rope["long_factor"], "short_factor": rope["short_factor"], "type": "su"},
-        sliding_window=262144,
-        embd_pdrop=0.0,
-        resid_pdrop=0.0,
-    )(tiny)
-
-
 def _minicpmv(**published: Any) -> Callable[[Json], Json]:
     def make(tiny: Json) -> Json:
         code = "modeling_minicpmv.MiniCPMV"
@@ -351,7 +280,7 @@ def _phi3_v(tiny: Json) -> Json:
     kept = ("architectures", "embd_layer", "img_processor", "model_type", "original_max_position_embeddings")
     more = ("rope_scaling", "rope_theta", "sliding_window", "tie_word_embeddings", "vision_config")
     return {
-        **_text({**tiny, "rope_parameters": {"rope_theta": tiny["rope_theta"]}}),
+        **text_settings({**tiny, "rope_parameters": {"rope_theta": tiny["rope_theta"]}}),
         **{name: tiny[name] for name in (*kept, *more, "bos_token_id", "eos_token_id")},
         "_name_or_path": "Phi-3-vision-128k-instruct",
         "auto_map": {
@@ -364,20 +293,41 @@ def _phi3_v(tiny: Json) -> Json:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """tiny: the tiny checkpoint. changes: of its config.json, for what the release has and the tiny one has not.
-    rename: its tensors' prefixes to the published ones. extra: tensors beside them. tokenizer: entries of
-    tokenizer_config.json. files: further files; None deletes one. template_file: where the template lies."""
+def _perception_lm(tiny: Json) -> Json:
+    """Of 2025-07, which Transformers 4.54 converted."""
+    text = tiny["text_config"]
+    kept = ("architectures", "image_token_id", "video_token_id", "model_type", "projector_pooling_ratio")
+    return {
+        **{name: tiny[name] for name in kept},
+        "vision_use_cls_token": True,
+        "torch_dtype": "float32",
+        "text_config": {
+            **text_settings(text, use_sliding_window=False, max_window_layers=28),
+            **{name: text[name] for name in ("model_type", "eos_token_id", "tie_word_embeddings")},
+        },
+        "vision_config": publish_vision(tiny, global_pool="map"),
+        "transformers_version": "4.54.0.dev0",
+    }
 
-    tiny: str
-    config: Callable[[Json], Json]
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    rename: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    tokenizer: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, Any] = field(default_factory=dict)
-    template_file: str | None = None
+
+def _fast_vlm(tiny: Json) -> Json:
+    text = tiny["text_config"]
+    kept = ("architectures", "image_token_index", "model_type", "image_seq_length")
+    return {
+        **{name: tiny[name] for name in kept},
+        "image_token_id": tiny["image_token_index"],
+        "multimodal_projector_bias": True,
+        "projector_hidden_act": "gelu",
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+        "tie_word_embeddings": tiny["tie_word_embeddings"],
+        "text_config": {
+            **text_settings(text, use_sliding_window=False, sliding_window=None, max_window_layers=24),
+            **{name: text[name] for name in ("model_type", "eos_token_id", "tie_word_embeddings")},
+        },
+        "vision_config": publish_vision(tiny, global_pool="avg", hidden_size=tiny["vision_config"]["hidden_size"]),
+        "transformers_version": "4.57.0.dev0",
+    }
 
 
 _QWEN_PROCESSOR = {
@@ -425,9 +375,6 @@ def _pixtral_processor(patch_size: int) -> Json:
     }  # fmt: skip
 
 
-LLAMA3_ROPE = {
-    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
-}  # fmt: skip
 _ONEVISION_PROCESSOR = {
     "do_convert_rgb": True, "do_normalize": True, "do_pad": True, "do_rescale": True, "do_resize": True,
     "image_grid_pinpoints": [[14 * rows, 14 * columns] for rows in range(1, 4) for columns in range(1, 4)],
@@ -462,9 +409,46 @@ _TILES_PROCESSOR = {
     "do_resize": True, "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27], "resample": 1,
     "rescale_factor": 1 / 255,
 }  # fmt: skip
-_INV_FREQ = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(8) for layer in range(2)}
+_PERCEPTION_PROCESSOR = {
+    "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True,
+    "image_mean": [0.5, 0.45, 0.4], "image_processor_type": "PerceptionLMImageProcessorFast",
+    "image_std": [0.3, 0.28, 0.27], "max_num_tiles": 6, "processor_class": "PerceptionLMProcessor", "resample": 3,
+    "rescale_factor": 1 / 255, "size": {"height": 20, "width": 20}, "tile_size": 20, "vision_input_type": "thumb+tile",
+}  # fmt: skip
+_PERCEPTION_VIDEOS = {
+    **{name: value for name, value in _PERCEPTION_PROCESSOR.items() if name.startswith(("do_", "image_m", "image_s"))},
+    "resample": 3, "rescale_factor": 1 / 255, "size": {"height": 20, "width": 20},
+    "video_processor_type": "PerceptionLMVideoProcessor",
+}  # fmt: skip
 
 LAYOUTS: dict[str, Layout] = {
+    "Perception-LM-1B": Layout(
+        tiny="perception_lm",
+        config=_perception_lm,
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True},
+        files={
+            "preprocessor_config.json": _PERCEPTION_PROCESSOR,
+            "video_preprocessor_config.json": _PERCEPTION_VIDEOS,
+            "processor_config.json": {"patch_size": 4, "pooling_ratio": 2, "processor_class": "PerceptionLMProcessor"},
+        },
+        template_file="chat_template.jinja",
+    ),
+    "FastVLM-0.5B": Layout(
+        tiny="fast_vlm",
+        config=_fast_vlm,
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "errors": "replace", "split_special_tokens": False},
+        files={
+            "preprocessor_config.json": {
+                **_CLIP_PROCESSOR, "crop_size": {"height": 128, "width": 128}, "size": {"shortest_edge": 128},
+                "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27],
+            },
+            "processor_config.json": {
+                "image_token": "<|image|>", "num_additional_image_tokens": 0, "patch_size": 64,
+                "processor_class": "LlavaProcessor", "vision_feature_select_strategy": "full",
+            },
+        },
+        template_file="chat_template.jinja",
+    ),
     "Qwen2-VL-2B-Instruct": Layout(
         tiny="qwen2_vl",
         config=_qwen2_vl,
@@ -674,62 +658,7 @@ LAYOUTS: dict[str, Layout] = {
         },
         template_file="chat_template.json",
     ),
-    "Llama-2-7b-chat-hf": Layout(
-        tiny="llama",
-        config=_plain(pretraining_tp=1, rope_scaling=None, transformers_version="4.32.0.dev0"),
-        extra=_INV_FREQ,
-        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False, "padding_side": "right"},
-        files={"special_tokens_map.json": {"bos_token": "<s>", "eos_token": "<|im_end|>"}},
-        template_file="tokenizer_config.json",
-    ),
-    "Llama-3.1-8B-Instruct": Layout(
-        tiny="llama",
-        config=_llama3_1,
-        changes={"rope_parameters": {**LLAMA3_ROPE, "rope_type": "llama3", "rope_theta": 500000.0}},
-        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True},
-        template_file="tokenizer_config.json",
-    ),
-    "gemma-2b-it": Layout(tiny="gemma", config=_gemma, template_file="tokenizer_config.json"),
-    "gemma-2-2b-it": Layout(tiny="gemma2", config=_gemma2, template_file="tokenizer_config.json"),
-    "gemma-3-1b-it": Layout(tiny="gemma3", config=_gemma3, template_file="tokenizer_config.json"),
-    "SmolLM3-3B": Layout(
-        tiny="smollm3",
-        config=_plain(
-            attention_bias=False, layer_types=["full_attention"] * 2, max_window_layers=28, mlp_bias=False,
-            no_rope_layer_interval=2, no_rope_layers=[1, 0], pretraining_tp=2, rope_scaling=None, sliding_window=None,
-            use_sliding_window=False,
-        ),
-        template_file="chat_template.jinja",
-    ),
-    "Qwen2.5-0.5B-Instruct": Layout(
-        tiny="qwen2",
-        config=_plain(use_sliding_window=False, sliding_window=32768, max_window_layers=21),
-        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False, "bos_token": None},
-        template_file="tokenizer_config.json",
-    ),
-    "Qwen3-0.6B": Layout(
-        tiny="qwen3",
-        config=_plain(
-            head_dim=24, attention_bias=False, max_window_layers=28, rope_scaling=None, sliding_window=None,
-            use_sliding_window=False,
-        ),
-        tokenizer={"tokenizer_class": "Qwen2Tokenizer"},
-        template_file="tokenizer_config.json",
-    ),
-    "Mistral-7B-Instruct-v0.1": Layout(
-        tiny="mistral",
-        config=_plain(sliding_window=32),
-        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": True, "use_default_system_prompt": False},
-        files={"params.json": {"dim": 64}, "consolidated.safetensors": {"tok_embeddings.weight": torch.zeros(4, 4)}},
-        template_file="tokenizer_config.json",
-    ),
-    "Phi-3-mini-128k-instruct": Layout(
-        tiny="phi3_longrope",
-        config=_phi3,
-        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False},
-        files={"configuration_phi3.py": CODE, "modeling_phi3.py": CODE, "sample_finetune.py": CODE},
-        template_file="tokenizer_config.json",
-    ),
+    **TEXT_LAYOUTS,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from seesay.device.layer_loading import LoadedLayers
+    from seesay.device.loaded_weights import LoadedWeights
 
 
 class Encoder(Protocol):
@@ -31,7 +31,8 @@ class Encoder(Protocol):
 class LoadedEncoder(Encoder, Protocol):
     """An encoder whose weights came from a checkpoint, and may be replaced or dropped between its calls."""
 
-    weights: LoadedLayers
+    @property
+    def weights(self) -> LoadedWeights: ...
 
     def forget_graphs(self) -> None:
         """Drop the CUDA graphs that were recorded. Called when weights have changed their addresses or are gone."""

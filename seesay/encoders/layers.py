@@ -50,6 +50,15 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def make_empty_embedding(num_rows: int, width: int) -> nn.Embedding:
+    """Return a table of learned rows whose values are loaded later.
+
+    Without `_weight` the constructor draws random values, for which the meta device imports torch's compiler: 2.5 s of
+    a start.
+    """
+    return nn.Embedding(num_rows, width, _weight=torch.empty(num_rows, width))
+
+
 def get_activation(name: str) -> Callable[[Tensor], Tensor]:
     """Return the activation that a config names. Raises `CheckpointError` for an unsupported one."""
     try:
@@ -95,15 +104,17 @@ def add_norm(x: Tensor, update: Tensor, norm: Norm | None, scale: Tensor | None 
     return x if norm is None else norm(x)
 
 
-def add_product_norm(x: Tensor, inner: Tensor, linear: Linear, norm: Norm | None, offset: Tensor | None) -> Tensor:
-    """Add linear(inner) to x in place. Return the norm of the sum, or the sum itself without a norm.
+def add_product_norm(
+    x: Tensor, inner: Tensor, linear: Linear, norm: Norm | None, *, scale: Tensor | None, offset: Tensor | None
+) -> Tensor:
+    """Add linear(inner) · scale to x in place. Return the norm of the sum, or the sum itself without a norm.
 
-    With an `offset` float32 [size], biases are left out of x: it is the sum of all biases left out so far, that of
-    `linear` included, and the norm is that of x + offset. The matrix product then adds to x itself, and the norm kernel
-    reads only x.
+    With an `offset` float32 [size], and without a scale, biases are left out of x: it is the sum of all biases left out
+    so far, that of `linear` included, and the norm is that of x + offset. The matrix product then adds to x itself, and
+    the norm kernel reads only x.
     """
     if offset is None:
-        return add_norm(x, linear(inner), norm)
+        return add_norm(x, linear(inner), norm, scale)
     linear.add(x, inner)
     if norm is None:
         return (x + offset).to(x.dtype)
@@ -117,14 +128,31 @@ def add_product_norm(x: Tensor, inner: Tensor, linear: Linear, norm: Norm | None
 
 
 class GatedMlp(nn.Module):
-    """down(act(gate(x)) · up(x))."""
+    """down(act(gate(x)) · up(x)). `modules` of the checkpoint have the weights of gate and up, one each or one for
+    both. norm: of the input of `down`."""
 
-    def __init__(self, size: int, inner_size: int, activation: str, *, bias: bool = True) -> None:
+    def __init__(
+        self,
+        size: int,
+        inner_size: int,
+        activation: str,
+        *,
+        bias: bool = True,
+        modules: Sequence[str] = ("gate_proj", "up_proj"),
+        norm: Norm | None = None,
+    ) -> None:
         super().__init__()
-        sources = [Source(module=name, num_outputs=inner_size) for name in ("gate_proj", "up_proj")]
+        stored = 2 * inner_size // len(modules)
+        places = [divmod(index * inner_size, stored) for index in range(2)]
+        sources = [
+            Source(module=modules[number], num_outputs=stored, picks=(range(first, first + inner_size),))
+            for number, first in places
+        ]
         self.gate_up_proj = Linear(size, bias=bias, sources=sources, output_multiple=LINE_FEATURES)
         self.down_proj = Linear(inner_size, size, bias=bias, input_multiple=LINE_FEATURES)
         self.activation = get_activation(activation)
+        self.norm = norm
+        self._inner_size = inner_size
 
     @property
     def last(self) -> Linear:
@@ -136,22 +164,31 @@ class GatedMlp(nn.Module):
         if self.activation is F.silu and has_kernels(both.device):
             from seesay.kernels import token_kernels
 
-            return token_kernels.act_and_mul(both, "silu")
+            return self._norm(token_kernels.act_and_mul(both, "silu"))
         gate, up = both.chunk(2, dim=-1)
-        return self.activation(gate).mul_(up)
+        return self._norm(self.activation(gate).mul_(up))
+
+    def _norm(self, inner: Tensor) -> Tensor:
+        if self.norm is None:
+            return inner
+        padding = inner.shape[-1] - self._inner_size
+        return F.pad(self.norm(inner[..., : self._inner_size]), (0, padding))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(self.inner(x))
 
 
 class Mlp(nn.Module):
-    """fc2(act(fc1(x)))."""
+    """fc2(act(fc1(x))). norm: of the input of `fc2`."""
 
-    def __init__(self, size: int, inner_size: int, activation: str, *, bias: bool = True) -> None:
+    def __init__(
+        self, size: int, inner_size: int, activation: str, *, bias: bool = True, norm: Norm | None = None
+    ) -> None:
         super().__init__()
         self.fc1 = Linear(size, inner_size, bias=bias)
         self.fc2 = Linear(inner_size, size, bias=bias)
         self.activation = get_activation(activation)
+        self.norm = norm
 
     @property
     def last(self) -> Linear:
@@ -159,37 +196,11 @@ class Mlp(nn.Module):
 
     def inner(self, x: Tensor) -> Tensor:
         """Return the input of the last layer."""
-        return self.activation(self.fc1(x))
+        inner = self.activation(self.fc1(x))
+        return inner if self.norm is None else self.norm(inner)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.inner(x))
-
-
-QKV = ("q_proj", "k_proj", "v_proj")
-
-
-class SplitAttention(nn.Module):
-    """Full attention between rows. `modules` of the checkpoint have the weights of queries, keys and values, one each
-    or one for all. Subclasses add the output projection, and norms of all heads' queries and keys, under the names of
-    their checkpoints."""
-
-    def __init__(self, size: int, num_heads: int, *, bias: bool, modules: Sequence[str] = QKV) -> None:
-        super().__init__()
-        sources = [Source(module=name, num_outputs=3 * size // len(modules)) for name in modules]
-        self.qkv_proj = Linear(size, bias=bias, sources=sources)
-        self.q_norm: nn.Module = nn.Identity()
-        self.k_norm: nn.Module = nn.Identity()
-        self._num_heads = num_heads
-
-    def attend(self, x: Tensor, segments: Sequence[SegmentGroup] | None = None) -> Tensor:
-        """Return the input of the output projection for rows [N, S, size], of which each of the N sets attends within
-        itself, or for packed rows [P, size] with their segments."""
-        query, key, value = self.qkv_proj(x).chunk(3, dim=-1)
-        inputs = (self.q_norm(query), self.k_norm(key), value)
-        heads = [t.unflatten(-1, (self._num_heads, -1)) for t in inputs]
-        if segments is not None:
-            return attend(heads[0], heads[1], heads[2], segments)
-        return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in heads)).transpose(1, 2).flatten(2)
 
 
 class PixelNormalizer:

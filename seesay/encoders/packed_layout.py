@@ -15,6 +15,7 @@ from torch import Tensor
 from seesay.device.backends import has_kernels
 from seesay.device.transfers import upload
 from seesay.encoders.layers import Segments, SegmentTable, group_neighbours, group_segments
+from seesay.encoders.vit_layers import QKV, LayerConfig
 from seesay.errors import CheckpointError
 
 Grid = tuple[int, int, int]
@@ -82,6 +83,21 @@ class PackedVisionConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def layers(self) -> LayerConfig:
+        return LayerConfig(
+            hidden_size=self.hidden_size,
+            num_heads=self.num_heads,
+            intermediate_size=self.intermediate_size,
+            activation=self.activation,
+            norm_eps=self.norm_eps,
+            qkv=QKV if self.splits_qkv else ("qkv",),
+            has_qkv_bias=self.has_biases,
+            has_biases=self.has_biases,
+            uses_rms_norm=self.uses_rms_norm,
+            is_gated=self.uses_rms_norm,
+        )
 
 
 @dataclass(frozen=True, slots=True)

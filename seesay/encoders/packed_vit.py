@@ -17,84 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.parts import Source
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.streams import current_stream
 from seesay.encoders.graphs import CALLS_BEFORE, GraphedEncoder, GraphedTower
-from seesay.encoders.layers import (
-    GatedMlp,
-    Mlp,
-    Norm,
-    PixelNormalizer,
-    RMSNorm,
-    Segments,
-    add_product_norm,
-    attend_rotated,
-    get_activation,
-)
+from seesay.encoders.layers import Norm, PixelNormalizer, RMSNorm, Segments, get_activation, make_empty_embedding
 from seesay.encoders.packed_layout import Grid, PackedLayout, PackedVisionConfig, ProjectorConfig, make_kept_layout
 from seesay.encoders.pixels import PatchLoader
+from seesay.encoders.vit_layers import Block, run_blocks
 from seesay.encoders.weights import load_tower
-
-
-class _Attention(nn.Module):
-    def __init__(self, config: PackedVisionConfig) -> None:
-        super().__init__()
-        size = config.hidden_size
-        sources = [Source(module=f"{name}_proj", num_outputs=size) for name in "qkv"]
-        if not config.splits_qkv:
-            sources = [Source(module="qkv", num_outputs=3 * size)]
-        self.qkv = Linear(size, bias=config.has_biases, sources=sources)
-        self.proj = Linear(size, size, bias=config.has_biases)
-        self.heads = (config.num_heads, config.head_dim)
-
-    def forward(self, x: Tensor, layout: PackedLayout, segments: Segments) -> Tensor:
-        """Return the input of `proj`."""
-        qkv = self.qkv(x).view(len(x), 3, *self.heads)
-        return attend_rotated(qkv, layout.cos, layout.sin, segments)
-
-
-def _make_norm(config: PackedVisionConfig) -> Norm:
-    norm = RMSNorm if config.uses_rms_norm else nn.LayerNorm
-    return norm(config.hidden_size, config.norm_eps)
-
-
-def _sum_with_bias(offset: Tensor, linear: Linear) -> Tensor:
-    return offset if linear.bias is None else offset + linear.bias.float()
-
-
-class _Block(nn.Module):
-    def __init__(self, config: PackedVisionConfig) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = _make_norm(config), _make_norm(config)
-        self.attn = _Attention(config)
-        mlp = GatedMlp if config.uses_rms_norm else Mlp
-        self.mlp: GatedMlp | Mlp = mlp(
-            config.hidden_size, config.intermediate_size, config.activation, bias=config.has_biases
-        )
-        self._offsets: tuple[Tensor | None, Tensor | None] = (None, None)
-
-    @property
-    def offset(self) -> Tensor | None:
-        """What must be added to x behind this block: the sum of the biases that were left out."""
-        return self._offsets[1]
-
-    def leave_biases_out(self, offset: Tensor) -> Tensor:
-        """Leave the biases of this block's updates out of x. `offset` is the sum of the biases left out before; returns
-        the sum with this block's."""
-        first = _sum_with_bias(offset, self.attn.proj)
-        second = _sum_with_bias(first, self.mlp.last)
-        self._offsets = (first, second)
-        return second
-
-    def forward(
-        self, x: Tensor, normed: Tensor, layout: PackedLayout, segments: Segments, next_norm: Norm | None
-    ) -> Tensor:
-        """Add to x, whose norm is given, in place. Return the next layer's norm of x, or x."""
-        attended = self.attn(normed, layout, segments)
-        normed = add_product_norm(x, attended, self.attn.proj, self.norm2, self._offsets[0])
-        return add_product_norm(x, self.mlp.inner(normed), self.mlp.last, next_norm, self._offsets[1])
 
 
 class _Merger(nn.Module):
@@ -103,7 +34,7 @@ class _Merger(nn.Module):
     def __init__(self, config: PackedVisionConfig) -> None:
         super().__init__()
         self.size = config.hidden_size * config.merge_unit
-        self.ln_q = _make_norm(config)
+        self.ln_q = config.layers.make_norm()
         last = Linear(self.size, config.out_hidden_size)
         self.mlp = nn.Sequential(Linear(self.size, self.size), nn.GELU(), last)
 
@@ -173,9 +104,9 @@ class PackedVisionTower(nn.Module):
         self.config = config
         self.patch_embed = Linear(config.patch_dim, config.hidden_size, bias=config.patch_bias)
         if config.position_side is not None:
-            self.pos_embed = nn.Embedding(config.position_side**2, config.hidden_size)
-        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.depth))
-        self.patch_norm = _make_norm(config) if config.norms_patches else None
+            self.pos_embed = make_empty_embedding(config.position_side**2, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config.layers) for _ in range(config.depth))
+        self.patch_norm = config.layers.make_norm() if config.norms_patches else None
         projector = config.projector
         self.merger = _Merger(config) if projector is None else _Projector(config, projector)
         self.deep_mergers = nn.ModuleList(_DeepMerger(config) for _ in config.deep_layers)
@@ -190,12 +121,12 @@ class PackedVisionTower(nn.Module):
 
     @property
     def _first_norm(self) -> Norm:
-        return cast("_Block", self.blocks[0]).norm1
+        return cast("Block", self.blocks[0]).norm1
 
     def fuse(self) -> None:
         """Let the norms add the biases of the residual updates, so that the matrix products add without bias."""
         offset = torch.zeros(self.config.hidden_size, device=self.device)
-        for block in cast("list[_Block]", list(self.blocks)):
+        for block in cast("list[Block]", list(self.blocks)):
             offset = block.leave_biases_out(offset)
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
@@ -215,17 +146,19 @@ class PackedVisionTower(nn.Module):
             x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
         if layout.taps is not None:
             x = x + self._mix_positions(*layout.taps).to(x.dtype)
-        blocks = cast("list[_Block]", list(self.blocks))
-        norms = [*(block.norm1 for block in blocks), self.merger.input_norm]
-        normed, deep = self._first_norm(x), list[Tensor]()
-        for index, (block, next_norm) in enumerate(zip(blocks, norms[1:], strict=True)):
-            sees_frames = self.config.window_size is None or index in self.config.full_attention_layers
-            segments = frames if sees_frames else layout.windows
-            normed = block(x, normed, layout, segments, next_norm)
+        blocks = cast("list[Block]", list(self.blocks))
+        segments = [
+            frames if self.config.window_size is None or index in self.config.full_attention_layers else layout.windows
+            for index in range(len(blocks))
+        ]
+        result, deep = x, list[Tensor]()
+        last_norm, angles = self.merger.input_norm, (layout.cos, layout.sin)
+        for index, normed in enumerate(run_blocks(self.blocks, x, last_norm, segments, angles)):
+            result = normed
             if index in self.config.deep_layers:
-                merger = self.deep_mergers[self.config.deep_layers.index(index)]
-                deep.append(merger(x if block.offset is None else (x + block.offset).to(x.dtype)))
-        merged: Tensor = torch.cat([self.merger(normed), *deep], dim=1) if deep else self.merger(normed)
+                merger, offset = self.deep_mergers[self.config.deep_layers.index(index)], blocks[index].offset
+                deep.append(merger(x if offset is None else (x + offset).to(x.dtype)))
+        merged: Tensor = torch.cat([self.merger(result), *deep], dim=1) if deep else self.merger(result)
         return merged if layout.inverse is None else merged.index_select(0, layout.inverse)
 
     def _mix_positions(self, indices: Tensor, shares: Tensor) -> Tensor:
@@ -251,8 +184,7 @@ class PackedEncoder(GraphedEncoder):
         self._graphed = GraphedTower(tower.plan)
         self.hidden_size = tower.config.embedding_size
         self.dtype, self.device = tower.dtype, tower.device
-        group = (tower.config.merge_size, tower.config.merge_size)
-        self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
+        self._loader = PatchLoader(normalizer, device=self.device, dtype=self.dtype)
 
     @classmethod
     def load(

@@ -1,7 +1,7 @@
 """Turns features into the input of a tower's first layer: normalized patch vectors on its device.
 
-The features are either patches, which the host has resized and cut, or decoded frames, which a GPU resizes and cuts.
-Both give the same numbers.
+The features are either patches, which the host has resized and cut, or decoded frames and the chains by which a GPU
+makes patches of them. Both give the same numbers.
 """
 
 from __future__ import annotations
@@ -14,48 +14,63 @@ import torch
 from torch import Tensor
 
 from seesay.device.transfers import upload
+from seesay.encoders.frame_chain import ChainRunner, Program, find_program
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from seesay.encoders.layers import PixelNormalizer
-
-PIXELS_AT_ONCE = 1 << 24
-"""Frames of a video are resized in parts of at most so many pixels, which bounds memory for videos of any length."""
+    from seesay.frame_chain import Size
 
 
 class PatchLoader:
-    """Makes patch vectors laid out as (channel, frame, y, x); those of `group` (height, width) patches lie together.
+    """Makes patch vectors laid out as (channel, frame, y, x).
 
-    Features of an item: `pixels` uint8 [P, size]; or `frames` uint8 [N, H, W, 3], all of which are resized to each of
-    `sizes` (height, width) in turn, with the filter `resample` and patches of `patch` (frames, height, width). Frames
-    are supported on CUDA only.
+    Features of an item: `pixels` uint8 [P, size]; or `frames` uint8 [N, H, W, 3] and their `chains`, packed
+    (`seesay.frame_chain`). Tiles are cut into patches of `patch_size` (height, width), row by row; what lies behind the
+    last whole patch is left out. Frames are supported on CUDA only.
     """
 
     def __init__(
-        self, normalizer: PixelNormalizer, *, group: tuple[int, int], device: torch.device, dtype: torch.dtype
+        self,
+        normalizer: PixelNormalizer,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        patch_size: Size = (1, 1),
     ) -> None:
         self._normalizer = normalizer
-        self._group = group
         self._device = device
         self._dtype = dtype
+        self._patch_size = patch_size
         levels = torch.arange(256, dtype=torch.uint8).expand(3, -1)
         self._table = normalizer(levels, channel_dim=0).to(dtype).to(device)
+        self._runner = ChainRunner(device)
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' vectors, one item after another: [P, size]."""
-        counts = [_count_patches(item) for item in features]
-        out = torch.empty(sum(map(sum, counts)), _vector_size(features[0]), dtype=self._dtype, device=self._device)
+        programs = [find_program(item, self._patch_size) if "frames" in item else None for item in features]
+        counts = [_count_vectors(item, program) for item, program in zip(features, programs, strict=True)]
+        size = _vector_size(features[0], programs[0])
+        out = torch.empty(sum(map(sum, counts)), size, dtype=self._dtype, device=self._device)
         start = 0
-        for item, in_item in zip(features, counts, strict=True):
+        for item, program, in_item in zip(features, programs, counts, strict=True):
             parts = torch.split(out[start : start + sum(in_item)], in_item)
-            if "frames" in item:
-                self._resize(item, parts)
-            else:
+            if program is None:
                 self._normalize(item["pixels"], *parts)
+            else:
+                self._runner.run(program, item["frames"], self._table, parts)
             start += sum(in_item)
         return out
+
+    def load_tiles(self, item: Mapping[str, Any], size: Size) -> Tensor:
+        """Return the tiles of `size` that chains make of frames: uint8 [tiles, height, width, 3]."""
+        program = find_program(item, (1, 1))
+        counts = _count_vectors(item, program)
+        out = torch.empty(sum(counts), 3, dtype=torch.uint8, device=self._device)
+        self._runner.run(program, item["frames"], self._runner.levels, torch.split(out, counts))
+        return out.view(-1, *size, 3)
 
     def _normalize(self, pixels: npt.NDArray[np.uint8], out: Tensor) -> None:
         [there] = upload([pixels], self._device)
@@ -65,40 +80,16 @@ class PatchLoader:
         else:
             out.view(shape).copy_(self._normalizer(there.view(shape), channel_dim=1))
 
-    def _resize(self, item: Mapping[str, Any], out: Sequence[Tensor]) -> None:
-        """Resize and cut the frames of an item, into one tensor of `out` for each of its `sizes`."""
-        from seesay.kernels.resize import PatchLayout, cut_patches, make_taps, resize_columns
 
-        frames, (num_frames, *patch) = item["frames"], item["patch"]
-        layout = PatchLayout(patch=(patch[0], patch[1]), group=self._group, num_frames=num_frames)
-        taps = [
-            make_taps(length, new_length, item["resample"])
-            for size in item["sizes"]
-            for length, new_length in zip(frames.shape[1:3], size, strict=True)
-        ]
-        tables = [table for axis in taps for table in (axis.starts, axis.weights)]
-        steps_at_once = max(1, PIXELS_AT_ONCE // (num_frames * math.prod(frames.shape[1:3])))
-        for step in range(0, -(-len(frames) // num_frames), steps_at_once):
-            part = frames[step * num_frames : (step + steps_at_once) * num_frames]
-            there, *on_device = upload([part, *tables], self._device)
-            axes = [
-                axis._replace(starts=starts, weights=weights)
-                for axis, starts, weights in zip(taps, on_device[::2], on_device[1::2], strict=True)
-            ]
-            for size, rows, columns, vectors in zip(item["sizes"], axes[::2], axes[1::2], out, strict=True):
-                wide = there if frames.shape[2] == size[1] else resize_columns(there, columns)
-                per_step = math.prod(size) // math.prod(patch)
-                cut_patches(wide, rows, self._table, layout, vectors[step * per_step :][: steps_at_once * per_step])
-
-
-def _count_patches(item: Mapping[str, Any]) -> list[int]:
-    """Return the number of patches of an item, for each size that its frames are resized to."""
-    if "frames" not in item:
+def _count_vectors(item: Mapping[str, Any], program: Program | None) -> list[int]:
+    """Return the number of patches of an item, for each piece that its chains make."""
+    if program is None:
         return [len(item["pixels"])]
-    num_frames, *patch = item["patch"]
-    return [-(-len(item["frames"]) // num_frames) * math.prod(size) // math.prod(patch) for size in item["sizes"]]
+    return [piece.count(len(item["frames"])) for piece in program.pieces]
 
 
-def _vector_size(item: Mapping[str, Any]) -> int:
+def _vector_size(item: Mapping[str, Any], program: Program | None) -> int:
     """Return the number of values in one patch vector."""
-    return 3 * math.prod(item["patch"]) if "frames" in item else int(item["pixels"].shape[1])
+    if program is None:
+        return math.prod(item["pixels"].shape[1:])
+    return program.pieces[0].layout.vector_size

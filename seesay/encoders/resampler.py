@@ -1,13 +1,14 @@
 """MiniCPM-V's tower (arXiv 2408.01800, section 3.1): a SigLIP for slices of any size, packed into one call, and a
-resampler, whose learned queries make the same number of rows of each slice."""
+resampler, whose learned queries make the same number of rows of each slice, or of several frames of a video together
+(arXiv 2509.18154, section 2.1)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,31 +19,50 @@ from torch.nn import functional as F
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.transfers import upload
-from seesay.encoders.clip import ClipConfig, ClipTower, Packing
+from seesay.encoders.fractional_positions import find_positions
 from seesay.encoders.graphs import GraphedEncoder, GraphedTower
 from seesay.encoders.layers import PixelNormalizer, SegmentGroup, group_neighbours
 from seesay.encoders.pixels import PatchLoader
+from seesay.encoders.vit import Packing, Vit, VitConfig
 
 Grid = tuple[int, int]
+MAX_PATCHES_AT_ONCE = 1 << 17
+"""A long video is computed in several calls of at most so many patches, unless one pack has more."""
 _EPS = 1e-6
+
+
+class Pack(NamedTuple):
+    """Slices that become `num_queries` rows together: their grids (height, width) in patches; and, for frames of a
+    video, the place in time of each."""
+
+    grids: tuple[Grid, ...]
+    times: tuple[int, ...] = ()
+
+    @property
+    def num_patches(self) -> int:
+        return sum(map(math.prod, self.grids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResamplerConfig:
-    """num_queries: rows of `tower.out_hidden_size` that each slice becomes. num_heads: of the resampler."""
+    """num_queries: rows of `out_hidden_size` that each pack becomes. num_heads: of the resampler."""
 
-    tower: ClipConfig
+    tower: VitConfig
     num_queries: int
     num_heads: int
+    out_hidden_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """One call. columns, rows: the place int64 [P] of each patch in its slice."""
+    """One call. columns, rows: the place int64 [P] of each patch in its slice. packs: the segments of packs. times:
+    what is added to the keys of each patch for its place in time [P, size], for videos."""
 
     packing: Packing
     columns: Tensor
     rows: Tensor
+    packs: Sequence[SegmentGroup]
+    times: Tensor | None
 
 
 class _CrossAttention(nn.Module):
@@ -73,11 +93,11 @@ class _CrossAttention(nn.Module):
 
 
 class Resampler(nn.Module):
-    """Rows [P, hidden] of N slices to [N, num_queries, size]."""
+    """Rows [P, hidden] of N packs to [N, num_queries, size]."""
 
     def __init__(self, config: ResamplerConfig) -> None:
         super().__init__()
-        size, hidden = config.tower.out_hidden_size, config.tower.hidden_size
+        size, hidden = config.out_hidden_size, config.tower.hidden_size
         self.query = nn.Parameter(torch.empty(config.num_queries, size))
         self.kv_proj = None if hidden == size else Linear(hidden, size, bias=False)
         self.attn = _CrossAttention(size, config.num_heads)
@@ -93,68 +113,69 @@ class Resampler(nn.Module):
 
 
 class ResampledSiglip(nn.Module):
-    """Patch vectors [P, 3·p·p] of slices, one after another, to rows [slices, num_queries, out_hidden_size]."""
+    """Patch vectors [P, 3·p·p] of packs, one after another, to rows [packs, num_queries, out_hidden_size]."""
 
     def __init__(self, config: ResamplerConfig) -> None:
         super().__init__()
         self.config = config
-        self.tower = ClipTower(config.tower)
+        self.tower = Vit(config.tower)
         self.resampler = Resampler(config)
         self._waves = torch.empty(0)  # not of the checkpoint: see `_find_waves`
 
-    def plan(self, grids: tuple[Grid, ...], *, num_before: int) -> Callable[[Tensor], Tensor]:  # noqa: ARG002
-        """Return a function that computes slices of these grids (height, width), in patches."""
+    def plan(self, packs: tuple[Pack, ...], *, num_before: int) -> Callable[[Tensor], Tensor]:  # noqa: ARG002
+        """Return a function that computes packs."""
+        grids = [grid for pack in packs for grid in pack.grids]
         places = [np.indices(grid).reshape(2, -1) for grid in grids]
-        positions = [find_positions(grid, self.config.tower.grid_side) for grid in grids]
+        positions = [find_positions(grid, self.config.tower.grid[0], "added") for grid in grids]
         device = self.resampler.query.device
         rows, columns, learned = upload(
             [*np.concatenate(places, axis=1), np.concatenate(positions)],
             device,
         )
         lengths = np.array([math.prod(grid) for grid in grids])
-        layout = _Layout(Packing(learned, group_neighbours(lengths)), columns, rows)
+        joined = np.array([pack.num_patches for pack in packs])
+        packing = Packing(learned, group_neighbours(lengths))
+        layout = _Layout(packing, columns, rows, group_neighbours(joined), self._find_times(packs, lengths))
         return partial(self._compute, layout, self._find_waves(max(map(max, grids))))
 
     def _compute(self, layout: _Layout, waves: Tensor, patches: Tensor) -> Tensor:
         x = self.tower(patches, layout.packing)
         positions = torch.cat([waves.index_select(0, places) for places in (layout.columns, layout.rows)], dim=1)
-        result: Tensor = self.resampler(x, positions, layout.packing.segments)
+        if layout.times is not None:
+            positions = positions + layout.times
+        result: Tensor = self.resampler(x, positions, layout.packs)
         return result
+
+    def _find_times(self, packs: Sequence[Pack], lengths: npt.NDArray[np.int64]) -> Tensor | None:
+        """Return what is added to the keys of patches, nothing for those of pictures; None without a video."""
+        if not any(pack.times for pack in packs):
+            return None
+        query = self.resampler.query
+        times = np.array([time for pack in packs for time in pack.times or (-1,) * len(pack.grids)])
+        waves = make_waves(np.maximum(times, 0), query.shape[1]) * torch.from_numpy(times >= 0)[:, None]
+        frames, table = upload([np.repeat(np.arange(len(times)), lengths), waves.numpy()], query.device)
+        return table.to(query.dtype).index_select(0, frames)
 
     def _find_waves(self, length: int) -> Tensor:
         """Return `make_waves` for at least so many places, on the device and in the type of the model."""
         query = self.resampler.query
         if len(self._waves) < length or self._waves.device != query.device or self._waves.dtype != query.dtype:
-            side = max(length, 2 * self.config.tower.grid_side)
-            self._waves = make_waves(side, query.shape[1] // 2).to(query)
+            side = max(length, 2 * self.config.tower.grid[0])
+            self._waves = make_waves(np.arange(side), query.shape[1] // 2).to(query)
         return self._waves
 
 
-def find_positions(grid: Grid, side: int) -> npt.NDArray[np.int64]:
-    """Return which learned position, of `side`² in a square, each patch of a slice takes: int64 [height · width]. The
-    square is stretched over the slice, and a patch takes the position in which its first corner lies (NaViT, arXiv
-    2307.06304, as published with Idefics2)."""
-    # Corners lie on the edges of positions wherever one number divides the other: float32 rounding decides, so the
-    # steps are rounded, and added up by `torch.arange`, as published.
-    edges = torch.arange(1 / side, 1.0, 1 / side, device="cpu")
-    steps = (float(np.float32(1) / np.float32(count)) for count in grid)
-    lines, columns = (
-        torch.bucketize(torch.arange(0, 1 - 1e-6, step, device="cpu"), edges, right=True) for step in steps
-    )
-    positions: npt.NDArray[np.int64] = (lines[:, None] * side + columns).flatten().numpy()
-    return positions
-
-
-def make_waves(length: int, size: int) -> Tensor:
-    """Return the sines, then the cosines, float32 [length, size] of the places 0, 1, … times size / 2 frequencies."""
+def make_waves(places: npt.NDArray[np.int64], size: int) -> Tensor:
+    """Return the sines, then the cosines, float32 [places, size] of places times size / 2 frequencies."""
     frequencies = 1.0 / 10000 ** (np.arange(size // 2, dtype=np.float32) / np.float32(size / 2))
-    angles = np.arange(length, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
+    angles = places.astype(np.float32)[:, None] * frequencies.astype(np.float32)
     return torch.from_numpy(np.concatenate((np.sin(angles), np.cos(angles)), axis=1))
 
 
 class ResampledEncoder(GraphedEncoder):
     """The model as an encoder. Features: those of `PatchLoader`, and `grids`, the (height, width) in patches of the
-    item's slices. `weights` are those of the model, where a checkpoint has them."""
+    item's slices or frames. `packs`: the places in time of frames, for each pack of neighbours; without it each slice
+    is a pack. `weights` are those of the model, where a checkpoint has them."""
 
     weights: LoadedLayers
 
@@ -165,9 +186,9 @@ class ResampledEncoder(GraphedEncoder):
         if weights is not None:
             self.weights = weights
         self._graphed = GraphedTower(model.plan)
-        self.hidden_size = model.config.tower.out_hidden_size
+        self.hidden_size = model.config.out_hidden_size
         self.dtype, self.device = model.resampler.query.dtype, model.resampler.query.device
-        self._loader = PatchLoader(normalizer, group=(1, 1), device=self.device, dtype=self.dtype)
+        self._loader = PatchLoader(normalizer, device=self.device, dtype=self.dtype)
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """Return the items' normalized patch vectors, slice after slice: [P, 3·p·p]."""
@@ -175,8 +196,34 @@ class ResampledEncoder(GraphedEncoder):
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """Return rows [slices · num_queries, hidden_size] for every item, from one call of the tower."""
-        counts = [len(item["grids"]) for item in features]
-        grids = tuple((height, width) for item in features for height, width in item["grids"])
-        rows = self._graphed(self.load_pixels(*features), grids, self.dtype)
-        return [part.flatten(0, 1) for part in torch.split(rows, counts)]
+        """Return rows [packs · num_queries, hidden_size] for every item, from one call of the tower, or from several
+        for long videos."""
+        packs = [_list_packs(item) for item in features]
+        calls = list(_divide([pack for of_item in packs for pack in of_item]))
+        vectors = torch.split(self.load_pixels(*features), [sum(pack.num_patches for pack in call) for call in calls])
+        rows = [self._graphed(part, call, self.dtype) for part, call in zip(vectors, calls, strict=True)]
+        joined = rows[0] if len(rows) == 1 else torch.cat(rows)
+        return [part.flatten(0, 1) for part in torch.split(joined, list(map(len, packs)))]
+
+
+def _list_packs(item: Mapping[str, Any]) -> list[Pack]:
+    grids = [(height, width) for height, width in item["grids"]]
+    if "packs" not in item:
+        return [Pack((grid,)) for grid in grids]
+    found, first = [], 0
+    for times in item["packs"]:
+        found.append(Pack(tuple(grids[first : first + len(times)]), tuple(times)))
+        first += len(times)
+    return found
+
+
+def _divide(packs: Sequence[Pack]) -> Iterator[tuple[Pack, ...]]:
+    """Return packs in calls, in order."""
+    call, num_patches = list[Pack](), 0
+    for pack in packs:
+        if call and num_patches + pack.num_patches > MAX_PATCHES_AT_ONCE:
+            yield tuple(call)
+            call, num_patches = [], 0
+        call.append(pack)
+        num_patches += pack.num_patches
+    yield tuple(call)

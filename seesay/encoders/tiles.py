@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,16 +16,17 @@ from seesay.encoders.arrangement import LearnedRows, arrange_rows
 from seesay.encoders.graphs import GraphedEncoder, GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
 from seesay.encoders.pixels import PatchLoader
+from seesay.frame_chain import Tiles, pack
 
 
 class TileEncoder(GraphedEncoder):
     """Encodes with `model`, which turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size],
     in the dtype and on the device of its parameters.
 
-    Features: `pixels` uint8 [tiles, height, width, 3], of which the tower does not see what lies behind the last whole
-    patch, or the frames of `PatchLoader` and `num_tiles`; and, where rows are to be arranged, those of `arrange_rows`.
-    `joined` (rows, columns): the tiles are one picture, which comes before them as a tile of its own, scaled by torch's
-    bicubic interpolation of normalized pixels.
+    Features: `num_tiles`; `pixels` uint8 [tiles, height, width, 3], of which the tower does not see what lies behind
+    the last whole patch, or the frames and chains of `PatchLoader`; and, where rows are to be arranged, those of
+    `arrange_rows`. `joined` (rows, columns): the tiles are one picture, which comes before them as a tile of its own,
+    scaled by torch's bicubic interpolation of normalized pixels.
     `tile_size` is (height, width), `patch_size` (ph, pw). `learned`: rows of the model that arrangements use. `weights`
     are those of the model, where a checkpoint has them.
     """
@@ -54,21 +54,28 @@ class TileEncoder(GraphedEncoder):
         self._graphed = GraphedTower(partial(_plan, model))
         self._normalizer = normalizer
         group = (tile_size[0] // patch_size[0], tile_size[1] // patch_size[1])
-        self._patch_size = patch_size
+        self._patch_size, self._tile_size = patch_size, tile_size
         self._seen_size = (group[0] * patch_size[0], group[1] * patch_size[1])
-        self._loader = PatchLoader(normalizer, group=group, device=self.device, dtype=self.dtype)
+        self._loader = PatchLoader(normalizer, device=self.device, dtype=self.dtype, patch_size=patch_size)
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """Return the items' normalized tiles, one item after another: float32 [tiles, H, W, 3] on the tower's
         device."""
-        uploaded = upload([item["pixels"] for item in features], self.device)
+        uploaded = [self._upload_tiles(item) for item in features]
         pixels = self._normalizer(torch.cat(uploaded), channel_dim=3)
         if not any("joined" in item for item in features):
             return pixels
         parts = []
         for item, tiles in zip(features, torch.split(pixels, [len(each) for each in uploaded]), strict=True):
-            parts += [_scale_whole(tiles, item["joined"]), tiles] if "joined" in item else [tiles]
+            parts += [scale_whole(tiles, item["joined"]), tiles] if "joined" in item else [tiles]
         return torch.cat(parts)
+
+    def _upload_tiles(self, item: Mapping[str, Any]) -> Tensor:
+        """Return an item's tiles on the device: uint8 [tiles, height, width, 3]."""
+        if "frames" in item:
+            return self._loader.load_tiles(item, self._tile_size)
+        [tiles] = upload([item["pixels"]], self.device)
+        return tiles
 
     def _load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
@@ -80,9 +87,7 @@ class TileEncoder(GraphedEncoder):
 
     def _send_tiles(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return tiles as frames that keep their size."""
-        patch, (height, width) = (1, *self._patch_size), self._seen_size
-        frames = np.ascontiguousarray(item["pixels"][:, :height, :width])
-        return {"frames": frames, "sizes": (self._seen_size,), "resample": "bilinear", "patch": patch}
+        return {"frames": item["pixels"], "chains": pack(((Tiles(self._tile_size),),))}
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
@@ -101,7 +106,7 @@ def _count_tiles(item: Mapping[str, Any]) -> int:
     return len(item["pixels"]) + ("joined" in item) if "pixels" in item else int(item["num_tiles"])
 
 
-def _scale_whole(tiles: Tensor, grid: tuple[int, int]) -> Tensor:
+def scale_whole(tiles: Tensor, grid: tuple[int, int]) -> Tensor:
     """Return the picture that tiles [N, H, W, 3] are, row by row of the `grid`, in the size of one: [1, H, W, 3]."""
     height, width = tiles.shape[1:3]
     lines = tiles.reshape(*grid, height, width, 3).transpose(1, 2)

@@ -22,19 +22,24 @@ def load_tower(
     device: torch.device,
     dtype: torch.dtype,
 ) -> LoadedLayers:
-    """Load the linear layers and other parameters of `module`, built on the meta device, to `device`. Returns what
-    replaces them.
+    """Load the linear layers, and other parameters and buffers that checkpoints have, of `module`, built on the meta
+    device, to `device`. Returns what replaces them.
 
     `name_of` maps a checkpoint tensor's name to that in the module, or to None for tensors of other parts. Raises
     `CheckpointError`: see `load_weights`.
     """
     linears = _find_linears(module)
     owned = {f"{path}.{name}" for path, linear in linears.items() for name, _ in linear.named_parameters()}
-    others = {name: plain_weight(name, *p.shape) for name, p in module.named_parameters() if name not in owned}
+    buffers = {name for name in module.state_dict() if name not in dict(module.named_parameters())}
+    others = {
+        name: plain_weight(name, *tensor.shape)
+        for name, tensor in module.state_dict(keep_vars=True).items()
+        if name not in owned and tensor.is_floating_point()
+    }
 
     def renew() -> None:
         for name, weight in others.items():
-            _set_parameter(module, name, weight, device, dtype)
+            _set_tensor(module, name, weight, device, dtype, is_buffer=name in buffers)
         if any(linear.tensors for linear in linears.values()):
             _fuse(module, device)
 
@@ -44,11 +49,13 @@ def load_tower(
     return layers
 
 
-def _set_parameter(module: nn.Module, name: str, weight: Weight, device: torch.device, dtype: torch.dtype) -> None:
-    """Let the parameter `name` be the data of `weight`; empty if that was dropped."""
+def _set_tensor(
+    module: nn.Module, name: str, weight: Weight, device: torch.device, dtype: torch.dtype, *, is_buffer: bool
+) -> None:
+    """Let the parameter or buffer `name` be the data of `weight`; empty if that was dropped."""
     data = weight.data if hasattr(weight, "data") else torch.empty(0, device=device, dtype=dtype)
     path, _, attribute = name.rpartition(".")
-    setattr(module.get_submodule(path), attribute, nn.Parameter(data, requires_grad=False))
+    setattr(module.get_submodule(path), attribute, data if is_buffer else nn.Parameter(data, requires_grad=False))
 
 
 def finish_layers(module: nn.Module) -> None:

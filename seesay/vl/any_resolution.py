@@ -8,16 +8,14 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.media.images import resize
-from seesay.processors.media.tiles import cut_padded, select_resolution
+from seesay.frame_chain import Chain, Resize, Tiles, pad_to
+from seesay.processors.media.tiles import fit_inside, select_resolution
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.arrangement import Rows, join_tiles, number_rows, unpad
-from seesay.vl.family import MAX_TILES, Features, make_expansion, own_pixels
+from seesay.vl.family import MAX_TILES, Features, make_expansion
 from seesay.vl.pixels import read_square
 from seesay.vl.projected_tower import ProjectedTowerFamily, make_weights
 
@@ -26,11 +24,11 @@ NEWLINE = -1
 
 
 class AnyResolutionFamily(ProjectedTowerFamily):
-    """Features: `pixels` uint8 [tiles, S, S, 3], S being the tower's `image_size`, of which the first is the whole
-    picture; their arrangement; and the plan's measures, with `cut` (rows, columns) of the other tiles and the picture's
-    `original` (height, width)."""
+    """Features: tiles [T, S, S, 3], S being the tower's `image_size`, of which the first is the whole picture, or
+    frames; the arrangement of their rows; and the plan's measures, with `cut` (rows, columns) of the other tiles and
+    the picture's `original` (height, width)."""
 
-    modalities: ClassVar[tuple[Modality, ...]] = (Modality.IMAGE,)
+    modalities: tuple[Modality, ...] = (Modality.IMAGE,)
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {Modality.IMAGE: ("max_dynamic_patch",)}
     learned_rows = ("image_newline",)
     weights = make_weights(learned_rows)
@@ -82,12 +80,16 @@ class AnyResolutionFamily(ProjectedTowerFamily):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * math.prod(self.grid)
 
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        resample, tiles = self.pixels.resample, Tiles(self.tile)
+        whole = (Resize(self.tile, resample), tiles)
+        if measures["cut"] == (0, 0):
+            return (whole,)
+        fitted = fit_inside((size.height, size.width), measures["resized"])
+        return whole, (Resize(fitted, resample), *pad_to(fitted, measures["resized"], (0, 0, 0)), tiles)
+
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        pixels = resize(media.frames, self.tile, resample=self.pixels.resample)
-        if measures["cut"] != (0, 0):
-            tiles = cut_padded(media.frames, measures["resized"], self.tile, self.pixels.resample)
-            pixels = np.concatenate((pixels, tiles))
-        return {**measures, "pixels": own_pixels(pixels, media), **self._arrange(measures)}
+        return {**super().preprocess(media, measures), **self._arrange(measures)}
 
     def largest_size(self) -> tuple[int, int] | None:
         return max(self._resolutions, key=math.prod)

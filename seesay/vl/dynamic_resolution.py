@@ -17,12 +17,14 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.frame_chain import Chain, Patches, Resize
 from seesay.processors.media.images import smart_resize
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS
-from seesay.vl.family import BARE_DECODER, Family, Features, WeightMap, make_expansion
+from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.pixels import PixelSettings, read_processor
+from seesay.vl.weight_map import BARE_DECODER, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -104,10 +106,10 @@ def find_target(size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
 
 
 class DynamicResolutionFamily(Family):
-    """Features: `pixels` uint8 [P, 3·Tp·P·P] in merge-group order, or those of `send_frames`; the plan's measures, with
-    `grid` (t, h, w) in patches; and for a video `seconds_per_grid`, the time between two steps of t."""
+    """Features: patches [P, 3·Tp·P·P] in merge-group order, or frames; the plan's measures, with `grid` (t, h, w) in
+    patches; and for a video `seconds_per_grid`, the time between two steps of t."""
 
-    modalities: ClassVar[tuple[Modality, ...]] = (Modality.IMAGE, Modality.VIDEO)
+    modalities: tuple[Modality, ...] = (Modality.IMAGE, Modality.VIDEO)
     num_position_axes = 3
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {
         Modality.IMAGE: ("min_pixels", "max_pixels", "resized_height", "resized_width"),
@@ -182,19 +184,18 @@ class DynamicResolutionFamily(Family):
             for modality, settings in self.settings.items()
         }
 
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        settings = self.settings[modality]
+        side, merge = settings.patch_size, settings.merge_size
+        patches = Patches((side, side), (merge, merge), settings.temporal_patch_size)
+        return ((Resize(measures["resized"], settings.pixels.resample), patches),)
+
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        settings = self.settings[media.modality]
-        features: dict[str, Any] = {**measures}
-        if media.modality is Modality.VIDEO:
-            features["seconds_per_grid"] = _frame_interval_s(media) * settings.temporal_patch_size
-        patches = self.make_patches(
-            media,
-            measures["resized"],
-            resample=settings.pixels.resample,
-            patch=(settings.temporal_patch_size, settings.patch_size),
-            merge_size=settings.merge_size,
-        )
-        return {**features, **patches}
+        features = super().preprocess(media, measures)
+        if media.modality is Modality.IMAGE:
+            return features
+        step = self.settings[media.modality].temporal_patch_size
+        return {**features, "seconds_per_grid": _frame_interval_s(media) * step}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         max_pixels = min(LOW_DETAIL_PIXELS, self.settings[modality].max_pixels_of(options))

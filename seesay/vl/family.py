@@ -11,29 +11,32 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from seesay.checkpoint import Checkpoint, is_buffer
+from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.frame_chain import Chain, measure_peak, pack
+from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.spec import DecoderConfig
-from seesay.processors.media.images import qwen_patchify, resize
+from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import DETAILS
 from seesay.vl.published import Published
+from seesay.vl.weight_map import WeightMap
 
 if TYPE_CHECKING:
     import torch
 
     from seesay.checkpoint.model_config import ModelConfig
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.processors.media.images import Resample
+    from seesay.llm.models.decoder import Decoder
     from seesay.processors.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("seesay")
@@ -44,83 +47,15 @@ MAX_UNITS = 1 << 22
 """Most patches of one picture or video: no prompt can hold more."""
 MAX_PIXELS, MAX_TILES, MAX_RATIO = 1 << 31, 1024, 1000
 """Largest values of options that give a number of pixels, of tiles, and a ratio."""
-MAX_DEVICE_PIXELS = 1 << 24
-"""Larger pictures are resized on the host, so that they take no more device memory than was planned for."""
+MAX_DEVICE_PIXELS, MAX_DEVICE_SIDE = 1 << 24, 1 << 16
+"""Larger pictures are resized on the host, and so are those with more than twice as many pixels between two steps: they
+take no more device memory than was planned for."""
+MAX_PEAK_PIXELS = 1 << 28
+"""Most pixels that the host may hold between two steps, unless the media themselves have a fourth of that."""
 _SMALL_SIZES = ((30, 30), (60, 90), (117, 131))
 """(height, width): windows of a tower have a few of its patches, a part of them, or all."""
 
-
-BARE_DECODER = {name: name for name in ("layers.", "embed_tokens.", "norm.")}
-"""Tensor names of a decoder that was saved by itself, without its head: see `WeightMap.decoder`."""
-NESTED_DECODER = {
-    "language_model.": "",
-    "language_model.model.": "",
-    "language_model.lm_head.": "lm_head.",
-    "model.language_model.": "",
-    "lm_head.": "lm_head.",
-}
-"""Tensor names of a decoder inside of a vision-language model, with its head inside (older) or beside it (newer)."""
-INTERNLM2_DECODER = (
-    (r"^tok_embeddings\.", "embed_tokens."),
-    (r"\.attention_norm\.", ".input_layernorm."),
-    (r"\.attention\.wqkv\.", ".self_attn.wqkv."),
-    (r"\.attention\.wo\.", ".self_attn.o_proj."),
-    (r"\.ffn_norm\.", ".post_attention_layernorm."),
-    (r"\.feed_forward\.w1\.", ".mlp.gate_proj."),
-    (r"\.feed_forward\.w2\.", ".mlp.down_proj."),
-    (r"\.feed_forward\.w3\.", ".mlp.up_proj."),
-)
-"""`WeightMap.decoder_patterns` of an InternLM2."""
-NESTED_FRONTS = ("", "model.")
-"""Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
-
 _MAX_SHOWN = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightMap:
-    """Assign checkpoint tensors to the decoder and the tower, by prefix of their names; the longest matching prefix
-    decides.
-
-    `decoder` and `tower` map a prefix to what replaces it in the decoder's names (`layers.0.self_attn.q_proj.weight`,
-    `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and in the tower's. Tensors whose prefix is in `ignored` are
-    not used, and neither are buffers (`is_buffer`). decoder_patterns, tower_patterns: regular expressions and what
-    replaces them in the decoder's and the tower's names, one after another.
-    """
-
-    decoder: Mapping[str, str]
-    tower: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-    decoder_patterns: tuple[tuple[str, str], ...] = ()
-    tower_patterns: tuple[tuple[str, str], ...] = ()
-
-    def decoder_name(self, name: str) -> str | None:
-        """Return the decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
-        return self._rename(name, self.decoder, self.decoder_patterns)
-
-    def tower_name(self, name: str) -> str | None:
-        """Return the tower's name of checkpoint tensor `name`; None when it is not the tower's."""
-        return self._rename(name, self.tower, self.tower_patterns)
-
-    def is_leftover(self, name: str) -> bool:
-        """Return whether neither decoder nor tower use the tensor, and it is not expected either: another head of the
-        model, or a buffer other than the rotary frequencies and position ids that many checkpoints contain."""
-        if is_buffer(name):
-            return not name.endswith((".inv_freq", ".position_ids"))
-        return self._prefix(name) is None
-
-    def _prefix(self, name: str) -> str | None:
-        fitting = (p for p in (*self.decoder, *self.tower, *self.ignored) if name.startswith(p))
-        return max(fitting, key=len, default=None)
-
-    def _rename(self, name: str, owner: Mapping[str, str], patterns: tuple[tuple[str, str], ...]) -> str | None:
-        prefix = self._prefix(name)
-        if prefix is None or prefix not in owner or is_buffer(name):
-            return None
-        found = owner[prefix] + name[len(prefix) :]
-        for pattern, replacement in patterns:
-            found = re.sub(pattern, replacement, found)
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,27 +64,47 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers, has_grouped_qkv, media_run: see `DecoderConfig`.
+    num_deep_layers, media_run: see `DecoderConfig`.
     """
 
     text_config: ModelConfig
     decoder_name: Callable[[str], str | None]
     tie_word_embeddings: bool
     num_deep_layers: int = 0
-    has_grouped_qkv: bool = False
     media_run: int = 0
 
-    def decoder_config(self, *, session_len: int) -> DecoderConfig:
+    def decoder_config(
+        self, *, session_len: int, rope_scaling_factor: float = 0.0, use_logn_attn: bool = False
+    ) -> DecoderConfig:
         """Return the decoder's options, for texts of at most `session_len` tokens. Raises `CheckpointError` naming what
         is not supported."""
-        return DecoderConfig.from_hf(
+        return read_decoder_config(
             self.text_config,
             tied_embeddings=self.tie_word_embeddings,
             session_len=session_len,
             num_deep_layers=self.num_deep_layers,
-            has_grouped_qkv=self.has_grouped_qkv,
             media_run=self.media_run,
+            rope_scaling_factor=rope_scaling_factor,
+            use_logn_attn=use_logn_attn,
         )
+
+    def load_decoder(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        session_len: int,
+        rope_scaling_factor: float = 0.0,
+        use_logn_attn: bool = False,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Decoder:
+        """Return the decoder with its weights. Raises `CheckpointError`."""
+        from seesay.llm.models.composed_decoder import ComposedDecoder
+
+        config = self.decoder_config(
+            session_len=session_len, rope_scaling_factor=rope_scaling_factor, use_logn_attn=use_logn_attn
+        )
+        return ComposedDecoder.load(checkpoint, config, decoder_name=self.decoder_name, device=device, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +125,15 @@ class MediaPlan:
     """The outcome of one media item, known from its size before a pixel is decoded.
 
     `measures` are the features that hold no pixels: `resized` (height, width) in pixels and `num_tiles` are among them.
-    `expansion` replaces the item's marker; `num_units` are the patches that go through the tower. `wording` is text
-    that belongs to the prompt, not to the item.
+    `expansion` replaces the item's marker; `num_units` are the patches that go through the tower. `peak_pixels` are
+    held at once, at most, while its frames are processed. `wording` is text that belongs to the prompt, not to the
+    item.
     """
 
     measures: Features
     expansion: Expansion
     num_units: int
+    peak_pixels: int
     wording: Wording | None = None
 
     @property
@@ -191,6 +148,7 @@ class Family(ABC):
     A media item takes this way: `resolve_options` checks its options, `plan_media` makes a `MediaPlan` of its size, and
     `preprocess` makes the tower's input of its pixels and the plan's measures.
 
+    modalities: kinds of media; an instance may have more than its class, where some checkpoints have.
     options: names of the per-item options by modality; their values are positive integers, true or false for those in
     `switches`, and numbers for those with `_ratio_` in their name. `size` is pixels, or {"longest_edge": pixels}.
     frame_options: options of pictures that are frames of a video, where the request does not have them.
@@ -199,12 +157,13 @@ class Family(ABC):
     default_sampling: options by which the frames of a video are chosen where a request does not say how; without any,
         the default frame rate.
     published: examples on the hub, for docs/models.md; they do not pass to families that are made of this one.
+    takes_timm_models: checkpoints name a model of timm as their tower (`TimmTower`).
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
     """
 
     architectures: ClassVar[tuple[str, ...]]
-    modalities: ClassVar[tuple[Modality, ...]] = ()
+    modalities: tuple[Modality, ...] = ()
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
     switches: ClassVar[tuple[str, ...]] = ()
     frame_options: ClassVar[Mapping[str, int]] = {}
@@ -212,6 +171,7 @@ class Family(ABC):
     num_position_axes: ClassVar[int] = 1
     default_sampling: Mapping[str, Any] = MappingProxyType({})
     published: ClassVar[tuple[Published, ...]] = ()
+    takes_timm_models: ClassVar[bool] = False
     weights: ClassVar[WeightMap]
     resizes_on_device: bool = False
 
@@ -270,12 +230,22 @@ class Family(ABC):
         """Return the number of patches that go through the tower: the cost of encoding."""
 
     @abstractmethod
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
+        """Return the chains that make the tower's tiles or patches of frames of this size. `measures` are those of the
+        plan."""
+
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        """Return the tower's input for one item, `measures` included, which are those of its plan."""
+        """Return the tower's input for one item, `measures` included, which are those of its plan: `pixels` uint8,
+        tiles [T, h, w, 3] or patches [P, size], that its chains make; or the decoded `frames` and the packed `chains`,
+        where the tower's device runs them."""
+        chains = self.chain_frames(media.modality, media.size, measures)
+        if self.may_send_frames(media.size, chains):
+            return {**measures, "frames": media.frames, "chains": pack(chains)}
+        return {**measures, "pixels": run_chains(media.frames, chains)}
 
     def plan_media(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> MediaPlan:
         """Plan an item of this size. `options` are those of `resolve_options`. Raises `RequestError` for more patches
-        than any prompt can hold, and for what `measure` refuses."""
+        than any prompt can hold, for steps that would take too much memory, and for what `measure` refuses."""
         measures = self.measure(modality, size, options)
         num_units = self.num_units(measures)
         if num_units > MAX_UNITS:
@@ -284,10 +254,12 @@ class Family(ABC):
                 "ask for fewer pixels, tiles or frames"
             )
             raise RequestError(ErrorCode.MEDIA_TOO_LARGE, message, "messages")
+        chains = self.chain_frames(modality, size, measures)
         return MediaPlan(
             measures=measures,
             expansion=self.expand(modality, measures),
             num_units=num_units,
+            peak_pixels=_check_peak(size, chains),
             wording=self.word(modality, measures),
         )
 
@@ -326,25 +298,15 @@ class Family(ABC):
         """Return (height, width) in pixels of the costliest picture; None without a tower."""
         return None
 
-    def may_send_frames(self, size: MediaSize, resample: Resample) -> bool:
-        """Return whether the tower's device resizes frames of this size."""
-        # The lanczos filter is on the host only.
-        return self.resizes_on_device and resample != "lanczos" and size.height * size.width <= MAX_DEVICE_PIXELS
-
-    def make_patches(
-        self, media: DecodedMedia, size: tuple[int, int], *, resample: Resample, patch: tuple[int, int], merge_size: int
-    ) -> Features:
-        """Return the features of frames that are resized to `size` (height, width) and cut into patches of `patch`
-        (frames, side): `pixels` uint8 [P, 3·frames·side²] in merge-group order, or those of `send_frames`."""
-        import torch
-
-        num_frames, side = patch
-        if self.may_send_frames(media.size, resample):
-            return send_frames(media, (size,), resample=resample, patch=(num_frames, side, side))
-        frames = resize(media.frames, size, resample=resample)
-        pixels = torch.from_numpy(frames if frames.flags.writeable else frames.copy()).permute(0, 3, 1, 2)
-        patches, _ = qwen_patchify(pixels, patch_size=side, temporal_patch_size=num_frames, merge_size=merge_size)
-        return {"pixels": patches.numpy()}
+    def may_send_frames(self, size: MediaSize, chains: tuple[Chain, ...]) -> bool:
+        """Return whether the tower's device runs the chains on frames of this size."""
+        frame = (size.height, size.width)
+        return (
+            self.resizes_on_device
+            and math.prod(frame) <= MAX_DEVICE_PIXELS
+            and max(frame) <= MAX_DEVICE_SIDE
+            and measure_peak(chains, frame) <= 2 * MAX_DEVICE_PIXELS
+        )
 
     def backbone(self) -> Backbone:
         """Return the text decoder's config and the names of its tensors."""
@@ -355,7 +317,6 @@ class Family(ABC):
             text_config=text_config,
             decoder_name=self.weights.decoder_name,
             tie_word_embeddings=is_tied and "lm_head.weight" not in names,
-            has_grouped_qkv=getattr(text_config, "has_grouped_qkv", False),
         )
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:  # noqa: ARG002
@@ -372,21 +333,34 @@ class Family(ABC):
         """Check the options of one media item, and replace `detail` by what it means to this family. All other methods
         take the result. Raises `RequestError` naming the first bad option."""
         chosen = {name: _unpack(name, value) for name, value in options.items() if name != "detail"}
-        self._check_options(modality, chosen)
+        self._check_options(modality, chosen, self.options.get(modality, ()))
         detail = options.get("detail", "auto")
         if detail not in DETAILS:
             message = f"{modality.value} option detail must be {', '.join(DETAILS)}, got {str(detail)[:40]!r}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "detail")
         return self.lower_detail(modality, chosen) if detail == "low" else chosen
 
+    def option_names(self, modality: Modality) -> frozenset[str]:
+        """Return the names of all options that media of a modality may have; none of one that the model does not take.
+        Videos whose frames are taken as pictures have the options of pictures."""
+        if modality not in self.modalities and self.modalities != (Modality.IMAGE,):
+            return frozenset()
+        own = self.options.get(modality if modality in self.modalities else Modality.IMAGE, ())
+        return frozenset({"detail", *own}) | DECODE_OPTIONS[modality]
+
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
         """Return `options` changed so that media take fewer tokens, never more; unchanged where all media take the same
         number. Raises `RequestError` for options that contradict this."""
         return options
 
-    def _check_options(self, modality: Modality, options: Mapping[str, Any]) -> None:
-        """Raise `RequestError` naming the first option that is unknown or has not a value that it may have."""
-        known = self.options.get(modality, ())
+    def check_frame_options(self, options: Mapping[str, Any]) -> None:
+        """Check the options of a video whose frames are taken as pictures: each has those of a picture. The options
+        that choose the frames are not among them. Raises `RequestError` naming the first bad option."""
+        chosen = {name: _unpack(name, value) for name, value in options.items() if name != "detail"}
+        self._check_options(Modality.VIDEO, chosen, self.options.get(Modality.IMAGE, ()))
+
+    def _check_options(self, modality: Modality, options: Mapping[str, Any], known: Sequence[str]) -> None:
+        """Raise `RequestError` naming the first option that is not of `known` or has not a value that it may have."""
         for name, value in options.items():
             if name not in known:
                 listed = ", ".join(("detail", *known, *sorted(DECODE_OPTIONS[modality])))
@@ -439,23 +413,14 @@ def make_expansion(*pieces: tuple[list[int], bool]) -> Expansion:
     return Expansion(token_ids=ids, takes_embedding=takes)
 
 
-def is_layer_above(name: str, prefix: str, count: int) -> bool:
-    """Return whether parameter `name` belongs to a layer (`prefix` + its number) beyond the first `count`."""
-    number = name.removeprefix(prefix).partition(".")[0]
-    return name.startswith(prefix) and number.isdigit() and int(number) >= count
-
-
-def send_frames(
-    media: DecodedMedia, sizes: tuple[tuple[int, int], ...], *, resample: Resample, patch: tuple[int, int, int]
-) -> Features:
-    """Return features from which a GPU makes the tower's input: `frames` uint8 [N, H, W, 3] are resized to each of
-    `sizes` (height, width) with the filter `resample`, and cut into patches of `patch` (frames, height, width)."""
-    return {"frames": media.frames, "sizes": sizes, "resample": resample, "patch": patch}
-
-
-def own_pixels(frames: npt.NDArray[np.uint8], media: DecodedMedia | None = None) -> npt.NDArray[np.uint8]:
-    """Return `frames` contiguous, and copied if they may share memory with `media` (always, where none is given), so
-    that features never do."""
-    if media is not None and not np.may_share_memory(frames, media.frames):
-        return np.ascontiguousarray(frames)
-    return np.array(frames, order="C")
+def _check_peak(size: MediaSize, chains: tuple[Chain, ...]) -> int:
+    """Return the pixels that media of this size take at once while the chains run. Raises `RequestError` for too many,
+    as thin pictures have them that become wide."""
+    peak = size.num_frames * measure_peak(chains, (size.height, size.width))
+    if peak > max(MAX_PEAK_PIXELS, 4 * size.num_pixels):
+        message = (
+            f"media of {size.width}x{size.height} pixels and {size.num_frames} frames would take {peak} pixels while "
+            f"they are resized, more than {MAX_PEAK_PIXELS}: crop or pad them, or ask for fewer frames"
+        )
+        raise RequestError(ErrorCode.MEDIA_TOO_LARGE, message, "messages")
+    return peak

@@ -9,7 +9,6 @@ other pictures.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -67,9 +66,9 @@ class PreparedMedia:
 class OpenItem:
     """One picture or video that was read or fetched, and not decoded.
 
-    `options` are the checked preprocessing options, `preprocessing_key` is what they and the family's settings add to
-    the item's key. `size`, `plan` and `num_tokens`, its places in the prompt, are None where only decoding tells the
-    size. `wording` is the plan's, as far as it is known. `place` is named by errors.
+    `options` are the checked preprocessing options, `preprocessing_key` is what they, the family's settings and the
+    request's salt add to the item's key. `size`, `plan` and `num_tokens`, its places in the prompt, are None where only
+    decoding tells the size. `wording` is the plan's, as far as it is known. `place` is named by errors.
     """
 
     media: OpenedMedia
@@ -89,24 +88,6 @@ class OpenRequest:
 
     items: Sequence[OpenItem]
     allowance: Allowance
-
-    def describe_video(self, num_tokens: int, max_tokens: int) -> str:
-        """Return what to do about the longest video of a prompt of `num_tokens` that may have `max_tokens`. Without a
-        video it is empty."""
-        tokens, frames = Counter[int](), Counter[int]()
-        for item in self.items:
-            is_frame = isinstance(item.media, VideoFrame)
-            if item.size is not None and (is_frame or item.media.modality is Modality.VIDEO):
-                video = id(item.media.video) if isinstance(item.media, VideoFrame) else id(item.media)
-                tokens[video] += item.num_tokens or 0
-                frames[video] += item.size.num_frames
-        if not tokens:
-            return ""
-        video, num_video_tokens = tokens.most_common(1)[0]
-        room = max_tokens - (num_tokens - num_video_tokens)
-        num_fitting = max(room, 0) * frames[video] // num_video_tokens // 2 * 2
-        advice = f"with max_frames={num_fitting} it would fit" if num_fitting else "ask for smaller frames, too"
-        return f". A video takes {num_video_tokens} tokens for {frames[video]} frames: {advice}"
 
 
 class MediaFront:
@@ -147,17 +128,19 @@ class MediaFront:
         futures = [self._fetchers.submit(self._split_video, part, allowance) for part in media]
         return _gather(futures, [part.place for part in media])
 
-    def open(self, media: Sequence[MediaPart], allowance: Allowance | None = None) -> OpenRequest:
-        """Read or fetch `media` and count their tokens, in order. Decodes nothing. Raises the first `RequestError`
-        among them."""
+    def open(self, media: Sequence[MediaPart], allowance: Allowance | None = None, *, salt: str = "") -> OpenRequest:
+        """Read or fetch `media` and count their tokens, in order. Decodes nothing. `salt` is a part of their keys: what
+        is cached of them is found by requests with the same salt alone. Raises the first `RequestError` among them."""
         allowance = allowance or self.make_allowance()
         sources = [part.source for part in media]
         videos = {id(source.video) for source in sources if isinstance(source, VideoFrame)}
         allowance.check_items(len(videos) + sum(not isinstance(source, VideoFrame) for source in sources))
         if len(media) == 1:
             with _located(media[0].place):
-                return OpenRequest(items=[self._open_one(media[0], 0, allowance)], allowance=allowance)
-        futures = [self._fetchers.submit(self._open_one, part, index, allowance) for index, part in enumerate(media)]
+                return OpenRequest(items=[self._open_one(media[0], 0, allowance, salt)], allowance=allowance)
+        futures = [
+            self._fetchers.submit(self._open_one, part, index, allowance, salt) for index, part in enumerate(media)
+        ]
         return OpenRequest(items=_gather(futures, [part.place for part in media]), allowance=allowance)
 
     def prepare(self, request: OpenRequest, batch: MediaBatch | None = None) -> list[PreparedMedia]:
@@ -194,6 +177,7 @@ class MediaFront:
         if part.modality is Modality.IMAGE:
             return (part,)
         limits, known = self._limits, DECODE_OPTIONS[Modality.VIDEO]
+        self._family.check_frame_options({k: v for k, v in part.options.items() if k not in known})
         chosen = {k: v for k, v in part.options.items() if k in known}
         default = self._family.default_sampling or {"num_frames": _PICTURES_OF_A_VIDEO}
         chosen = dict(fill_sampling_options(chosen, default, limit=limits.max_frames))
@@ -208,7 +192,7 @@ class MediaFront:
             replace(part, modality=Modality.IMAGE, source=frame, options=options) for frame in split_video(video, size)
         )
 
-    def _open_one(self, part: MediaPart, number: int, allowance: Allowance) -> OpenItem:
+    def _open_one(self, part: MediaPart, number: int, allowance: Allowance, salt: str) -> OpenItem:
         """Open media that have `number` others before them in the prompt."""
         family, modality = self._family, part.modality
         if modality not in family.modalities:
@@ -228,6 +212,8 @@ class MediaFront:
         if size is not None:
             allowance.spend_pixels(size.num_pixels)
         preprocessing_key = family.media_key(modality, options)
+        if salt:
+            preprocessing_key = digest(b"salted", salt.encode(), preprocessing_key)
         plan = None if size is None else family.plan_media(modality, size, options)
         return OpenItem(
             media=media,
@@ -318,10 +304,12 @@ class MediaFront:
 
 
 def _num_pixels_at_once(item: OpenItem) -> int | None:
-    """Return the pixels that decoding an item holds in memory; None where only decoding tells."""
-    if isinstance(item.media, VideoFrame):
-        return item.media.num_pixels_at_once
-    return None if item.size is None else item.size.num_pixels
+    """Return the pixels that decoding an item and processing its frames hold in memory; None where only decoding tells
+    it."""
+    if item.size is None or item.plan is None:
+        return None
+    num_pixels = item.media.num_pixels_at_once if isinstance(item.media, VideoFrame) else item.size.num_pixels
+    return max(num_pixels, item.plan.peak_pixels)
 
 
 def locate(error: RequestError, place: MediaPlace) -> RequestError:

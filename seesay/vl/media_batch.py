@@ -27,7 +27,7 @@ class MediaBatch:
         """Return the preparation of `item`; `begin` starts it, unless it has been started before."""
         if not isinstance(item.media, Picture):
             return begin(item)
-        key = (*item.media.identity, *sorted(item.options.items()))
+        key = (*item.media.identity, item.preprocessing_key)
         with self._lock:
             if key not in self._begun:
                 self._begun[key] = item, begin(item)  # the item keeps the object alive, so that its id stays unique

@@ -32,6 +32,8 @@ from seesay.vl.constants import DETAILS, IMAGE_TOKEN, VIDEO_TOKEN
 Part = TextPart | MediaPart
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
+_NOT_CALLERS = ("assistant", "tool")
+"""Roles whose texts the caller of the pipeline seldom wrote."""
 _MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
 _ACCEPTED = "a text, OpenAI messages (a list of dicts), (text, image), or (text, [images])"
 _URL = re.compile(r"\s*(https?|file)://", re.IGNORECASE)
@@ -88,15 +90,15 @@ def _one_each(gen_config: GenerationConfig | Sequence[GenerationConfig] | None, 
 
 
 def _parse_item(item: Any, config: GenerationConfig, *, do_preprocess: bool) -> GenerationRequest:
-    if isinstance(item, str):
+    if isinstance(item, str | tuple):
+        text, media = _parse_pair(item) if isinstance(item, tuple) else (item, [])
+        where, place = (
+            ("the text", "in the tuple") if isinstance(item, tuple) else ("the prompt", "in a tuple, (text, media)")
+        )
         if not do_preprocess:
-            return GenerationRequest(prompt=item, gen_config=config)
-        return GenerationRequest(prompt=(Message(role="user", parts=(TextPart(text=item),)),), gen_config=config)
-    if isinstance(item, tuple):
-        text, media = _parse_pair(item)
-        if not do_preprocess:
+            _find_marked([text], media, where, place)
             return GenerationRequest(prompt=text, media=tuple(media), gen_config=config)
-        parts = _place([*media, TextPart(text=text)])
+        parts = _place([*media, TextPart(text=text)], where, place)
         return GenerationRequest(prompt=(Message(role="user", parts=parts),), gen_config=config)
     if isinstance(item, Mapping):
         item = [item]
@@ -104,7 +106,7 @@ def _parse_item(item: Any, config: GenerationConfig, *, do_preprocess: bool) -> 
         if not do_preprocess:
             _fail("with do_preprocess=False a prompt is a text, or (text, media); these are messages")
         # The caller of the pipeline wrote these texts, so `IMAGE_TOKEN` is a marker here, as in a tuple.
-        messages = tuple(replace(message, parts=_place(message.parts)) for message in parse_messages(item))
+        messages = tuple(_place_in_message(message, f"messages[{i}]") for i, message in enumerate(parse_messages(item)))
         return GenerationRequest(prompt=messages, gen_config=config)
     if isinstance(item, list) and not item:
         _fail(f"the prompt is an empty list; it must be {_ACCEPTED}")
@@ -161,26 +163,22 @@ def _make_media(source: Any) -> MediaPart:
     return MediaPart(modality=Modality.VIDEO if is_video else Modality.IMAGE, source=source)
 
 
-def _place(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _place_in_message(message: Message, where: str) -> Message:
+    """Return a message with its media at their markers. A model's answer and a tool's without media are plain text."""
+    if message.role in _NOT_CALLERS and not any(isinstance(part, MediaPart) for part in message.parts):
+        return message
+    return replace(message, parts=_place(message.parts, where, "in the same message"))
+
+
+def _place(parts: Sequence[Part], where: str, place: str) -> tuple[Part, ...]:
     """Move media to the places of `IMAGE_TOKEN` and `VIDEO_TOKEN` in the texts of the same message.
 
-    Without media these tokens are plain text. Media of a modality whose token is absent stay where they are. Raises
-    RequestError when the numbers differ.
+    Media of a modality whose token is absent stay where they are. Raises RequestError as `_find_marked` does.
     """
-    queues: dict[Modality, list[MediaPart]] = {}
-    for part in parts:
-        if isinstance(part, MediaPart):
-            queues.setdefault(part.modality, []).append(part)
-    texts = "".join(part.text for part in parts if isinstance(part, TextPart))
-    placed: set[Modality] = set()
-    for token, modality in _MODALITIES.items():
-        num_tokens, num_media = texts.count(token), len(queues.get(modality, ()))
-        if num_tokens and num_media:
-            if num_tokens != num_media:
-                _fail(
-                    f"the text has {num_tokens} {token} for {num_media} {modality.value}(s); the numbers must be equal"
-                )
-            placed.add(modality)
+    media = [part for part in parts if isinstance(part, MediaPart)]
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    placed = _find_marked(texts, media, where, place)
+    queues = {modality: [part for part in media if part.modality is modality] for modality in placed}
     if not placed:
         return tuple(parts)
     result: list[Part] = []
@@ -191,13 +189,28 @@ def _place(parts: Sequence[Part]) -> tuple[Part, ...]:
             continue
         done = 0
         for match in _TOKENS.finditer(part.text):
-            modality = _MODALITIES[match[0]]
-            if modality in placed:
-                media = replace(queues[modality].pop(0), is_placed=True)
-                result += [TextPart(text=part.text[done : match.start()]), media]
-                done = match.end()
+            found = replace(queues[_MODALITIES[match[0]]].pop(0), is_placed=True)
+            result += [TextPart(text=part.text[done : match.start()]), found]
+            done = match.end()
         result.append(TextPart(text=part.text[done:]))
     return tuple(part for part in result if isinstance(part, MediaPart) or part.text)
+
+
+def _find_marked(texts: Sequence[str], media: Sequence[MediaPart], where: str, place: str) -> frozenset[Modality]:
+    """Return the modalities whose tokens are in `texts`. Raises RequestError when there are not as many as media.
+    `where` is the name of the texts, and `place` says where their media must be given."""
+    marked: set[Modality] = set()
+    for token, modality in _MODALITIES.items():
+        num_tokens = sum(text.count(token) for text in texts)
+        num_media = sum(part.modality is modality for part in media)
+        if num_tokens and num_tokens != num_media:
+            _fail(
+                f"{where} has {num_tokens} {token} for {num_media} {modality.value}(s); the numbers must be equal: "
+                f"give one {modality.value} for each {place}, or change the text"
+            )
+        if num_tokens:
+            marked.add(modality)
+    return frozenset(marked)
 
 
 # --- OpenAI messages -----------------------------------------------------------------------------------------------
@@ -228,10 +241,15 @@ def _parse_message(message: Mapping[str, Any], where: str) -> Message:
     elif isinstance(content, str):
         parts = [TextPart(text=content)]
     elif isinstance(content, list | tuple):
-        parts = [_parse_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+        parts = list(parse_parts(content, f"{where}.content"))
     else:
         _fail(f"{where}.content must be a text or a list of parts; it is {_describe(content)}", f"{where}.content")
     return Message(role=role, parts=tuple(parts), extra=extra)
+
+
+def parse_parts(parts: Sequence[Any], where: str) -> tuple[Part, ...]:
+    """Return the parts of a message's content. Errors name `where` and the index of the part at fault."""
+    return tuple(_parse_part(part, f"{where}[{index}]") for index, part in enumerate(parts))
 
 
 def _parse_part(part: Any, where: str) -> Part:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.media.images import Resample, resample_from_config
+from seesay.frame_chain import Resample
+
+Channels = tuple[float, float, float]
 
 _CLIP_STATISTICS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 _LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
-DEFAULTS: Mapping[str, tuple[tuple[tuple[float, ...], tuple[float, ...]], int]] = {
+_FILTERS: Mapping[int, Resample] = {_LANCZOS: "lanczos", _BILINEAR: "bilinear", _BICUBIC: "bicubic"}
+_OTHER_NAMES = {"image_mean": "norm_mean", "image_std": "norm_std"}
+"""The names of MiniCPM-V's processor, by the usual ones."""
+_MAX_NUMBER = 1e6
+"""Statistics beyond this, or scales below its inverse, are damaged; with all others, pixels are finite in float32."""
+DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "CLIPImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Gemma3ImageProcessor": (_HALVES, _BILINEAR),
     "GotOcr2ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
@@ -24,6 +31,8 @@ DEFAULTS: Mapping[str, tuple[tuple[tuple[float, ...], tuple[float, ...]], int]] 
     "LlavaOnevisionImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "LlavaOnevisionVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "MiniCPMVImageProcessor": (_HALVES, _BICUBIC),
+    "PerceptionLMImageProcessor": (_HALVES, _BICUBIC),
+    "PerceptionLMVideoProcessor": (_HALVES, _BICUBIC),
     "Phi3VImageProcessor": (_CLIP_STATISTICS, _BILINEAR),
     "PixtralImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
@@ -62,8 +71,8 @@ class PixelSettings:
     """Resizing filter, and the statistics of (pixel · rescale_factor - mean) / std per channel."""
 
     resample: Resample
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: Channels
+    std: Channels
     rescale_factor: float
 
     @classmethod
@@ -73,18 +82,14 @@ class PixelSettings:
         folder."""
         if not settings.get("do_resize", True):
             raise CheckpointError(f"{where}: processor setting do_resize=false is not supported")
-        does_normalize = settings.get("do_normalize", True)
-        settings = {**_find_defaults(settings, where, processor), **settings}
-        mean = settings["image_mean"] if does_normalize else (0.0, 0.0, 0.0)
-        std = settings["image_std"] if does_normalize else (1.0, 1.0, 1.0)
-        if len(mean) != 3 or len(std) != 3:
-            raise CheckpointError(f"{where}: image_mean and image_std must have three values each")
-        return cls(
-            resample=resample_from_config(settings["resample"]),
-            mean=tuple(float(v) for v in mean),
-            std=tuple(float(v) for v in std),
-            rescale_factor=float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0,
-        )
+        settings = {"rescale_factor": 1 / 255, **_find_defaults(settings, where, processor), **settings}
+        mean, std, scale = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), 1.0
+        if settings.get("do_normalize", True):
+            mean = _read_channels(settings, "image_mean", least=-_MAX_NUMBER, where=where)
+            std = _read_channels(settings, "image_std", least=1 / _MAX_NUMBER, where=where)
+        if settings.get("do_rescale", True):
+            scale = _read_scale(settings, where)
+        return cls(resample=_read_resample(settings, where), mean=mean, std=std, rescale_factor=scale)
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, for cache keys."""
@@ -103,11 +108,44 @@ def _find_defaults(settings: Mapping[str, Any], where: object, processor: str) -
         return {"image_mean": mean, "image_std": std, "resample": resample}
     needed = ("image_mean", "image_std", "resample") if settings.get("do_normalize", True) else ("resample",)
     for name in needed:
-        if name not in settings:
+        if name not in settings and _OTHER_NAMES.get(name) not in settings:
             raise CheckpointError(
                 f"{where}: processor setting {name} is missing, and the default of {str(named)[:60]!r} is not known"
             )
     return {}
+
+
+def _read_resample(settings: Mapping[str, Any], where: object) -> Resample:
+    value = settings["resample"]
+    if type(value) is not int or value not in _FILTERS:
+        _refuse(where, "resample", value, ", ".join(f"{number} ({name})" for number, name in _FILTERS.items()))
+    return _FILTERS[value]
+
+
+def _read_channels(settings: Mapping[str, Any], name: str, *, least: float, where: object) -> Channels:
+    if _OTHER_NAMES[name] in settings:
+        name = _OTHER_NAMES[name]
+    values = settings[name]
+    if not isinstance(values, list | tuple) or len(values) != 3 or not all(_is_number(v, least) for v in values):
+        _refuse(where, name, values, f"three numbers from {least:g} to {_MAX_NUMBER:g}")
+    red, green, blue = values
+    return float(red), float(green), float(blue)
+
+
+def _read_scale(settings: Mapping[str, Any], where: object) -> float:
+    value, least = settings["rescale_factor"], 1 / _MAX_NUMBER
+    if not _is_number(value, least):
+        _refuse(where, "rescale_factor", value, f"a number from {least:g} to {_MAX_NUMBER:g}")
+    return float(value)
+
+
+def _is_number(value: Any, least: float) -> bool:
+    """Return whether `value` is a number from `least` to `_MAX_NUMBER`; NaN is not."""
+    return type(value) in (int, float) and least <= value <= _MAX_NUMBER
+
+
+def _refuse(where: object, name: str, value: Any, allowed: str) -> NoReturn:
+    raise CheckpointError(f"{where}: processor setting {name} must be {allowed}, got {str(value)[:80]}")
 
 
 def read_count(settings: Mapping[str, Any], name: str, default: int, *, most: int, where: object) -> int:

@@ -9,8 +9,10 @@ from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Modality
-from seesay.vl.family import BARE_DECODER, NESTED_DECODER, NESTED_FRONTS, Family, WeightMap, is_layer_above
+from seesay.vl.family import Family
 from seesay.vl.pixels import PixelSettings, read_processor
+from seesay.vl.tower_names import CLIP_TOWER, TWO_LAYERS
+from seesay.vl.weight_map import BARE_DECODER, NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +35,7 @@ def make_weights(learned_rows: tuple[str, ...] = ()) -> WeightMap:
             **{front + name: f"learned.{name}" for front in NESTED_FRONTS for name in learned_rows},
             "model.mm_projector.": "projector.",
         },
-        tower_patterns=((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2.")),
+        tower_patterns=(*CLIP_TOWER, *TWO_LAYERS),
         ignored=tuple(front + tower + name for front in NESTED_FRONTS for tower in _TOWERS for name in _UNUSED),
     )
 
@@ -42,23 +44,21 @@ class ProjectedTowerFamily(Family):
     """Reads the tower's settings, and builds it.
 
     strategies: values of `vision_feature_select_strategy` that the family supports. processor: class of the image
-    processor, for settings that its file leaves out. learned_rows: see `LearnedRows`. tower_options: further fields of
-    `ClipConfig`."""
+    processor, for settings that its file leaves out. learned_rows: see `LearnedRows`. projector_options: further fields
+    of `ProjectorConfig`."""
 
     strategies: ClassVar[tuple[str, ...]] = ("default", "full")
     processor: ClassVar[str]
     learned_rows: ClassVar[tuple[str, ...]] = ()
-    tower_options: ClassVar[Mapping[str, Any]] = {}
+    projector_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
         config = checkpoint.model_config
         vision, where = config.vision_config, checkpoint.path
         self._check_tower(checkpoint.config.get("mm_vision_tower"))
-        if vision.model_type not in _HAS_CLASS_TOKEN:
-            known = " and ".join(_HAS_CLASS_TOKEN)
-            raise CheckpointError(f"{where}: vision tower {vision.model_type!r} is not supported ({known} are)")
-        self.has_class_token = _HAS_CLASS_TOKEN[vision.model_type]
+        self.settings = read_processor(checkpoint, "image_processor")
+        self.has_class_token, self.image_size, self.grid_side = self.read_tower()
         strategy = config.vision_feature_select_strategy
         if strategy not in self.strategies:
             raise CheckpointError(
@@ -69,19 +69,25 @@ class ProjectedTowerFamily(Family):
                 f"{where}: vision_feature_select_strategy='default' drops the row of a class token, which a "
                 f"{vision.model_type} has not"
             )
-        self.settings = read_processor(checkpoint, "image_processor")
         self.pixels = PixelSettings.read(self.settings, where, processor=self.processor)
-        self.image_size: int = vision.image_size
-        self.grid_side: int = vision.image_size // vision.patch_size
         self.image_token, image_text = self.find_placeholder(Modality.IMAGE)
         self._markers = {Modality.IMAGE: image_text}
-        layers = config.vision_feature_layer
+
+    def read_tower(self) -> tuple[bool, int, int]:
+        """Read the tower's settings. Return whether it has a class token, the side of its pictures in pixels, and that
+        of its rows' square. Raises `CheckpointError` naming what is not supported."""
+        config, where = self.checkpoint.model_config, self.checkpoint.path
+        vision, layers = config.vision_config, config.vision_feature_layer
+        if vision.model_type not in _HAS_CLASS_TOKEN:
+            known = " and ".join(_HAS_CLASS_TOKEN)
+            raise CheckpointError(f"{where}: vision tower {vision.model_type!r} is not supported ({known} are)")
         layers = (layers,) if isinstance(layers, int) else tuple(layers)
         self._feature_layers = tuple(i if i >= 0 else i + vision.num_hidden_layers + 1 for i in layers)
         if not all(0 <= i <= vision.num_hidden_layers for i in self._feature_layers):
             raise CheckpointError(
                 f"{where}: vision_feature_layer={layers} is outside of {vision.num_hidden_layers} layers"
             )
+        return _HAS_CLASS_TOKEN[vision.model_type], vision.image_size, vision.image_size // vision.patch_size
 
     def _check_tower(self, name: str | None) -> None:
         """Raise `CheckpointError` where LLaVA's own code would take the tower's weights from the model of this name."""
@@ -110,29 +116,31 @@ class ProjectedTowerFamily(Family):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.clip import ClipConfig, ClipEncoder, ProjectedClip
         from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.projected_vit import ProjectedVit, ProjectorConfig, make_encoder
+        from seesay.encoders.vit import Vit, VitConfig
         from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.model_config
-        sizes = ClipConfig.of(
-            config,
-            feature_layers=self._feature_layers,
-            has_class_token=self.has_class_token,
+        tower = VitConfig.of_clip(
+            config.vision_config, has_class_token=self.has_class_token, feature_layers=self._feature_layers
+        )
+        projector = ProjectorConfig(
+            out_hidden_size=config.text_config.hidden_size,
+            activation=config.projector_hidden_act,
+            has_bias=config.multimodal_projector_bias,
             keeps_class_row=config.vision_feature_select_strategy == "full",
-            projector_activation=config.projector_hidden_act,
-            projector_bias=config.multimodal_projector_bias,
             learned_rows=self.learned_rows,
-            **self.tower_options,
+            **self.projector_options,
         )
         with torch.device("meta"):
-            model = ProjectedClip(sizes)
+            model = ProjectedVit(Vit(tower), tower.rows, projector)
         weights = load_tower(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
-        return ClipEncoder(model, PixelNormalizer(**self.pixels.statistics), weights)
+        return make_encoder(model, PixelNormalizer(**self.pixels.statistics), projector.out_hidden_size, weights)
 
     def _used_tower_name(self, name: str) -> str | None:
         """Return the tower's name of a tensor; None for layers above the last one whose output is used."""
         parameter = self.weights.tower_name(name)
-        if parameter is not None and is_layer_above(parameter, "tower.encoder.layers.", max(self._feature_layers)):
+        if parameter is not None and is_layer_above(parameter, "tower.blocks.", max(self._feature_layers)):
             return None
         return parameter

@@ -98,10 +98,9 @@ def tokenize(
     is_apart: bool = False,
 ) -> TokenizedPrompt:
     """Return the tokens of a prompt, which begin with the tokenizer's own prefix. `wordings` are those of its media, in
-    the order of the markers.
+    the order of the markers. is_apart: see `Tokenizer.encode_prompt`.
 
-    is_apart: so does each piece of text behind a marker, and it is tokenized like a text of its own; markers then have
-    no tokens. Raises RequestError for a text with half of a surrogate pair.
+    Raises RequestError for a text with half of a surrogate pair.
     """
     if any(wordings):
         rendered = _write_out(rendered, wordings)
@@ -113,23 +112,9 @@ def tokenize(
             f"after {rendered.text[max(0, error.start - 20) : error.start]!r}"
         )
     logger.info("prompt: %s", rendered.text)
-    if is_apart and rendered.media:
-        return _tokenize_apart(rendered, tokenizer)
-    token_ids, ranges = tokenizer.encode_prompt(rendered)
+    token_ids, ranges = tokenizer.encode_prompt(rendered, is_apart=is_apart)
     assert len(ranges) == len(rendered.media), "the tokenizer lost a marker"
     return TokenizedPrompt(token_ids=token_ids, ranges=tuple(ranges))
-
-
-def _tokenize_apart(rendered: RenderedPrompt, tokenizer: Tokenizer) -> TokenizedPrompt:
-    pieces, ends = list[npt.NDArray[np.int64]](), list[int]()
-    starts, stops = [0, *(stop for _, stop in rendered.markers)], [start for start, _ in rendered.markers]
-    for start, stop in zip(starts, [*stops, len(rendered.text)], strict=True):
-        inside = (span for span in rendered.literals if start <= span[0] and span[1] <= stop)
-        literals = tuple((first - start, last - start) for first, last in inside)
-        token_ids, _ = tokenizer.encode_prompt(RenderedPrompt(text=rendered.text[start:stop], literals=literals))
-        pieces.append(token_ids)
-        ends.append(len(token_ids) + (ends[-1] if ends else 0))
-    return TokenizedPrompt(token_ids=np.concatenate(pieces), ranges=tuple((end, end) for end in ends[:-1]))
 
 
 def _write_out(rendered: RenderedPrompt, wordings: Sequence[Wording | None]) -> RenderedPrompt:
@@ -160,11 +145,10 @@ def build_input(
     *,
     family: Family,
     model_digest: bytes,
-    salt: bytes = b"",
 ) -> MultimodalInput:
     """Replace each marker by its item of `media`, which are in the order of the markers.
 
-    model_digest, salt: parts of every item's hash, so that caches never mix checkpoints or tenants.
+    model_digest: part of every item's hash, so that caches never mix checkpoints.
     """
     token_ids, ranges = tokens.token_ids, tokens.ranges
     assert len(media) == len(ranges), "one prepared item per marker"
@@ -184,7 +168,7 @@ def build_input(
                 modality=item.modality,
                 span=(length, length + len(expansion.token_ids)),
                 slots=slots,
-                hash=hash_item(item.key, model_digest, salt),
+                hash=hash_item(item.key, model_digest),
                 features=item.features,
                 num_units=item.plan.num_units,
                 has_arrays=item.load_features is None,
@@ -195,9 +179,21 @@ def build_input(
     return _with_positions(np.concatenate([*pieces, token_ids[done:]]).astype(np.int64), tuple(items), family)
 
 
-def hash_item(key: bytes, model_digest: bytes, salt: bytes = b"") -> bytes:
+def extend(prompt: MultimodalInput, token_ids: Sequence[int]) -> MultimodalInput:
+    """Return `prompt` with tokens behind it, at the positions of generated ones."""
+    following = np.arange(prompt.next_position, prompt.next_position + len(token_ids), dtype=np.int64)
+    following = np.broadcast_to(following, (*prompt.positions.shape[:-1], len(token_ids)))
+    return MultimodalInput(
+        token_ids=np.concatenate((prompt.token_ids, np.asarray(token_ids, dtype=np.int64))),
+        positions=np.concatenate((prompt.positions, following), axis=-1),
+        next_position=prompt.next_position + len(token_ids),
+        items=prompt.items,
+    )
+
+
+def hash_item(key: bytes, model_digest: bytes) -> bytes:
     """Return the hash of the item that `build_input` makes of prepared media with this key."""
-    return digest(b"item", model_digest, key, salt)
+    return digest(b"item", model_digest, key)
 
 
 def _with_positions(token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...], family: Family) -> MultimodalInput:

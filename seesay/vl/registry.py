@@ -13,6 +13,7 @@ from seesay.checkpoint import ORIGINALS
 from seesay.errors import CheckpointError
 from seesay.vl import families
 from seesay.vl.family import Family
+from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers
 
 logger = logging.getLogger("seesay")
 
@@ -25,7 +26,8 @@ _STEM = re.compile(r"(.+?)(?:Model|For[A-Z]\w*)")
 def find_family(architecture: str, tower: str = "") -> type[Family]:
     """Return the family of `architecture` (an entry of config.json's `architectures`): the one that claims it with this
     `tower` (the `model_type` of its vision_config), or else with any. Otherwise that of the same model with another
-    head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a warning.
+    head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a warning. Otherwise, where Transformers has a
+    model of this name, the one that runs its modules.
 
     Raises `CheckpointError` that lists the supported architectures.
     """
@@ -38,6 +40,8 @@ def find_family(architecture: str, tower: str = "") -> type[Family]:
             if claimed != architecture:
                 logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
             return known[name]
+    if is_known_to_transformers(architecture):
+        return ModuleTextFamily
     supported = ", ".join(sorted(list_layouts()))
     raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")
 

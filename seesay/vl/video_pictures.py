@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from seesay.values import MediaPart, Message, Modality, TextPart
+from seesay.processors.media.video_frame import VideoFrame
+from seesay.values import MediaPart, Message, Modality, RenderedPrompt, TextPart
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 
 Split = Callable[[Sequence[MediaPart]], list[tuple[MediaPart, ...]]]
@@ -38,3 +39,16 @@ def spread_raw(text: str, media: Sequence[MediaPart], split: Split) -> tuple[str
     numbers = iter([len(piece) for piece in pieces])
     spread = _TOKENS.sub(lambda _: "\n".join([IMAGE_TOKEN] * next(numbers)), text)
     return spread, tuple(part for piece in pieces for part in piece)
+
+
+def text_without_media(rendered: RenderedPrompt) -> str:
+    """Return the text of a prompt without its markers, and without what a template writes between two frames of one
+    video."""
+    pieces: list[str] = []
+    done, last = 0, None
+    for part, (start, stop) in zip(rendered.media, rendered.markers, strict=True):
+        video = part.source.video if isinstance(part.source, VideoFrame) else None
+        if video is None or video is not last:
+            pieces.append(rendered.text[done:start])
+        done, last = stop, video
+    return "".join([*pieces, rendered.text[done:]])

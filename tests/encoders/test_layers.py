@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
@@ -10,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from seesay.encoders.layers import GatedMlp, RMSNorm, SplitAttention, add_norm
+from seesay.encoders.layers import GatedMlp, RMSNorm, add_norm
+from seesay.encoders.vit_layers import Attention, LayerConfig
 from seesay.encoders.weights import finish_layers
 
 ON_GPU = torch.cuda.is_available()
@@ -44,20 +44,27 @@ def test_a_gated_mlp_with_padded_weights(inner_size: int, activation: str) -> No
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("make_norm", [nn.Identity, lambda: RMSNorm(32, 1e-6)])
-def test_attention_with_joined_weights(bias: bool, make_norm: Callable[[], nn.Module]) -> None:
-    attention = SplitAttention(32, 4, bias=bias)
-    attention.q_norm, attention.k_norm = make_norm(), make_norm()
-    fill(attention)
+@pytest.mark.parametrize("qk_norm_eps", [None, 1e-6])
+def test_attention_with_joined_weights(bias: bool, qk_norm_eps: float | None) -> None:
+    config = LayerConfig(
+        hidden_size=32,
+        num_heads=4,
+        intermediate_size=48,
+        activation="gelu",
+        norm_eps=1e-5,
+        has_qkv_bias=bias,
+        qk_norm_eps=qk_norm_eps,
+    )
+    attention = fill(Attention(config))
     x = torch.randn(2, 9, 32, device=DEVICE)
-    joined = attention.qkv_proj
+    joined = attention.qkv
     biases = (None,) * 3 if joined.bias is None else joined.bias.chunk(3)
     q, k, v = (F.linear(x, w, b) for w, b in zip(joined.weight.chunk(3), biases, strict=True))
     q, k, v = (t.view(2, 9, 4, 8).transpose(1, 2) for t in (attention.q_norm(q), attention.k_norm(k), v))
     expected = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 9, 32)
     finish_layers(attention)
     with torch.inference_mode():
-        torch.testing.assert_close(attention.attend(x), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(attention(x), expected, rtol=0, atol=1e-5)
     assert not joined.weight.numel()
 
 

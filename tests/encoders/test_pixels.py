@@ -1,5 +1,5 @@
-"""Frames resized by the tower's device against pixels resized on the host: the same vectors. On a GPU the tests run as
-they are, elsewhere in Triton's interpreter: `kernels/test_interpreter.py` runs this file."""
+"""Frames processed by the tower's device against pixels processed on the host: the same vectors. On a GPU the tests run
+as they are, elsewhere in Triton's interpreter: `kernels/test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from enrolment import ALL_VISION
 from family_contract import VIDEO, draw_image, draw_media, load_family, preprocess
-from triton_cases import DEVICE, MARKS, runs_here
+from triton_cases import DEVICE, MARKS, ON_GPU, runs_here
 
-from seesay.encoders import pixels
+from seesay.encoders import frame_chain
 from seesay.encoders.layers import PixelNormalizer, cut_patches
 from seesay.encoders.pixels import PatchLoader
+from seesay.encoders.tiles import TileEncoder
 from seesay.values import DecodedMedia
 from seesay.vl.family import Family
 
@@ -23,18 +25,53 @@ STATISTICS: dict[str, Any] = {"mean": (0.481, 0.458, 0.408), "std": (0.269, 0.26
 pytestmark = MARKS
 
 
+CHAINS = ("internvl", "gemma3_vision", "minicpmv", "phi3_v", "smolvlm", "llava")
+"""Families whose chains have, together, all kinds of steps."""
+
+
 def preprocess_all(family: Family, media: list[DecodedMedia], *, on_device: bool) -> list[Any]:
     family.resizes_on_device = on_device
-    return [preprocess(family, item) for item in media]
+    crops = {"do_pan_and_scan": True} if "do_pan_and_scan" in family.switches else {}
+    made = [preprocess(family, item, crops) for item in media]
+    assert all(("frames" in item, "pixels" in item) == (on_device, not on_device) for item in made)
+    return made
+
+
+def draw_all(family: Family) -> list[DecodedMedia]:
+    """Pictures that are cut and padded in each direction, one that is smaller than a tile, and a video."""
+    media = [draw_image(33, 90), draw_image(12, 14), draw_image(110, 50)]
+    return [*media, draw_media(VIDEO, 3, 30, 50)] if VIDEO in family.modalities else media
+
+
+@runs_here
+@pytest.mark.parametrize(
+    "name", [*CHAINS, *(pytest.param(name, marks=pytest.mark.slow) for name in ALL_VISION if name not in CHAINS)]
+)
+def test_frames_give_what_pixels_give(tiny_checkpoint: Callable[[str], Path], name: str) -> None:
+    """Bit for bit, in every family: tiles, and vectors of all of them in one call."""
+    family, _ = load_family(tiny_checkpoint(name))
+    encoder: Any = family.build_encoder(DEVICE, torch.float32)
+    media = draw_all(family)
+    sent, cut = (preprocess_all(family, media, on_device=on_device) for on_device in (True, False))
+    assert torch.equal(encoder.load_pixels(*sent), encoder.load_pixels(*cut))
+    both = [sent[1], cut[0], *cut[2:]]  # the smallest, beside others that the host has cut
+    assert torch.equal(encoder.load_pixels(*both), encoder.load_pixels(cut[1], cut[0], *cut[2:]))
+    if isinstance(encoder, TileEncoder) and not any("joined" in item for item in cut):
+        height, width = encoder._seen_size
+        tiles = encoder.load_pixels(cut[1])[:, :height, :width]
+        assert torch.equal(encoder._loader([sent[1]]), cut_patches(tiles, encoder._patch_size).flatten(0, 1))
+    if ON_GPU:
+        for mine, other in zip(encoder.encode(sent), encoder.encode(cut), strict=True):
+            assert torch.equal(mine, other)
 
 
 @runs_here
 @pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)])
-def test_frames_give_the_vectors_of_pixels(
+def test_videos_are_processed_in_parts(
     tiny_checkpoint: Callable[[str], Path], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit: pictures that are enlarged, shrunk, stretched along one side, and as they are; videos in parts."""
-    monkeypatch.setattr(pixels, "PIXELS_AT_ONCE", 5000)
+    """Pictures that are enlarged, shrunk, stretched along one side, and as they are, too."""
+    monkeypatch.setattr(frame_chain, "PIXELS_AT_ONCE", 5000)
     family, _ = load_family(tiny_checkpoint("qwen2_5_vl"))
     media = [
         draw_image(33, 70),
@@ -45,29 +82,11 @@ def test_frames_give_the_vectors_of_pixels(
         draw_media(VIDEO, 4, 30, 30),
     ]
     sent, cut = (preprocess_all(family, media, on_device=on_device) for on_device in (True, False))
-    assert all("frames" in item and "pixels" not in item for item in sent)
     for theirs, ours in zip(cut, sent, strict=True):
         assert {name: theirs[name] for name in ours if name in theirs} == {k: v for k, v in ours.items() if k in theirs}
-    merge = family.checkpoint.hf_config().vision_config.spatial_merge_size
-    load = PatchLoader(PixelNormalizer(**STATISTICS), group=(merge, merge), device=DEVICE, dtype=dtype)
+    load = PatchLoader(PixelNormalizer(**STATISTICS), device=DEVICE, dtype=dtype)
     both = load([sent[0], cut[1], *sent[2:]])
     assert both.dtype == dtype and torch.equal(both, load(cut)) and torch.equal(load(sent), both)
-
-
-@runs_here
-def test_frames_give_the_vectors_of_tiles(tiny_checkpoint: Callable[[str], Path]) -> None:
-    """Pictures that are cut, with their thumbnails, and one that is not; the frames of a video."""
-    family, _ = load_family(tiny_checkpoint("internvl"))
-    vision = family.checkpoint.hf_config().vision_config
-    media = [draw_image(33, 90), draw_image(12, 14), draw_media(VIDEO, 3, 30, 50), draw_image(120, 50)]
-    sent, cut = (preprocess_all(family, media, on_device=on_device) for on_device in (True, False))
-    assert [len(item["sizes"]) for item in sent] == [2, 1, 1, 2] and sent[0]["num_tiles"] > 2
-    group = (vision.image_size[0] // vision.patch_size[0], vision.image_size[1] // vision.patch_size[1])
-    normalizer = PixelNormalizer(**STATISTICS)
-    load = PatchLoader(normalizer, group=group, device=DEVICE, dtype=torch.float32)
-    tiles = torch.cat([torch.from_numpy(item["pixels"]) for item in cut])
-    expected = cut_patches(normalizer(tiles, channel_dim=3), vision.patch_size).flatten(0, 1)
-    assert torch.equal(load(sent).cpu(), expected)
 
 
 def test_the_largest_input_is_as_large_on_both_ways(tiny_checkpoint: Callable[[str], Path]) -> None:
@@ -81,12 +100,15 @@ def test_the_largest_input_is_as_large_on_both_ways(tiny_checkpoint: Callable[[s
     assert 0.8 * (1 << 24) < on_device["frames"].size / 3 <= 1 << 24
 
 
-def test_larger_pictures_and_other_filters_are_resized_on_the_host(
+def test_larger_pictures_are_processed_on_the_host(
     tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    family, _ = load_family(tiny_checkpoint("qwen2_5_vl"))
+    """And those that are larger between two steps, or whose filters would be long."""
+    family, _ = load_family(tiny_checkpoint("internvl"))
     family.resizes_on_device = True
-    monkeypatch.setattr("seesay.vl.family.MAX_DEVICE_PIXELS", 50 * 50)
-    assert "frames" in preprocess(family, draw_image(50, 50))
-    assert "pixels" in preprocess(family, draw_image(50, 51))
-    assert not family.may_send_frames(draw_image(9, 9).size, "lanczos")
+    monkeypatch.setattr("seesay.vl.family.MAX_DEVICE_PIXELS", 60 * 60)
+    assert "frames" in preprocess(family, draw_image(60, 60))
+    assert "pixels" in preprocess(family, draw_image(60, 61))
+    assert "pixels" in preprocess(family, draw_image(900, 4))
+    monkeypatch.setattr("seesay.vl.family.MAX_DEVICE_SIDE", 59)
+    assert "pixels" in preprocess(family, draw_image(60, 30))

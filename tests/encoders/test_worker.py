@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gpu_work import keep_gpu_busy, make_gpu_event, make_gpu_stream
+from waiting import wait_until
 
 from seesay.config import VisionConfig
 from seesay.device.tower_pacer import TowerPacer
@@ -263,14 +264,17 @@ def test_closing_ends_the_thread_and_answers_what_is_left(desks: Callable[..., D
 
     def hold(batch: list[int]) -> None:
         started.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     desk = desks(FakeEncoder(hold), size=1, is_more_coming=lambda: False)
     desk.worker.submit(make_item(1))
-    assert started.wait(20)
+    assert started.wait(60)
     desk.worker.submit(make_item(2))
-    threading.Timer(0.05, go_on.set).start()
-    desk.worker.close()
+    closing = threading.Thread(target=desk.worker.close)
+    closing.start()
+    wait_until(lambda: 2 in desk.failed)
+    go_on.set()
+    closing.join()
     assert desk.ready == [1]
     assert desk.failed[2].code is ErrorCode.CLOSED
     desk.worker.submit(make_item(3))

@@ -1,16 +1,19 @@
 """MiniCPM-V 2.5, 2.6, 4 and 4.5 (arXiv 2408.01800): slices (section 3.1), SigLIP with positions stretched over any
-grid, and a resampler with two-dimensional sines."""
+grid, and a resampler with two-dimensional sines, which in 4.5 takes several frames of a video at once (arXiv
+2509.18154, section 2.1)."""
 
 from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from reference.vision_language import Inputs, Json, Processor, VisionLanguage, scale
+from reference.vision_language import Inputs, Json, Processor, VisionLanguage, read_picture, scale
 from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
@@ -42,24 +45,38 @@ class Resampler(nn.Module):
         self.ln_post = nn.LayerNorm(size, eps=1e-6)
         self.proj = nn.Parameter(torch.zeros(size, size))
 
-    def forward(self, patches: Tensor, height: int, width: int) -> Tensor:
-        values = self.ln_kv(self.kv_proj(patches))
-        keys = values + sines(values.shape[1], height, width).to(values.device)
-        attended, _ = self.attn(self.ln_q(self.query)[None], keys[None], values[None])
+    def forward(self, slices: list[Tensor], sizes: list[tuple[int, int]], times: list[int]) -> Tensor:
+        """The rows of slices that are seen together. A time of -1 is that of a picture."""
+        values = [self.ln_kv(self.kv_proj(patches)) for patches in slices]
+        size = values[0].shape[1]
+        keys = [
+            value
+            + sines(size, *grid, value.device, value.dtype)
+            + (0 if time < 0 else time_sines(size, time).to(value))
+            for value, grid, time in zip(values, sizes, times, strict=True)
+        ]
+        attended, _ = self.attn(self.ln_q(self.query)[None], torch.cat(keys)[None], torch.cat(values)[None])
         result: Tensor = self.ln_post(attended[0]) @ self.proj
         return result
 
 
-def sines(size: int, height: int, width: int) -> Tensor:
+@lru_cache(maxsize=32)
+def sines(size: int, height: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """[height · width, size]: a quarter each of sines and cosines of the column, and of the row."""
     quarter = size // 4
-    table = torch.zeros(height, width, size)
     speeds = torch.tensor([10000 ** (-index / quarter) for index in range(quarter)])
+    table = torch.zeros(height, width, size)
     for row in range(height):
-        for column in range(width):
-            parts = [function(place * speeds) for place in (column, row) for function in (torch.sin, torch.cos)]
-            table[row, column] = torch.cat(parts)
-    return table.view(-1, size)
+        table[row, :, 2 * quarter :] = torch.cat(((row * speeds).sin(), (row * speeds).cos()))
+    for column in range(width):
+        table[:, column, : 2 * quarter] = torch.cat(((column * speeds).sin(), (column * speeds).cos()))
+    return table.view(-1, size).to(device, dtype)
+
+
+def time_sines(size: int, time: int) -> Tensor:
+    """[size]: a half each of sines and cosines."""
+    angles = time * torch.tensor([10000 ** (-index / (size // 2)) for index in range(size // 2)])
+    return torch.cat((angles.sin(), angles.cos()))
 
 
 def place_in_square(count: int, side: int) -> Tensor:
@@ -82,30 +99,36 @@ class MiniCPMV(VisionLanguage):
         self.side = vision["image_size"] // vision["patch_size"]
 
     def make_rows(self, **media: Tensor) -> Tensor:
-        pixel_values, target_sizes = media["pixel_values"], media["target_sizes"]
+        pixel_values, sizes = media["pixel_values"], media["target_sizes"].tolist()
+        slices = [
+            self.encode(patches, *size)
+            for patches, size in zip(torch.split(pixel_values, list(map(math.prod, sizes))), sizes, strict=True)
+        ]
         rows, first = [], 0
-        for height, width in target_sizes.tolist():
-            patches = pixel_values[first : first + height * width]
-            first += height * width
-            rows.append(self.resampler(self.encode(patches, height, width), height, width))
+        temporal_ids, lengths = media["temporal_ids"].tolist(), media["temporal_lengths"].tolist()
+        for length in lengths:
+            pack = slice(first, first + length)
+            rows.append(self.resampler(slices[pack], sizes[pack], temporal_ids[pack]))
+            first += length
         return torch.cat(rows)
 
     def encode(self, patches: Tensor, height: int, width: int) -> Tensor:
         embed = self.vpm.embeddings
         places = place_in_square(height, self.side)[:, None] * self.side + place_in_square(width, self.side)
         kernel, bias = embed.patch_embedding.weight.flatten(1), embed.patch_embedding.bias
-        x = patches @ kernel.T + bias + embed.position_embedding(places.flatten().to(patches.device))
+        x = patches.to(kernel) @ kernel.T + bias + embed.position_embedding(places.flatten().to(patches.device))
         result: Tensor = self.vpm.post_layernorm(self.vpm.encoder(inputs_embeds=x[None]).last_hidden_state)[0]
         return result
 
 
-class MiniCPMVProcessor(Processor):
-    def __init__(self, path: Path, *, version: float) -> None:
-        super().__init__(path)
-        self.is_new = version > 2.5
-        own = self.settings
-        self.area_side, self.patch, self.most = own["scale_resolution"], own["patch_size"], own["max_slice_nums"]
-        self.has_id, self.num_rows = own["use_image_id"], own["image_feature_size"]
+class Slicer:
+    """Makes slices of pictures, and the patches of slices."""
+
+    def __init__(self, settings: Json) -> None:
+        self.area_side, self.patch = settings["scale_resolution"], settings["patch_size"]
+        self.most = settings["max_slice_nums"]
+        statistics = (settings.get(f"norm_{name}", settings.get(f"image_{name}")) for name in ("mean", "std"))
+        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in statistics)
 
     def find_grid(self, width: int, height: int) -> tuple[int, int] | None:
         """(columns, rows) of slices."""
@@ -145,38 +168,91 @@ class MiniCPMVProcessor(Processor):
                 found.append(large[:, top : top + part[1], left : left + part[0]])
         return found
 
+    def cut(self, slices: list[Tensor]) -> Inputs:
+        """The normalized patches [P, 3·p·p] of slices, one after another, and their sizes in patches."""
+        patches = [
+            nn.functional.unfold(((each / 255 - self.mean) / self.std)[None], self.patch, stride=self.patch)[0].T
+            for each in slices
+        ]
+        sizes = torch.tensor([[side // self.patch for side in each.shape[1:]] for each in slices])
+        return Inputs(pixel_values=torch.cat(patches), target_sizes=sizes)
+
+    def __call__(self, images: Any) -> Inputs:
+        """The inputs of the tower for PIL pictures."""
+        slices = [each for image in images for each in self.slice(read_picture(image))]
+        lone = {"temporal_ids": torch.full((len(slices),), -1), "temporal_lengths": torch.ones(len(slices)).long()}
+        return Inputs(**self.cut(slices), **lone)
+
+
+class MiniCPMVProcessor(Processor):
+    def __init__(self, path: Path, *, version: float) -> None:
+        super().__init__(path)
+        self.is_new = version > 2.5
+        self.slicer = Slicer(self.settings)
+        self.has_id, self.num_rows = self.settings["use_image_id"], self.settings["image_feature_size"]
+        self.video_processor = SimpleNamespace(model_input_names=[])
+
     def spell(self, width: int, height: int, number: int) -> str:
         """The text that stands for a picture."""
         whole = "<image>" + "<unk>" * self.num_rows + "</image>"
         text = f"<image_id>{number}</image_id>{whole}" if self.has_id else whole
-        grid = self.find_grid(width, height)
+        grid = self.slicer.find_grid(width, height)
         if grid is None:
             return text
         one = whole.replace("image>", "slice>") if self.is_new else whole
         lines = "\n".join([one * grid[0]] * grid[1])
         return text + (lines if self.is_new else f"<slice>{lines}</slice>")
 
-    def __call__(self, text: list[str], images: Any = (), add_special_tokens: bool = True, **_: Any) -> Inputs:
-        pictures = [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in images]
-        pieces = re.split(r"<image>\./</image>", text[0])
-        assert len(pieces) == len(pictures) + 1
-        prompt = pieces[0]
-        for number, (picture, piece) in enumerate(zip(pictures, pieces[1:], strict=True)):
-            prompt += self.spell(picture.shape[2], picture.shape[1], number) + piece
+    def group(self, num_frames: int, fps: float, force_packing: int | None = None) -> list[list[int]]:
+        """The temporal ids of all frames of a video of so many per second, as the model card's code packs them."""
+        duration, most = num_frames / fps, 180
+        packing = 1 if fps * int(duration) <= most else min(math.ceil(duration * fps / most), 3)
+        scale = np.arange(0, duration, 0.1)
+        times = [scale[np.abs(scale - index / fps).argmin()] / 0.1 for index in range(num_frames)]
+        step = force_packing or packing
+        return [[int(time) for time in times[first : first + step]] for first in range(0, num_frames, step)]
+
+    def __call__(
+        self,
+        text: list[str],
+        images: Any = (),
+        videos: Any = (),
+        video_metadata: Any = (),
+        add_special_tokens: bool = True,
+        force_packing: int | None = None,
+        **_: Any,
+    ) -> Inputs:
+        """A video is marked as one; published, each frame is a picture, and all but a pack's first are left out of the
+        text. A video counts as one in the numbers of pictures; published, prompts with videos have no numbers."""
+        pictures = iter(map(read_picture, images))
+        clips = iter(zip(videos, video_metadata, strict=True))
+        prompt, slices, packs = "", list[Tensor](), list[list[int]]()
+        for number, piece in enumerate(re.split(r"(<(?:image|video)>\./</(?:image|video)>)", text[0])):
+            if piece == "<image>./</image>":
+                picture = next(pictures)
+                prompt += self.spell(picture.shape[2], picture.shape[1], number // 2)
+                cut = self.slicer.slice(picture)
+                slices, packs = slices + cut, packs + [[-1]] * len(cut)
+            elif piece == "<video>./</video>":
+                frames, metadata = next(clips)
+                found = self.group(len(frames), metadata["fps"], force_packing)
+                prompt += "\n".join(["<image>" + "<unk>" * self.num_rows + "</image>"] * len(found))
+                width, height = self.slicer.fit(frames.shape[3], frames.shape[2])
+                slices, packs = slices + [scale(frame, (height, width), "bicubic") for frame in frames], packs + found
+            else:
+                prompt += piece
         ids = self.tokenizer(prompt, return_tensors="pt", add_special_tokens=add_special_tokens)["input_ids"]
-        if not pictures:
+        if not slices:
             return Inputs(input_ids=ids)
-        slices = [each for picture in pictures for each in self.slice(picture)]
-        statistics = (self.settings.get(f"norm_{name}", self.settings.get(f"image_{name}")) for name in ("mean", "std"))
-        mean, std = (torch.tensor(values)[:, None, None] for values in statistics)
-        patches = [
-            nn.functional.unfold(((each / 255 - mean) / std)[None], self.patch, stride=self.patch)[0].T
-            for each in slices
-        ]
-        sizes = torch.tensor([[side // self.patch for side in each.shape[1:]] for each in slices])
         is_row = ids == self.tokenizer.convert_tokens_to_ids("<unk>")
-        return Inputs(input_ids=ids, is_row=is_row, pixel_values=torch.cat(patches), target_sizes=sizes)
+        return Inputs(
+            input_ids=ids,
+            is_row=is_row,
+            **self.slicer.cut(slices),
+            temporal_ids=torch.tensor([time for pack in packs for time in pack]),
+            temporal_lengths=torch.tensor(list(map(len, packs))),
+        )
 
     def _get_num_multimodal_tokens(self, image_sizes: list[tuple[int, int]]) -> dict[str, list[int]]:
-        grids = [self.find_grid(width, height) for height, width in image_sizes]
+        grids = [self.slicer.find_grid(width, height) for height, width in image_sizes]
         return {"num_image_tokens": [self.num_rows * (1 + (math.prod(grid) if grid else 0)) for grid in grids]}

@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from reference.vision_language import Inputs, Json, Processor, VisionLanguage, scale
+from reference.vision_language import Inputs, Json, Processor, VisionLanguage, read_picture, scale
 from torch import Tensor, nn
 from transformers import CLIPVisionConfig, CLIPVisionModel, Phi3Config, Phi3ForCausalLM
 
@@ -78,10 +77,12 @@ class Phi3V(VisionLanguage):
         return torch.cat((lines, end), dim=1).flatten(0, 1)
 
 
-class Phi3VProcessor(Processor):
-    def __init__(self, path: Path, *, tile: int) -> None:
-        super().__init__(path)
-        self.tile, self.most = tile, self.settings["num_crops"]
+class Tiler:
+    """Makes padded pictures of pictures, and tiles of these."""
+
+    def __init__(self, settings: Json, tile: int) -> None:
+        self.tile, self.most = tile, settings["num_crops"]
+        self.mean, self.std = (torch.tensor(settings[f"image_{name}"])[:, None, None] for name in ("mean", "std"))
 
     def find_size(self, width: int, height: int) -> tuple[int, int]:
         """(width, height) of a lying picture, before it is padded."""
@@ -100,8 +101,32 @@ class Phi3VProcessor(Processor):
         padded = nn.functional.pad(scale(lying, (height, width), "bilinear"), bars, value=255)
         return padded.transpose(1, 2) if is_tall else padded
 
+    def cut(self, picture: Tensor) -> Tensor:
+        """The whole picture as a tile, then its tiles, row by row."""
+        whole = nn.functional.interpolate(picture[None], size=(self.tile, self.tile), mode="bicubic")
+        lines = torch.split(picture, self.tile, dim=1)
+        return torch.cat([whole, *(tile[None] for line in lines for tile in torch.split(line, self.tile, dim=2))])
+
+    def join(self, pictures: list[Tensor]) -> Inputs:
+        """The tiles of padded pictures, as many of each, and the sizes of these."""
+        tiles = [self.cut((picture / 255 - self.mean) / self.std) for picture in pictures]
+        most = max(map(len, tiles))
+        padded = [torch.cat((each, torch.zeros(most - len(each), *each.shape[1:]))) for each in tiles]
+        sizes = torch.tensor([list(picture.shape[1:]) for picture in pictures])
+        return Inputs(pixel_values=torch.stack(padded), image_sizes=sizes)
+
+    def __call__(self, images: Any) -> Inputs:
+        """The inputs of the tower for PIL pictures."""
+        return self.join([self.pad(read_picture(image)) for image in images])
+
+
+class Phi3VProcessor(Processor):
+    def __init__(self, path: Path, *, tile: int) -> None:
+        super().__init__(path)
+        self.tile, self.tiler = tile, Tiler(self.settings, tile)
+
     def __call__(self, text: list[str], images: Any = (), add_special_tokens: bool = True, **_: Any) -> Inputs:
-        pictures = [self.pad(torch.from_numpy(np.array(image)).permute(2, 0, 1)) for image in images]
+        pictures = [self.tiler.pad(read_picture(image)) for image in images]
         chunks = [
             self.tokenizer(chunk, add_special_tokens=add_special_tokens)["input_ids"]
             for chunk in re.split(r"<\|image_\d+\|>", text[0])
@@ -113,22 +138,11 @@ class Phi3VProcessor(Processor):
             ids += [image_token] * self.count(*picture.shape[1:]) + chunk
         if not pictures:
             return Inputs(input_ids=torch.tensor([ids]))
-        mean, std = (torch.tensor(self.settings[f"image_{name}"])[:, None, None] for name in ("mean", "std"))
-        tiles = [self.cut((picture / 255 - mean) / std) for picture in pictures]
-        most = max(map(len, tiles))
-        padded = [torch.cat((each, torch.zeros(most - len(each), *each.shape[1:]))) for each in tiles]
         return Inputs(
             input_ids=torch.tensor([ids]),
             is_row=torch.tensor([ids]) == image_token,
-            pixel_values=torch.stack(padded),
-            image_sizes=torch.tensor([list(picture.shape[1:]) for picture in pictures]),
+            **self.tiler.join(pictures),
         )
-
-    def cut(self, picture: Tensor) -> Tensor:
-        """The whole picture as a tile, then its tiles, row by row."""
-        whole = nn.functional.interpolate(picture[None], size=(self.tile, self.tile), mode="bicubic")
-        lines = torch.split(picture, self.tile, dim=1)
-        return torch.cat([whole, *(tile[None] for line in lines for tile in torch.split(line, self.tile, dim=2))])
 
     def count(self, height: int, width: int) -> int:
         lines, columns = height // self.tile, width // self.tile
@@ -142,7 +156,7 @@ class Phi3VProcessor(Processor):
     def _get_num_multimodal_tokens(self, image_sizes: list[tuple[int, int]]) -> dict[str, list[int]]:
         counts = []
         for height, width in image_sizes:
-            new_width, new_height = self.find_size(max(width, height), min(width, height))
+            new_width, new_height = self.tiler.find_size(max(width, height), min(width, height))
             new_height += -new_height % self.tile
             counts.append(self.count(*((new_height, new_width) if width >= height else (new_width, new_height))))
         return {"num_image_tokens": counts}

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -92,6 +93,11 @@ class Processor:
 
     def apply_chat_template(self, messages: Any, **options: Any) -> Any:
         return self.tokenizer.apply_chat_template(messages, **options)
+
+
+def read_picture(image: Any) -> Tensor:
+    """Return a PIL picture as uint8 [3, H, W]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def scale(picture: Tensor, size: tuple[int, int], mode: str) -> Tensor:

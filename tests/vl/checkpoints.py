@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from enrolment import SIBLING
 from original_layouts import name_as_internlm2, write_internvl_chat, write_original_llava
+from original_text import as_baichuan, as_baichuan2, as_chatglm, as_minicpm
 from safetensors.torch import load_file, save_file
+from timm_checkpoints import write_fast_vlm, write_perception_lm, write_timm_perception_lm
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     CLIPImageProcessor,
     CLIPVisionConfig,
+    CohereConfig,
+    CohereForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3Config,
@@ -29,7 +36,13 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
     GotOcr2ImageProcessor,
+    GraniteConfig,
+    GraniteForCausalLM,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
     Idefics3ImageProcessor,
@@ -57,6 +70,10 @@ from transformers import (
     Mistral3ForConditionalGeneration,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    OlmoConfig,
+    OlmoForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PixtralImageProcessor,
@@ -88,6 +105,8 @@ from transformers import (
     SmolVLMImageProcessor,
     SmolVLMProcessor,
     SmolVLMVideoProcessor,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 CHATML = (
@@ -99,7 +118,7 @@ CHATML = (
 )
 SHORT_LIMIT = 40
 """Texts of more tokens take the long factors of `LONGROPE`."""
-LONGROPE = {
+LONGROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
     "short_factor": [1.0 + 0.1 * i for i in range(8)],
@@ -124,6 +143,15 @@ QWEN_TEXT = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 2048,
+}
+
+
+HEADS: dict[str, Any] = {"num_key_value_heads": 4}
+GRANITE_FACTORS: dict[str, Any] = {
+    "attention_multiplier": 0.25,
+    "embedding_multiplier": 12.0,
+    "logits_scaling": 4.0,
+    "residual_multiplier": 1.4 / 2**0.5,
 }
 
 
@@ -201,13 +229,19 @@ def _text(
     def write(path: Path) -> None:
         tokenizer = make_tokenizer(template, has_bos=has_bos)
         config = config_class(
-            vocab_size=288, **QWEN_TEXT, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id, **extra,
+            **{"vocab_size": 288, **QWEN_TEXT, **extra}, bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )  # fmt: skip
         save_model(model_class(config), path)
         tokenizer.save_pretrained(path)
 
     return write
+
+
+def _of_modules(name: str, **extra: Any) -> Callable[[Path], None]:
+    """A text model for which no family is written, by the beginning of the names of its classes."""
+    config_class, model_class = (getattr(transformers, f"{name}{part}") for part in ("Config", "ForCausalLM"))
+    return _text(config_class, model_class, **extra)
 
 
 def _internlm2(path: Path) -> None:
@@ -227,6 +261,33 @@ def _internlm3(path: Path) -> None:
     _text(LlamaConfig, LlamaForCausalLM, head_dim=24)(sibling)
     shutil.copytree(sibling, path, dirs_exist_ok=True)
     _make_foreign(path, "InternLM3", bias=False, qkv_bias=False)
+
+
+def _original_text(write: Callable[[Path], None], convert: Any) -> Callable[[Path], None]:
+    """Return a writer of the model that `write` writes, in the layout of its authors, with that one as its sibling."""
+
+    def write_original(path: Path) -> None:
+        sibling = path / SIBLING
+        write(sibling)
+        if convert is as_baichuan2:
+            _make_unit_head(sibling)
+        shutil.copytree(sibling, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model.safetensors"))
+        tiny = json.loads((sibling / "config.json").read_text())
+        config, tensors = convert(tiny, load_file(sibling / "model.safetensors"))
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
+        kind = config["model_type"]
+        config["auto_map"] = {"AutoConfig": f"configuration_{kind}.Config", "AutoModel": f"modeling_{kind}.Model"}
+        for code in ("configuration", "modeling"):
+            (path / f"{code}_{kind}.py").write_text("raise RuntimeError('code of a checkpoint was run')\n")
+        (path / "config.json").write_text(json.dumps(config))
+
+    return write_original
+
+
+def _make_unit_head(path: Path) -> None:
+    state = load_file(path / "model.safetensors")
+    state["lm_head.weight"] = torch.nn.functional.normalize(state["lm_head.weight"])
+    save_file(state, path / "model.safetensors", metadata={"format": "pt"})
 
 
 def _make_foreign(path: Path, name: str, **changes: Any) -> None:
@@ -573,6 +634,7 @@ def _minicpmv(version: float, *, has_bos: bool = False, **extra: Any) -> Callabl
         from reference.minicpmv import MiniCPMV
 
         template = (BOS_CHATML if has_bos else CHATML).replace("@image@", "<image>./</image>\n")
+        template = template.replace("@video@", "<video>./</video>\n")
         names = ("image", "slice", "image_id")
         tags: dict[str, Any] = {
             f"{name}_{end}": f"<{slash}{name}>" for name in names for end, slash in (("start", ""), ("end", "/"))
@@ -705,6 +767,19 @@ def _smolvlm(path: Path) -> None:
     ).save_pretrained(path)  # fmt: skip
 
 
+def _of_timm(write: Callable[..., tuple[Any, Any]]) -> Callable[[Path], None]:
+    """A checkpoint whose tower is a model of timm: `write` makes model and processor for a tokenizer and a decoder."""
+
+    def factory(path: Path) -> None:
+        template = CHATML.replace("@image@", "<|image|>").replace("@video@", "<|video|>")
+        tokenizer = make_tokenizer(template, image_token="<|image|>", video_token="<|video|>")
+        model, processor = write(tokenizer, _qwen_text(tokenizer), STATISTICS, template)
+        save_model(model, path)
+        processor.save_pretrained(path)
+
+    return factory
+
+
 FACTORIES: dict[str, Callable[[Path], None]] = {
     "llama": _text(LlamaConfig, LlamaForCausalLM, template=BOS_CHATML, has_bos=True),
     "qwen2": _text(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
@@ -719,6 +794,38 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "internlm2": _internlm2,
     "internlm3": _internlm3,
     "smollm3": _text(SmolLM3Config, SmolLM3ForCausalLM, no_rope_layer_interval=2),
+    "starcoder2": _text(Starcoder2Config, Starcoder2ForCausalLM, sliding_window=32, tie_word_embeddings=False),
+    "granite": _text(GraniteConfig, GraniteForCausalLM, **GRANITE_FACTORS),
+    "olmo": _text(OlmoConfig, OlmoForCausalLM, clip_qkv=1.5),
+    "olmo2": _text(Olmo2Config, Olmo2ForCausalLM),
+    "cohere": _text(CohereConfig, CohereForCausalLM, logit_scale=0.5, use_qk_norm=True, tie_word_embeddings=False),
+    "glm": _text(GlmConfig, GlmForCausalLM, head_dim=24),
+    "glm4": _text(Glm4Config, Glm4ForCausalLM, head_dim=16),
+    "falcon": _text(FalconConfig, FalconForCausalLM, ffn_hidden_size=96, tie_word_embeddings=False),
+    "falcon_groups": _text(
+        FalconConfig,
+        FalconForCausalLM,
+        ffn_hidden_size=96,
+        tie_word_embeddings=False,
+        new_decoder_architecture=True,
+        num_kv_heads=2,
+    ),
+    "minicpm": _original_text(_text(GraniteConfig, GraniteForCausalLM, **GRANITE_FACTORS), as_minicpm),
+    "baichuan": _original_text(_text(LlamaConfig, LlamaForCausalLM, **HEADS), as_baichuan),
+    "baichuan2": _original_text(_text(LlamaConfig, LlamaForCausalLM, **HEADS), as_baichuan2),
+    "chatglm": _original_text(_text(GlmConfig, GlmForCausalLM, head_dim=16), as_chatglm),
+    "phi4_mini": _text(
+        Phi3Config,
+        Phi3ForCausalLM,
+        tie_word_embeddings=True,
+        original_max_position_embeddings=1024,
+        rope_parameters={
+            **LONGROPE,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 1024,
+            **{name: LONGROPE[name][:6] for name in ("short_factor", "long_factor")},
+        },
+    ),
     "phi3_longrope": _text(
         Phi3Config, Phi3ForCausalLM, rope_parameters=LONGROPE, original_max_position_embeddings=SHORT_LIMIT
     ),
@@ -746,12 +853,33 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "minicpmv_2_5": _minicpmv(2.5, has_bos=True),
     "minicpmv_4_5": _minicpmv(4.5, head_dim=24),
     "phi3_v": _phi3_v,
+    "perception_lm": _of_timm(write_perception_lm),
+    "perception_lm_timm": _of_timm(write_timm_perception_lm),
+    "fast_vlm": _of_timm(write_fast_vlm),
     "idefics3": _idefics3,
     "smolvlm": _smolvlm,
     "llava_next_mistral": _llava_next(MistralConfig, sliding_window=None),
     "llava_next_llama3": _llava_next(LlamaConfig, rope_parameters=LLAMA3_ROPE),
     "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),
 }
+
+
+FACTORIES |= {
+    "cohere2": _of_modules("Cohere2", head_dim=16, sliding_window=32, logit_scale=0.5, sliding_window_pattern=2),
+    "deepseek_v3": _of_modules(
+        "DeepseekV3", num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
+        v_head_dim=12, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32,
+        first_k_dense_replace=1,
+    ),
+    "gpt_neox": _of_modules("GPTNeoX", rotary_pct=0.5),
+    "gpt_oss": _of_modules(
+        "GptOss", head_dim=16, sliding_window=32, num_local_experts=4, num_experts_per_tok=2, rope_parameters=None
+    ),
+    "opt": _of_modules("OPT", ffn_dim=96, word_embed_proj_dim=64),
+    "qwen3_moe": _of_modules(
+        "Qwen3Moe", head_dim=24, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=2
+    ),
+}  # fmt: skip
 
 
 def make_checkpoint(name: str, path: Path) -> Path:

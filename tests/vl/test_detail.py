@@ -47,9 +47,9 @@ def take_large_pictures(settings: dict[str, Any]) -> None:
 
 def check_low_is_never_more(family: Family) -> None:
     rng = np.random.default_rng(3)
-    sides = [1, 13, 27, 28, 29, 511, 512, 513, 1024, 1025, 3000]
+    sides = [1, 27, 28, 29, 511, 512, 513, 1025, 3000]
     sizes = [(h, w) for h in sides for w in sides if max(h, w) <= 200 * min(h, w)]
-    sizes += [(int(h), int(w)) for h, w in np.exp(rng.uniform(np.log(40), np.log(4000), (100, 2)))]
+    sizes += [(int(h), int(w)) for h, w in np.exp(rng.uniform(np.log(40), np.log(4000), (30, 2)))]
     for modality in family.modalities:
         known = family.options.get(modality, ())
         for options in OPTIONS[modality]:

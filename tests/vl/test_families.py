@@ -15,7 +15,7 @@ from family_contract import IMAGE, IMAGE_SIZES, Loaded, draw_image, load_family,
 
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import CheckpointError, RequestError
-from seesay.llm.models.decoder import Decoder
+from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.values import MediaPart, RenderedPrompt
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.media import MediaFront
@@ -102,7 +102,7 @@ def test_backbone_names_every_decoder_tensor(name: str, tiny_checkpoint: Callabl
     backbone = family.backbone()
     names = {backbone.decoder_name(n) for n in family.checkpoint.tensor_names()} - {None}
     config = backbone.decoder_config(session_len=256)
-    decoder = Decoder(config, device=torch.device("meta"), dtype=torch.float32)
+    decoder = ComposedDecoder(config, device=torch.device("meta"), dtype=torch.float32)
     wanted = {part.tensor for weight in decoder.plain_weights for part in weight.parts}
     linears = {path: each for path, each in decoder.linears.items() if path != "lm_head" or not config.tied_embeddings}
     for path, linear in linears.items():

@@ -27,7 +27,7 @@ from family_contract import (
 )
 
 from seesay.config import EngineConfig
-from seesay.encoders.clip import find_positions
+from seesay.encoders.fractional_positions import find_positions
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
 from seesay.processors.text.number_words import spell_number
@@ -107,7 +107,7 @@ def test_positions_of_tiles_equal_transformers(grid: int, table: int) -> None:
         embeddings.patch_embedding.bias.zero_()
         embeddings.position_embedding.weight.copy_(torch.arange(table**2)[:, None])
         found = embeddings(torch.zeros(1, 3, 2 * grid, 2 * grid), torch.ones(1, grid, grid, dtype=torch.bool))
-    assert find_positions(grid, table) == found.flatten().int().tolist()
+    assert find_positions((grid, grid), table, "multiplied").tolist() == found.flatten().int().tolist()
 
 
 def test_numbers_in_words() -> None:
@@ -199,8 +199,8 @@ def test_tokens_are_counted_before_a_video_is_decoded(tiny_checkpoint: Callable[
     config = EngineConfig(device_type="cpu", block_size=16)
     with AsyncEngine(str(tiny_checkpoint("smolvlm")), backend_config=config) as engine:
         for request in parse(prompts, max_new_tokens=1):
-            ids = engine.tokenize(request).result(30)
+            ids = engine.tokenize(request).result(60)
             assert engine.count_tokens(request) == len(ids)
-        text = engine.tokenizer.decode(engine.tokenize(parse(prompts)[1]).result(30), skip_special_tokens=False)
+        text = engine.tokenizer.decode(engine.tokenize(parse(prompts)[1]).result(60), skip_special_tokens=False)
     assert "seeYou are provided the following series of four frames from a 0:00:08 [H:MM:SS] video.\n\nFrame" in text
     assert text.count("\nFrame from 00:06:<fake_token_around_image><global-img><image>") == 2

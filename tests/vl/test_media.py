@@ -359,7 +359,7 @@ def test_slow_servers_hold_up_nobody_else(tiny_checkpoint: Callable[[str], Path]
         slow: queue.SimpleQueue[Any] = queue.SimpleQueue()
         engine.submit_batch(parse([("what?", url)] * num_slow, max_new_tokens=1), slow.put)
         for _ in range(num_slow):
-            assert asked.acquire(timeout=30)
+            assert asked.acquire(timeout=60)
         answers = ask_only(engine, ["hello", ("what is it?", make_picture(30, 30, 1))])
         assert all(answer.finish_reason == "length" for answer in answers) and slow.empty()
         time.sleep(0.2)
@@ -381,7 +381,7 @@ def ask_only(engine: AsyncEngine, prompts: list[Any]) -> list[Any]:
                 is_done.set()
 
     engine.submit_batch(parse(prompts, max_new_tokens=1, ignore_eos=True), take)
-    assert is_done.wait(30)
+    assert is_done.wait(60)
     return finals
 
 
@@ -391,6 +391,8 @@ def test_large_pictures_are_decoded_alone_and_in_order() -> None:
     seen: list[list[int]] = []
     order: list[int] = []
     lock = threading.Lock()
+    all_wait = threading.Event()
+    last_two = threading.Barrier(2)
 
     def decode(number: int, num_pixels: int | None) -> None:
         with gate.passing(num_pixels):
@@ -398,7 +400,10 @@ def test_large_pictures_are_decoded_alone_and_in_order() -> None:
                 inside.append(number)
                 order.append(number)
                 seen.append(sorted(inside))
-            time.sleep(0.05)
+            if number < 2:
+                assert all_wait.wait(60)
+            elif number > 4:
+                last_two.wait(60)  # each waits until the other is inside, too
             with lock:
                 inside.remove(number)
 
@@ -406,9 +411,12 @@ def test_large_pictures_are_decoded_alone_and_in_order() -> None:
     for number, num_pixels in enumerate((40, 60, 1000, 30, None, 50, 50)):
         threads.append(threading.Thread(target=decode, args=(number, num_pixels)))
         threads[-1].start()
-        time.sleep(0.005)
+        while len(order) + len(gate._waiting) <= number or (number < 2 and number not in order):
+            time.sleep(0.001)
+    all_wait.set()
     for thread in threads:
         thread.join(60)
+    assert not last_two.broken and not inside
     assert order == list(range(7)), "a large one is not passed for ever"
     assert [0, 1] in seen and [5, 6] in seen
     assert all(group == [number] for group in seen for number in (2, 4) if number in group)

@@ -11,7 +11,7 @@ from asking import messages_of
 from PIL import Image
 
 from seesay.config import GenerationConfig
-from seesay.errors import RequestError
+from seesay.errors import ErrorCode, RequestError
 from seesay.values import GenerationRequest, MediaPart, Modality, TextPart
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 from seesay.vl.messages import parse_messages, parse_prompts
@@ -58,7 +58,6 @@ def in_messages(*content: Any) -> Any:
         (("what?", b"bytes"), (b"bytes", "what?")),
         ((f"a {IMAGE_TOKEN} b", PICTURE), ("a ", PICTURE, " b")),
         ((f"{IMAGE_TOKEN}{IMAGE_TOKEN}\nboth", [PICTURE, OTHER]), (PICTURE, OTHER, "\nboth")),
-        (f"what is {IMAGE_TOKEN}?", (f"what is {IMAGE_TOKEN}?",)),
     ],
 )
 def test_single_prompts(prompt: Any, parts: Any) -> None:
@@ -148,10 +147,39 @@ def test_image_token_in_messages() -> None:
     assert request.prompt[0].parts[1].options == {"max_dynamic_patch": 12}
     assert request.prompt[0].parts[1].is_placed
     assert not only(in_messages({"type": "text", "text": "see"}, images[0])).prompt[0].parts[1].is_placed
-    # A later message without images may mention the token.
-    later = [*in_messages(text, *images), {"role": "user", "content": IMAGE_TOKEN}]
-    assert shape(only(later))[1] == ("user", IMAGE_TOKEN)
+    # What the model answered, or a tool, may mention the token.
+    later = [*in_messages(text, *images), *({"role": role, "content": IMAGE_TOKEN} for role in ("assistant", "tool"))]
+    assert shape(only(later))[1:] == [("assistant", IMAGE_TOKEN), ("tool", IMAGE_TOKEN)]
     assert "2 <IMAGE_TOKEN> for 1 image" in str(error_of(in_messages(text, images[0])))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        (f"one {IMAGE_TOKEN} two", "the prompt has 1 <IMAGE_TOKEN> for 0 image(s)"),
+        ((f"one {IMAGE_TOKEN} two", []), "the text has 1 <IMAGE_TOKEN> for 0 image(s)"),
+        ((f"see {VIDEO_TOKEN}", PICTURE), "the text has 1 <VIDEO_TOKEN> for 0 video(s)"),
+        ((f"see {IMAGE_TOKEN}", "clip.mp4"), "the text has 1 <IMAGE_TOKEN> for 0 image(s)"),
+        (
+            [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": f"see {IMAGE_TOKEN}"},
+                {"role": "assistant", "content": "Yes."},
+                {"role": "user", "content": [{"type": "image", "image": PICTURE}, {"type": "text", "text": "this"}]},
+            ],
+            "messages[1] has 1 <IMAGE_TOKEN> for 0 image(s)",
+        ),
+    ],
+)
+def test_markers_without_media(prompt: Any, told: str) -> None:
+    error = error_of(prompt)
+    assert str(error).startswith(f"{told}; the numbers must be equal: give one ")
+    assert error.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("prompt", [f"raw {IMAGE_TOKEN}", (f"raw {IMAGE_TOKEN} {VIDEO_TOKEN}", PICTURE)])
+def test_markers_without_media_in_a_raw_prompt(prompt: Any) -> None:
+    assert "_TOKEN> for 0 " in str(only(prompt, do_preprocess=False))
 
 
 def test_images_and_a_video_placed_apart() -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from asking import make_picture
+import torch
+from asking import ask, make_picture, parse
+from family_contract import VIDEO, Loaded, draw_image, plan, prepare, run_processor
 from PIL import Image
 
 from seesay.config import EngineConfig
+from seesay.encoders import resampler
 from seesay.engine.engine import AsyncEngine
-from seesay.values import GenerationRequest
+from seesay.errors import RequestError
+from seesay.values import DecodedMedia, GenerationRequest, MediaSize
 from seesay.vl.messages import parse_prompts
 
 PICTURE = make_picture(40, 90, 5)
@@ -38,7 +45,7 @@ def read(engine: AsyncEngine, prompt: Any, **options: Any) -> str:
     """The prompt as the model sees it, with one <unk> for each picture and slice."""
     [request], _ = parse_prompts([prompt], **options)
     assert isinstance(request, GenerationRequest), request
-    ids = engine.tokenize(request).result(30).tolist()
+    ids = engine.tokenize(request).result(60).tolist()
     assert engine.count_tokens(request) == len(ids)
     text: str = engine.tokenizer.decode(ids, skip_special_tokens=False)
     return text.replace("<unk><unk><unk>", "<unk>")
@@ -74,3 +81,98 @@ def test_a_raw_prompt_may_spell_pictures_as_the_published_code_does(engine: Asyn
     small = Image.new("RGB", (9, 9))
     seen = read(engine, ("a (<image>./</image>) b <image>./</image>", [small, small]), do_preprocess=False)
     assert seen == f"a <image_id>0</image_id>{WHOLE} b <image_id>1</image_id>{WHOLE}"
+
+
+# --- videos of 4.5 ----------------------------------------------------------------------------------------------------
+
+
+def draw_clip(num_frames: int, fps: float) -> DecodedMedia:
+    frames = np.random.default_rng(num_frames).integers(0, 256, (num_frames, 20, 30, 3), dtype=np.uint8)
+    return DecodedMedia(
+        modality=VIDEO,
+        frames=frames,
+        timestamps_s=tuple(index / fps for index in range(num_frames)),
+        frame_interval_s=1 / fps,
+        digest=bytes(32),
+    )
+
+
+def test_frames_are_packed_as_published(load: Callable[[str], Loaded]) -> None:
+    """For videos of many lengths and rates: packs of one to three, and the places of their frames in time."""
+    loaded, lengths = load("minicpmv_4_5"), set()
+    rng = np.random.default_rng(3)
+    counts = [1, 2, 179, 180, 181, 182, 360, 361, 540, 700, *rng.integers(1, 600, 60).tolist()]
+    for count, fps in zip(counts, itertools.cycle((3, 5, 10, 2.997, 0.5))):
+        size = MediaSize(
+            num_frames=count,
+            height=20,
+            width=30,
+            timestamps_s=tuple(index / fps for index in range(count)),
+            frame_interval_s=1 / fps,
+        )
+        ours = plan(loaded.family, VIDEO, size).measures["packs"]
+        theirs = loaded.processor.group(count, fps)
+        assert list(map(list, ours)) == theirs, (count, fps)
+        lengths.add(len(ours[0]))
+    assert lengths == {1, 2, 3}
+
+
+@pytest.mark.parametrize("packing", [1, 2, 6])
+def test_frames_of_a_pack_become_rows_together(
+    load: Callable[[str], Loaded], packing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal to the plain model, also beside a picture, and when a long video takes several calls of the tower."""
+    loaded = load("minicpmv_4_5")
+    media = [draw_image(20, 50), draw_clip(7, 2.0)]
+    prepared = [prepare(loaded.family, media[0]), prepare(loaded.family, media[1], {"force_packing": packing})]
+    rows = loaded.encoder.encode([item.features for item in prepared])
+    theirs = loaded.model.make_rows(
+        **{
+            name: value
+            for name, value in run_processor(loaded, media, force_packing=packing).items()
+            if name not in ("input_ids", "is_row")
+        }
+    )
+    assert len(rows[1]) == 3 * -(-7 // packing)
+    torch.testing.assert_close(torch.cat(rows), theirs, atol=1e-4, rtol=1e-4)
+    monkeypatch.setattr(resampler, "MAX_PATCHES_AT_ONCE", 40)
+    assert torch.cat(loaded.encoder.encode([item.features for item in prepared])).allclose(torch.cat(rows), atol=1e-5)
+    monkeypatch.setattr(resampler.ResampledSiglip, "_find_times", lambda *_: None)
+    [_, without] = loaded.encoder.encode([item.features for item in prepared])
+    # A time that all keys of a pack have changes nothing.
+    assert bool((without - rows[1]).abs().max() > 1e-3) is (packing > 1)
+
+
+def test_a_video_says_what_it_takes(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Its packs stand in lines; how many frames are in one is an option of that video; others are refused by name."""
+    config = EngineConfig(device_type="cpu", block_size=16)
+    with AsyncEngine(str(tiny_checkpoint("minicpmv_4_5")), backend_config=config) as engine:
+        clip = [make_picture(20, 30, seed) for seed in range(4)]
+        whole = "<image><unk></image>"
+        assert f"user\n{whole}\n{whole}\n{whole}\n{whole}\n?" in read(engine, talk(clip, "?"))
+        packed = read(engine, talk(clip, "?", force_packing=3))
+        assert f"{whole}\n{whole}\n?" in packed and packed.count(whole) == 2
+        content = [*talk(clip, force_packing=4)[0]["content"], *talk(PICTURE)[0]["content"]]
+        seen = read(engine, [{"role": "user", "content": content}])
+        assert "<image_id>1</image_id>" in seen and seen.count("<image><unk></image>") == 2
+        for options, message in (
+            ({"force_packing": 7}, r"force_packing must be an integer in \[1, 6\], got 7"),
+            ({"max_slice_nums": 2}, "video option 'max_slice_nums' is unknown to this model"),
+        ):
+            [refused] = ask(engine, parse([talk(clip, "?", **options)], max_new_tokens=1))
+            assert isinstance(refused.error, RequestError) and re.search(message, refused.text), refused.text
+        [answer] = ask(engine, parse([talk(clip, PICTURE, "?")], max_new_tokens=3))
+        assert answer.error is None and [report.num_frames for report in answer.media] == [4, 1]
+
+
+def test_a_number_of_frames_that_would_fit_is_planned(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """200 frames are packed by two, so half of their tokens are not those of 100 frames."""
+    config = EngineConfig(device_type="cpu", block_size=16, session_len=400)
+    clip = [make_picture(4, 6, 0)] * 200
+    with AsyncEngine(str(tiny_checkpoint("minicpmv_4_5")), backend_config=config) as engine:
+        [refused] = ask(engine, parse([talk(clip, "?", sample_fps=2)], max_new_tokens=1))
+        found = re.search(r"for 200 frames: with max_frames=(\d+) it would fit", refused.text)
+        assert found is not None, refused.text
+        for num_frames, fits in ((int(found[1]), True), (int(found[1]) + 2, False)):
+            [answer] = ask(engine, parse([talk(clip, "?", sample_fps=2, max_frames=num_frames)], max_new_tokens=1))
+            assert (answer.error is None) is fits, answer.text

@@ -14,6 +14,8 @@ from family_contract import IMAGE, VIDEO, draw_image, draw_media, edit_json, loa
 from safetensors.torch import load_file, save_file
 
 from seesay.errors import CheckpointError
+from seesay.frame_chain import unpack
+from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import choose_template
 from seesay.values import DecodedMedia, MediaPart, Message, TextPart
@@ -131,8 +133,8 @@ def test_pictures_are_cut_as_config_json_says(
     assert plan(family, IMAGE, picture.size).measures["num_tiles"] == num_tiles
     family.resizes_on_device = True
     sent = preprocess(family, picture)
-    heights_and_widths = [(height // 16, width // 16) for height, width in sent["sizes"]]
-    assert sum(rows * columns for rows, columns in heights_and_widths) == sent["num_tiles"] == num_tiles
+    made = run_chains(sent["frames"], unpack(sent["chains"]))
+    assert len(made) == sent["num_tiles"] == num_tiles and made.shape[1:3] == (16, 16)
 
 
 def test_the_first_pixel_shuffle_turns_the_grid(change: Callable[..., Path], tmp_path: Path) -> None:
@@ -211,6 +213,17 @@ def test_a_tower_that_lies_elsewhere_is_told(change: Callable[..., Path]) -> Non
         CheckpointError, match=r"no weights of its vision tower.*mm_vision_tower='openai/clip-vit-large"
     ):
         load_family(path)
+
+
+@pytest.mark.parametrize("lost", ["0.weight", "2.bias", "2."])
+def test_a_missing_tensor_of_the_projector_has_the_name_of_this_layout(lost: str, change: Callable[..., Path]) -> None:
+    path = change("llava_original")
+    state = load_file(path / "model.safetensors")
+    left = {key: value for key, value in state.items() if not key.startswith(f"model.mm_projector.{lost}")}
+    save_file(left, path / "model.safetensors")
+    told = rf"tensor 'model\.mm_projector\.{lost}.*' is missing from the checkpoint: download the checkpoint again"
+    with pytest.raises(CheckpointError, match=told):
+        load_family(path)[0].build_encoder(torch.device("cpu"), torch.float32)
 
 
 def test_resolutions_in_a_text_and_with_the_width_first(change: Callable[..., Path]) -> None:

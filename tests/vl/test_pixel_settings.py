@@ -48,6 +48,53 @@ def test_what_an_unknown_processor_leaves_out_is_named() -> None:
     assert PixelSettings.read(settings, "here", processor="CLIPImageProcessor").mean == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_resample_has_the_numbers_of_pillow(number: int) -> None:
+    from PIL import Image
+
+    found = PixelSettings.read({"resample": number}, "here", processor="CLIPImageProcessor").resample
+    assert found == Image.Resampling(number).name.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("image_std", [0, 0, 0], "three numbers from 1e-06 to 1e+06, got [0, 0, 0]"),
+        ("image_std", [1, -1, 1], "three numbers from 1e-06 to 1e+06, got [1, -1, 1]"),
+        ("image_std", [1, 1, float("nan")], "three numbers from 1e-06 to 1e+06, got [1, 1, nan]"),
+        ("image_std", [1, 1], "three numbers from 1e-06 to 1e+06, got [1, 1]"),
+        ("image_std", 0.5, "three numbers from 1e-06 to 1e+06, got 0.5"),
+        ("image_mean", [0, 0, float("inf")], "three numbers from -1e+06 to 1e+06, got [0, 0, inf]"),
+        ("image_mean", [0, 0, "x"], "three numbers from -1e+06 to 1e+06, got [0, 0, 'x']"),
+        ("image_mean", None, "three numbers from -1e+06 to 1e+06, got None"),
+        ("norm_std", [0, 0, 0], "three numbers from 1e-06 to 1e+06, got [0, 0, 0]"),
+        ("rescale_factor", 0, "a number from 1e-06 to 1e+06, got 0"),
+        ("rescale_factor", float("nan"), "a number from 1e-06 to 1e+06, got nan"),
+        ("rescale_factor", [1], "a number from 1e-06 to 1e+06, got [1]"),
+        ("resample", 9, "1 (lanczos), 2 (bilinear), 3 (bicubic), got 9"),
+        ("resample", [], "1 (lanczos), 2 (bilinear), 3 (bicubic), got []"),
+        ("resample", True, "1 (lanczos), 2 (bilinear), 3 (bicubic), got True"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(name: str, value: Any, allowed: str) -> None:
+    with pytest.raises(CheckpointError) as raised:
+        PixelSettings.read({name: value}, "here", processor="CLIPImageProcessor")
+    assert str(raised.value) == f"here: processor setting {name} must be {allowed}"
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "smolvlm"])
+def test_a_setting_that_cannot_be_stops_the_loading(
+    name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def spoil(data: dict[str, Any]) -> None:
+        data["image_processor"]["image_std"] = [0, 0, 0]
+
+    path = edit_json(tiny_checkpoint(name), tmp_path / "spoilt", "processor_config.json", spoil)
+    with pytest.raises(CheckpointError, match="processor setting image_std must be three numbers") as raised:
+        load_family(path)
+    assert str(raised.value).startswith(f"{path}: ")
+
+
 def test_pixels_of_a_file_that_leaves_them_out_equal_the_processors(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

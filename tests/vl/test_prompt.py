@@ -23,7 +23,7 @@ def prepare(num_rows: Any, key: Any) -> Any:
         token_ids=np.array([2, *[3] * num_rows, 4], dtype=np.int64),
         takes_embedding=np.array([False, *[True] * num_rows, False]),
     )
-    plan = MediaPlan(measures={}, expansion=expansion, num_units=4 * num_rows)
+    plan = MediaPlan(measures={}, expansion=expansion, num_units=4 * num_rows, peak_pixels=1)
     size = MediaSize(num_frames=1, height=1, width=1)
     return PreparedMedia(modality=Modality.IMAGE, features={}, plan=plan, key=key, size=size)
 
@@ -34,7 +34,7 @@ class CharTokenizer:
     def __init__(self, prefix: Any = ()) -> None:
         self.prefix = prefix
 
-    def encode_prompt(self, rendered: Any) -> Any:
+    def encode_prompt(self, rendered: Any, *, is_apart: bool = False) -> Any:
         ids, ranges, done = list(self.prefix), [], 0
         for start, stop in rendered.markers:
             ids += map(ord, rendered.text[done:start])
@@ -100,7 +100,7 @@ def test_bos_shifts_nothing() -> None:
     assert built.items[0].slots.tolist() == [2]
 
 
-def test_hash_is_of_content_model_and_salt() -> None:
+def test_hash_is_of_content_and_model() -> None:
     rendered = RenderedPrompt(text="[I][I]", media=media("image", "image"), markers=((0, 3), (3, 6)))
 
     def hashes(key: Any = "x", **kwargs: Any) -> Any:
@@ -111,7 +111,6 @@ def test_hash_is_of_content_model_and_salt() -> None:
     assert same == again and len(same) == 32
     assert hashes("y")[1] != same
     assert hashes(model_digest=b"other")[0] != same
-    assert hashes(salt=b"tenant")[0] != same
 
 
 def test_what_cannot_be_built() -> None:
@@ -151,26 +150,6 @@ def test_raw_text_with_the_spelling_of_the_published_code() -> None:
     assert (rendered.text, rendered.markers) == ("[I]a[I][I]", ((0, 3), (4, 7)))
     with pytest.raises(RequestError, match=r"numbers its image items \[2, 1\]: they must count up from 1"):
         render_raw("<|image_2|>a<|image_1|>", media("image", "image"), MARKERS, spellings)
-
-
-def test_pieces_of_text_are_tokenized_apart() -> None:
-    text = "ab[I]<x>[I]"
-    rendered = RenderedPrompt(text=text, media=media("image", "image"), markers=((2, 5), (8, 11)), literals=((5, 8),))
-    seen: list[RenderedPrompt] = []
-
-    class Recorder(CharTokenizer):
-        def encode_prompt(self, rendered: Any) -> Any:
-            seen.append(rendered)
-            return super().encode_prompt(rendered)
-
-    tokenizer: Any = Recorder(prefix=[1])
-    tokens = tokenize(rendered, tokenizer, is_apart=True)
-    assert tokens.token_ids.tolist() == [1, *map(ord, "ab"), 1, *map(ord, "<x>"), 1]
-    assert tokens.ranges == ((3, 3), (7, 7)) and tokens.num_text_tokens == 8
-    assert [(each.text, each.literals) for each in seen] == [("ab", ()), ("<x>", ((0, 3),)), ("", ())]
-    built = build_input(tokens, [prepare(1, b"a"), prepare(2, b"b")], family=make_family(), model_digest=b"m")
-    assert built.token_ids.tolist() == [1, 97, 98, 2, 3, 4, 1, *map(ord, "<x>"), 52, 3, 3, 4, 1]
-    assert [item.span for item in built.items] == [(3, 6), (10, 14)]
 
 
 @pytest.mark.parametrize(

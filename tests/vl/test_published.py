@@ -74,8 +74,11 @@ def test_families_with_a_published_layout() -> None:
         "qwen2_vl",
         "qwen2_5_vl",
         "smolvlm",
+        "perception_lm",
+        "fast_vlm",
     } <= families
-    models = ("Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Gemma3", "SmolLM3")
+    models: tuple[str, ...] = ("Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Gemma3", "SmolLM3")
+    models += ("Starcoder2", "Granite", "Olmo", "Olmo2", "Cohere", "Glm", "Glm4", "Falcon")
     assert {f"{model}ForCausalLM" for model in models} <= architectures
 
 

@@ -73,7 +73,7 @@ def test_a_tower_decides_between_families_of_one_architecture(architecture: str)
 
 
 @pytest.mark.parametrize(
-    "other", ("LlavaLlamaForCausalLM", "Qwen2MoeForCausalLM", "Qwen2", "Model", "Qwen2_5_VLTextModel")
+    "other", ("LlavaLlamaForCausalLM", "Qwen2MineForCausalLM", "Qwen2", "Model", "Qwen2_5_VLTextModel")
 )
 def test_another_model_of_a_similar_name(other: str) -> None:
     with pytest.raises(CheckpointError, match=f"'{other}' is not supported"):

@@ -20,21 +20,23 @@ from seesay.checkpoint.given_tensors import GivenTensor, GivenTensors
 from seesay.checkpoint.quantization import InFlight
 from seesay.device.layer_loading import LoadedLayers
 from seesay.errors import CheckpointError
-from seesay.llm.models.decoder import Decoder
+from seesay.llm.models.composed_decoder import ComposedDecoder
 
 CPU = torch.device("cpu")
 BACKBONES = ["llama", "qwen2", "phi3"]
 
 
-def load_decoder(path: Path, dtype: torch.dtype = torch.float32, quantization: InFlight | None = None) -> Decoder:
+def load_decoder(
+    path: Path, dtype: torch.dtype = torch.float32, quantization: InFlight | None = None
+) -> ComposedDecoder:
     family, _ = load_family(path)
     backbone = family.backbone()
     config = backbone.decoder_config(session_len=256)
     checkpoint = Checkpoint.load(path, quantization=quantization)
-    return Decoder.load(checkpoint, config, decoder_name=backbone.decoder_name, device=CPU, dtype=dtype)
+    return ComposedDecoder.load(checkpoint, config, decoder_name=backbone.decoder_name, device=CPU, dtype=dtype)
 
 
-def outputs(decoder: Decoder) -> list[torch.Tensor]:
+def outputs(decoder: ComposedDecoder) -> list[torch.Tensor]:
     """What each part makes of the same numbers."""
     generator = torch.Generator().manual_seed(0)
     found = [weight.data for weight in decoder.plain_weights]
@@ -44,7 +46,7 @@ def outputs(decoder: Decoder) -> list[torch.Tensor]:
     return found
 
 
-def list_addresses(decoder: Decoder) -> list[int]:
+def list_addresses(decoder: ComposedDecoder) -> list[int]:
     """Of all tensors that no library has packed."""
     return [tensor.data_ptr() for tensor in decoder.weights.tensors() if tensor.layout is torch.strided]
 

@@ -13,11 +13,18 @@ from family_contract import load_family
 from seesay.checkpoint.loading import WeightGroup, load_weights
 from seesay.checkpoint.parts import INPUTS, OUTPUTS, Weight
 from seesay.device.linear import Shard
-from seesay.llm.models.decoder import Decoder
+from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.vl.family import Family
 
 CPU = torch.device("cpu")
-DIVIDED = {"qkv_proj": OUTPUTS, "gate_up_proj": OUTPUTS, "lm_head": OUTPUTS, "o_proj": INPUTS, "down_proj": INPUTS}
+DIVIDED = {
+    "qkv_proj": OUTPUTS,
+    "gate_up_proj": OUTPUTS,
+    "up_proj": OUTPUTS,
+    "lm_head": OUTPUTS,
+    "o_proj": INPUTS,
+    "down_proj": INPUTS,
+}
 
 
 def load(family: Family, weights: dict[tuple[str, str], Weight], others: list[Weight]) -> None:
@@ -35,7 +42,7 @@ def test_two_halves_are_the_whole(name: str, tiny_checkpoint: Callable[[str], Pa
     family, _ = load_family(tiny_checkpoint(name))
     backbone = family.backbone()
     config = backbone.decoder_config(session_len=256)
-    decoder = Decoder(config, device=CPU, dtype=torch.float32)
+    decoder = ComposedDecoder(config, device=CPU, dtype=torch.float32)
     paths = [path for path in decoder.linears if not (path == "lm_head" and config.tied_embeddings)]
     dims = {path: DIVIDED[path.rpartition(".")[2]] for path in paths}
     assert set(dims.values()) == {OUTPUTS, INPUTS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ import pytest
 from asking import ask, parse
 from PIL import Image
 
-from seesay.config import EngineConfig, MediaLimits
+from seesay.config import EngineConfig, GenerationConfig, MediaLimits
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.load import load_video
 from seesay.processors.media.video_file import VideoFile
-from seesay.values import GenerationRequest, VideoFrames
+from seesay.values import GenerationRequest, MediaPart, Modality, VideoFrames
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 from seesay.vl.messages import parse_prompts
 
@@ -54,7 +55,7 @@ def tokens(engine: AsyncEngine, prompt: Any, **options: Any) -> list[int]:
     requests, _ = parse_prompts([prompt], **options)
     request = requests[0]
     assert isinstance(request, GenerationRequest), request
-    ids: list[int] = engine.tokenize(request).result(30).tolist()
+    ids: list[int] = engine.tokenize(request).result(60).tolist()
     return ids
 
 
@@ -97,8 +98,9 @@ def test_markers_place_the_frames(engine: AsyncEngine, clip: bytes) -> None:
         engine, (f"a {frames} b {IMAGE_TOKEN}", [*by_hand[1:], picture]), **raw
     )
     for text in (f"no place {IMAGE_TOKEN}", f"{VIDEO_TOKEN} {VIDEO_TOKEN} {IMAGE_TOKEN}"):
+        media = (MediaPart(modality=Modality.IMAGE, source=picture), MediaPart(modality=Modality.VIDEO, source=video))
         with pytest.raises(RequestError, match=r"VIDEO_TOKEN|takes no video"):
-            tokens(engine, (text, [picture, video]), **raw)
+            engine.tokenize(GenerationRequest(prompt=text, media=media, gen_config=GenerationConfig())).result(60)
     parts = {"type": "video", "video": video}, {"type": "image", "image": picture}
     placed = talk(f"see {VIDEO_TOKEN} and {IMAGE_TOKEN}.", *parts)
     given = [{"type": "image", "image": image} for image in [*by_hand[1:], picture]]
@@ -117,9 +119,31 @@ def test_limits_count_videos_not_frames(engine: AsyncEngine, clip: bytes) -> Non
 
 
 def test_options_of_a_video_are_checked_by_name(engine: AsyncEngine, clip: bytes) -> None:
-    for options, words in (({"fps": 0}, "fps must be"), ({"max_pixels": 9}, "'max_pixels' is unknown to this model")):
+    unknown = "video option 'max_pixels' is unknown to this model; known are: detail, fps, max_frames, min_frames"
+    for options, words in (({"fps": 0}, "fps must be"), ({"max_pixels": 9}, unknown)):
         [answer] = ask(engine, parse([talk({"type": "video", "video": clip, **options}, "?")], max_new_tokens=1))
         assert answer.error is not None and words in answer.text
+
+
+@pytest.mark.parametrize("name", ["llava_original", "minicpmv"])
+def test_frames_that_do_not_fit_are_told_how_many_would(
+    name: str, clip: bytes, tiny_checkpoint: Callable[[str], Path]
+) -> None:
+    """Also where a marker has more tokens than the context: in these families none spells it. A long text is told
+    so."""
+    config = EngineConfig(device_type="cpu", block_size=16, session_len=150)
+    video = {"type": "video", "video": clip, "num_frames": 40}
+    with AsyncEngine(str(tiny_checkpoint(name)), backend_config=config) as engine:
+        [refused] = ask(engine, parse([talk(video, "?")], max_new_tokens=1))
+        assert isinstance(refused.error, RequestError) and refused.error.code is ErrorCode.CONTEXT_TOO_LONG
+        found = re.search(r"A video takes \d+ tokens for 40 frames: with max_frames=(\d+) it would fit", refused.text)
+        assert found is not None, refused.text
+        [answer] = ask(engine, parse([talk({**video, "max_frames": int(found[1])}, "?")], max_new_tokens=1))
+        assert answer.error is None and len(answer.media) == int(found[1])
+        [refused] = ask(engine, parse([talk(*[video] * 4, "?")], max_new_tokens=1))
+        assert "the prompt has 160 pictures and frames of videos (max_frames takes fewer" in refused.text
+        [answer] = ask(engine, parse([talk({**video, "max_frames": 2}, "a b " * 300)], max_new_tokens=1))
+        assert "characters, which are more than 150 tokens" in answer.text
 
 
 def test_a_frame_is_decoded_again_when_its_embedding_is_gone(engine: AsyncEngine, clip: bytes) -> None:

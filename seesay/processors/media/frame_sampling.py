@@ -40,8 +40,8 @@ class FrameChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSampling:
-    """Take exactly `num_frames` frames, or `fps` per second within `min_frames` and `max_frames`, of those that are
-    shown from `start_s` to `end_s` (None: from the beginning, to the end).
+    """Take `num_frames` frames, or `fps` per second within `min_frames` and `max_frames`, of those that are shown from
+    `start_s` to `end_s` (None: from the beginning, to the end). `num_frames` is at most `max_frames`.
 
     `most_given` is the most frames to take of those given one by one, and `given_fps` their rate. `limit` is the most
     frames that may be taken at all. Built by `checked`.
@@ -87,12 +87,14 @@ class FrameSampling:
         _check_range(video_start, video_end)
         if nframes is not None:
             num_frames = min(max(round(nframes / _FRAME_FACTOR), 1) * _FRAME_FACTOR, limit)
+        if num_frames is not None and max_frames is not None:
+            num_frames = min(num_frames, max_frames)
         return cls(
             fps=fps,
             num_frames=num_frames,
             min_frames=min(_MIN_FRAMES, limit) if min_frames is None else min_frames,
             max_frames=min(_MAX_FRAMES, limit) if max_frames is None else max_frames,
-            most_given=num_frames if max_frames is None else min(max_frames, num_frames or max_frames),
+            most_given=max_frames if num_frames is None else num_frames,
             given_fps=sample_fps,
             start_s=video_start,
             end_s=video_end,
@@ -172,10 +174,12 @@ def spread(total: int, count: int) -> npt.NDArray[np.int64]:
 
 def fill_sampling_options(chosen: Mapping[str, Any], default: Mapping[str, Any], *, limit: int) -> Mapping[str, Any]:
     """Return the options that a request chose, and those of `default` where it chose no number of frames: counts are
-    lowered to `limit`."""
+    lowered to `limit`. The default rate is left out beside `sample_fps`, the rate of given frames."""
     if any(name in chosen for name in _COUNTING_OPTIONS):
         return chosen
     lowered = {name: value if name == "fps" else min(value, limit) for name, value in default.items()}
+    if "sample_fps" in chosen:
+        lowered.pop("fps", None)
     return {**chosen, **lowered}
 
 

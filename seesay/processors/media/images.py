@@ -1,4 +1,4 @@
-"""Image transforms that model families share: resize, crop, pad, patches, tiles.
+"""Image transforms that model families share: sizes, resizing, patches.
 
 Frames are uint8 arrays [N, H, W, 3]; every transform equals the torchvision backend of Transformers' processors
 (resized pixels are rounded to uint8 before they are normalized). torch is imported where it is used; torchvision is
@@ -8,32 +8,20 @@ not needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Literal
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.device.lanczos import has_lanczos
+from seesay.errors import ErrorCode, RequestError
+from seesay.frame_chain import Patches, Resample
 
-if TYPE_CHECKING:
-    import torch
-
+T = TypeVar("T", bound=np.generic)
 Frames = npt.NDArray[np.uint8]
-Resample = Literal["bilinear", "bicubic", "lanczos"]
 
-_PIL_FILTERS: dict[int, Resample] = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _MAX_ASPECT_RATIO = 200
-
-
-def resample_from_config(value: int) -> Resample:
-    """Return the filter of a preprocessor_config's `resample` number (PIL's numbering)."""
-    try:
-        return _PIL_FILTERS[value]
-    except KeyError:
-        raise ConfigError(f"resample must be 1 (lanczos), 2 (bilinear) or 3 (bicubic), got {value!r}") from None
-
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
@@ -112,7 +100,7 @@ def resize(frames: Frames, size: tuple[int, int], *, resample: Resample = "bicub
     """Scale frames [N, H, W, 3] to `size` (height, width): uint8 [N, height, width, 3]; the same array if it fits."""
     if frames.shape[1:3] == size:
         return frames
-    if resample == "lanczos" and not _has_lanczos():
+    if resample == "lanczos" and not has_lanczos():
         return _resize_lanczos(frames, size)
     import torch
     from torch.nn.functional import interpolate
@@ -140,99 +128,38 @@ def _has_uint8_bilinear() -> bool:
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") or platform.machine() in ("aarch64", "arm64")
 
 
-@cache
-def _has_lanczos() -> bool:
-    """Return whether this torch has the filter, and thereby torchvision; Pillow's differs by rounding."""
-    import torch
-    from torch.nn.functional import interpolate
-
-    try:
-        pixels = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
-        interpolate(pixels, size=(2, 2), mode="lanczos", align_corners=False, antialias=True)
-    except (NotImplementedError, RuntimeError, ValueError):
-        return False
-    return True
-
-
 def _resize_lanczos(frames: Frames, size: tuple[int, int]) -> Frames:
+    """Scale by Pillow: the width first, always. In one call it begins with the height of very thin pictures."""
     from PIL import Image
 
-    scaled = [Image.fromarray(frame).resize((size[1], size[0]), Image.Resampling.LANCZOS) for frame in frames]
-    return np.stack([np.asarray(image) for image in scaled])
+    height, width = size
+    lanczos = Image.Resampling.LANCZOS
+    wide = [Image.fromarray(frame).resize((width, frame.shape[0]), lanczos) for frame in frames]
+    return np.stack([np.asarray(image.resize((width, height), lanczos)) for image in wide])
 
 
-def _writable(array: Frames) -> Frames:
+def _writable(array: npt.NDArray[T]) -> npt.NDArray[T]:
     """Return the array itself, or a copy of a read-only one (torch warns when it shares such memory)."""
     return array if array.flags.writeable else array.copy()
-
-
-def center_crop(frames: Frames, size: tuple[int, int]) -> Frames:
-    """Cut the middle out of frames [N, H, W, 3]: uint8 [N, height, width, 3]. Smaller frames are padded with black."""
-    missing_h, missing_w = max(0, size[0] - frames.shape[1]), max(0, size[1] - frames.shape[2])
-    if missing_h or missing_w:
-        before_h, before_w = missing_h // 2, missing_w // 2
-        pads = ((0, 0), (before_h, missing_h - before_h), (before_w, missing_w - before_w), (0, 0))
-        frames = np.pad(frames, pads)
-    top, left = (frames.shape[1] - size[0]) // 2, (frames.shape[2] - size[1]) // 2
-    return frames[:, top : top + size[0], left : left + size[1]]
-
-
-def pad_to_square(frames: Frames, color: Sequence[int]) -> Frames:
-    """Put frames [N, H, W, 3] in the middle of squares of side max(H, W) filled with `color` (three values 0 … 255)."""
-    count, height, width, _ = frames.shape
-    if height == width:
-        return frames
-    side = max(height, width)
-    top, left = (side - height) // 2, (side - width) // 2
-    square = np.empty((count, side, side, 3), dtype=np.uint8)
-    square[...] = np.asarray(color, dtype=np.uint8)
-    square[:, top : top + height, left : left + width] = frames
-    return square
 
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
 
-def qwen_patchify(
-    frames: torch.Tensor, *, patch_size: int, temporal_patch_size: int, merge_size: int
-) -> tuple[torch.Tensor, tuple[int, int, int]]:
-    """Cut normalized frames [N, 3, H, W] into Qwen's patch vectors.
+def cut_patches(frames: npt.NDArray[T], layout: Patches) -> npt.NDArray[T]:
+    """Cut frames [N, H, W, 3] into the vectors of `layout`: [P, size]."""
+    import torch
 
-    Returns patches [t·h·w, 3·temporal_patch_size·patch_size²] and the grid (t, h, w). Vectors are laid out as
-    (channel, time, y, x); the merge_size² patches that one merged token covers are neighbours. N is filled up to a
-    multiple of `temporal_patch_size` by repeating the last frame: a picture is one time step of equal frames.
-    H and W must be multiples of patch_size · merge_size.
-    """
-    count, channels, height, width = frames.shape
-    side = patch_size * merge_size
-    assert height % side == 0 and width % side == 0, f"{height}x{width} is not a multiple of {side}"
-    missing = -count % temporal_patch_size
-    num_own = 1 if count == 1 else temporal_patch_size  # a picture is cut once, and its patches are repeated
-    if missing and count > 1:
-        import torch
-
-        frames = torch.cat((frames, frames[-1:].expand(missing, -1, -1, -1)))
-    grid_t, grid_h, grid_w = (count + missing) // temporal_patch_size, height // patch_size, width // patch_size
-    rows, columns = (grid_h // merge_size, merge_size, patch_size), (grid_w // merge_size, merge_size, patch_size)
-    patches = frames.reshape(grid_t, num_own, channels, *rows, *columns)
-    # axes: t, time in patch, channel, h group, h in group, y, w group, w in group, x
-    patches = patches.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    grid = (grid_t, grid_h, grid_w)
-    cut = patches.reshape(math.prod(grid), channels, num_own, patch_size * patch_size)
-    return cut.expand(-1, -1, temporal_patch_size, -1).reshape(math.prod(grid), -1), grid
-
-
-def split_tiles(
-    frame: Frames, tile: tuple[int, int], *, grid: tuple[int, int], resample: Resample = "bicubic"
-) -> Frames:
-    """Cut one picture uint8 [1, H, W, 3] into InternVL's tiles: uint8 [tiles, height, width, 3], row by row.
-
-    The picture is stretched to the `grid` of (rows, columns), which `tile_grid` chooses. Several tiles are followed by
-    a thumbnail of the whole picture.
-    """
-    rows, columns = grid
-    stretched = resize(frame, (tile[0] * rows, tile[1] * columns), resample=resample)
-    tiles = stretched.reshape(rows, tile[0], columns, tile[1], 3).transpose(0, 2, 1, 3, 4).reshape(-1, *tile, 3)
-    if len(tiles) > 1:
-        tiles = np.concatenate((tiles, resize(frame, tile, resample=resample)))
-    return tiles
+    count, height, width, channels = frames.shape
+    (rows, columns), steps = layout.count_groups((height, width)), -(-count // layout.num_frames)
+    num_own = 1 if count == 1 else layout.num_frames  # a picture is cut once, and its patches are repeated
+    pixels = torch.from_numpy(_writable(frames))
+    if count > 1 and (missing := -count % layout.num_frames):
+        pixels = torch.cat((pixels, pixels[-1:].expand(missing, -1, -1, -1)))
+    high, wide = (rows, layout.group[0], layout.size[0]), (columns, layout.group[1], layout.size[1])
+    # axes: step, frame in it, row group, row in it, y, column group, column in it, x, channel
+    axes = pixels.reshape(steps, num_own, *high, *wide, channels).permute(0, 2, 5, 3, 6, 8, 1, 4, 7)
+    cut = axes.reshape(-1, channels, num_own, math.prod(layout.size))
+    vectors = cut.expand(-1, -1, layout.num_frames, -1).reshape(len(cut), -1)
+    result: npt.NDArray[T] = vectors.numpy()
+    return result

@@ -48,8 +48,9 @@ def load_video(
     `source` is a path, http(s) URL, data URL, bytes, base64 text, file opened in binary mode, or the frames
     themselves: a list of what `load_image` takes, a uint8 array [N, H, W, 3], or `data:video/jpeg;base64,…` with JPEGs
     that are separated by commas. The number of frames that `fps` gives is even and kept within `min_frames` (4) and
-    `max_frames` (768). Given frames are all taken unless `num_frames` or `max_frames` is smaller, and `sample_fps`, or
-    `fps`, says how many there are per second of the video (default 2); the result of another call keeps its own times.
+    `max_frames` (768); `max_frames` bounds `num_frames`, too. Given frames are all taken unless `num_frames` or
+    `max_frames` is smaller, and `sample_fps`, or `fps`, says how many there are per second of the video (default 2).
+    The result of another call keeps its own times.
     `video_start` and `video_end` are seconds from the first frame: others are left out.
     A file that is cut off, or damaged, ends where it cannot be decoded any more.
     Frames of a file that together hold more than `limits.max_clip_pixels` are scaled down while they are decoded.

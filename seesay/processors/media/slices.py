@@ -8,9 +8,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from seesay.processors.media.images import Frames, Resample, resize
-from seesay.processors.media.tiles import cut_grid
-
 
 @lru_cache(maxsize=1024)
 def choose_grid(size: tuple[int, int], side: int, *, max_slices: int) -> tuple[int, int] | None:
@@ -50,11 +47,6 @@ def fit_slices(size: tuple[int, int], grid: tuple[int, int], side: int, multiple
     part = [_round_to(length, count) / count for length, count in zip(size, grid, strict=True)]
     height, width = fit_area((part[0], part[1]), side, multiple, enlarges=True)
     return grid[0] * height, grid[1] * width
-
-
-def slice_frame(frame: Frames, size: tuple[int, int], grid: tuple[int, int], resample: Resample) -> Frames:
-    """Scale a picture uint8 [1, H, W, 3] to `size` and cut it: uint8 [slices, height, width, 3], row by row."""
-    return cut_grid(resize(frame, size, resample=resample), grid)
 
 
 def _round_to(length: float, multiple: int) -> int:

@@ -294,15 +294,15 @@ def _begins_as_media(data: bytes) -> bool:
     return data.startswith(_SIGNATURES) or data[4:8] == b"ftyp"
 
 
-def _decode_base64(text: str) -> bytes:
+def _decode_base64(text: str, slice_chars: int = _SLICE_CHARS) -> bytes:
     """Decode base64 of either alphabet, with or without padding and line breaks. Raises `binascii.Error`."""
-    end = text[-_SLICE_CHARS:]
+    end = text[-slice_chars:]
     stop = len(text) - len(end) + len(end.rstrip(_PADDING))
     pieces: list[bytes] = []
     rest = ""
     try:
-        for start in range(0, stop, _SLICE_CHARS):
-            compact = rest + "".join(text[start : min(start + _SLICE_CHARS, stop)].split())
+        for start in range(0, stop, slice_chars):
+            compact = rest + "".join(text[start : min(start + slice_chars, stop)].split())
             if "=" in compact:
                 raise binascii.Error("padding before the end")
             num_whole = len(compact) // 4 * 4
@@ -318,12 +318,12 @@ def _decode_letters(text: str) -> bytes:
     return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
 
 
-def _unquote(text: str) -> bytes:
+def _unquote(text: str, slice_chars: int = _SLICE_CHARS) -> bytes:
     """Decode percent escapes, as `urllib.parse.unquote_to_bytes` does, without an object for each."""
     pieces: list[bytes] = []
     start = 0
     while start < len(text):
-        stop = min(start + _SLICE_CHARS, len(text))
+        stop = min(start + slice_chars, len(text))
         at = text.rfind("%", stop - 2, stop)
         if at > start and stop < len(text):  # this escape ends in the next slice
             stop = at

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import numpy as np
-
-from seesay.processors.media.images import Frames, Resample, resize
+from functools import lru_cache
+from itertools import chain
 
 _MAX_EDGE = 4096
 """Longest side in pixels of a picture that `fit_longest_edge` sizes."""
@@ -34,24 +32,6 @@ def fit_inside(size: tuple[int, int], resolution: tuple[int, int]) -> tuple[int,
     return resolution[0], min(math.ceil(width * (resolution[0] / height)), resolution[1])
 
 
-def cut_padded(frame: Frames, resolution: tuple[int, int], tile: tuple[int, int], resample: Resample) -> Frames:
-    """Fit a picture uint8 [1, H, W, 3] into the middle of `resolution`, black around it, and cut it into tiles: uint8
-    [tiles, height, width, 3], row by row."""
-    height, width = fit_inside((frame.shape[1], frame.shape[2]), resolution)
-    canvas = np.zeros((*resolution, 3), dtype=np.uint8)
-    top, left = (resolution[0] - height) // 2, (resolution[1] - width) // 2
-    canvas[top : top + height, left : left + width] = resize(frame, (height, width), resample=resample)[0]
-    return cut_grid(canvas[None], (resolution[0] // tile[0], resolution[1] // tile[1]))
-
-
-def cut_grid(frame: Frames, grid: tuple[int, int]) -> Frames:
-    """Cut a picture uint8 [1, H, W, 3] into the equal tiles of a `grid` (rows, columns): uint8 [tiles, height, width,
-    3], row by row."""
-    height, width = frame.shape[1] // grid[0], frame.shape[2] // grid[1]
-    lines = frame.reshape(grid[0], height, grid[1], width, 3).transpose(0, 2, 1, 3, 4)
-    return lines.reshape(-1, height, width, 3)
-
-
 def fit_longest_edge(size: tuple[int, int], edge: int) -> tuple[int, int]:
     """Return the (height, width) of a picture of `size`, scaled until its longer side is `edge`, then to 4,096 if that
     is less. The first scaling rounds the shorter side up to an even number."""
@@ -70,6 +50,53 @@ def fit_tiles(size: tuple[int, int], tile: int) -> tuple[int, int]:
     first, then the shorter one that goes with it."""
     height, width = _scale(size, math.ceil(max(size) / tile) * tile)
     return max(1, math.ceil(height / tile)) * tile, max(1, math.ceil(width / tile)) * tile
+
+
+@lru_cache(maxsize=64)
+def _list_canvases(max_tiles: int) -> dict[float, list[tuple[int, int]]]:
+    """Return the (columns, rows) of all canvases of at most `max_tiles` tiles by their ratio, those of more tiles
+    first."""
+    canvases: dict[float, list[tuple[int, int]]] = {}
+    for count in range(max_tiles, 0, -1):
+        for columns in range(1, count + 1):
+            if count % columns == 0:
+                rows = count // columns
+                canvases.setdefault(columns / rows, []).append((columns, rows))
+    return canvases
+
+
+def fit_canvas(size: tuple[int, int], tile: int, max_tiles: int) -> tuple[int, int]:
+    """Return the (rows, columns) of the canvas of at most `max_tiles` tiles of `tile`² pixels for a picture of `size`
+    (PerceptionLM, arXiv 2504.13180, section 2): of the canvases that can show all of its pixels, the one in which its
+    shorter side is longest, where several are alike that of the fewest tiles in the order of `_list_canvases`; if there
+    is none, the largest one of the ratio that is nearest, on the side of squares."""
+    (height, width), canvases = size, _list_canvases(max_tiles)
+    best, longest = None, -1.0
+    for columns, rows in chain.from_iterable(canvases.values()):
+        if columns * tile >= width and rows * tile >= height:
+            shown = _shorter_side(size, (rows * tile, columns * tile))
+            if shown >= longest:
+                best, longest = (rows, columns), shown
+    if best is not None:
+        return best
+    wanted = width / height
+    if wanted >= 1:
+        ratio = min((each for each in canvases if each <= wanted), key=lambda each: abs(each - wanted))
+        columns, rows = max(canvases[ratio], key=lambda canvas: canvas[0])
+    else:
+        larger = [each for each in canvases if each > wanted]
+        ratio = min(larger, key=lambda each: abs(1 / each - 1 / wanted))
+        columns, rows = max(canvases[ratio], key=lambda canvas: canvas[1])
+    return rows, columns
+
+
+def _shorter_side(size: tuple[int, int], canvas: tuple[int, int]) -> float:
+    """Return the shorter side of a picture of `size` that is scaled until it touches `canvas` from inside, rounded as
+    published; the height of a square."""
+    ratio, factor = size[1] / size[0], min(canvas[1] / size[1], canvas[0] / size[0])
+    if ratio > 1:
+        return math.floor(factor * size[1] / ratio)
+    return factor * size[0] if ratio == 1 else math.floor(factor * size[0] * ratio)
 
 
 def _scale(size: tuple[int, int], longer: int) -> tuple[int, int]:

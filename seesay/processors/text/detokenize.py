@@ -29,6 +29,7 @@ class IncrementalDetokenizer:
     complete first wins, then the longer one.
 
     skip_special_tokens: leave special tokens out of the text. One that is itself a stop word still stops.
+    kept_tokens: special tokens that stay in the text all the same.
     min_tokens: a stop word that is complete within this number of tokens does not stop.
     include_stop_str: keep the stop word in the text.
     spaces_between_special_tokens: False drops the spaces that some decoders put between two consecutive added tokens.
@@ -39,6 +40,7 @@ class IncrementalDetokenizer:
         tokenizer: Tokenizer,
         *,
         skip_special_tokens: bool = True,
+        kept_tokens: Sequence[str] = (),
         stop_words: Sequence[str] = (),
         min_tokens: int = 0,
         include_stop_str: bool = False,
@@ -46,6 +48,9 @@ class IncrementalDetokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._skipped_ids = tokenizer.special_ids if skip_special_tokens else frozenset()
+        if kept_tokens:
+            added = tokenizer.added_tokens
+            self._skipped_ids = frozenset(i for i in self._skipped_ids if added[i] not in kept_tokens)
         self._stop_words = frozenset(stop_words)
         self._matcher = _StopMatcher(self._stop_words)
         self._num_bound = min_tokens  # remaining tokens that cannot complete a stop word

@@ -6,9 +6,11 @@ Thread-safe. Independent of chat templates and media.
 from __future__ import annotations
 
 import bisect
+import hashlib
 import itertools
+import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from seesay.processors.text.long_text import decode_ids, encode_text, has_more_t
 from seesay.processors.text.tokenizer_facts import TokenizerFacts, load_facts, load_hf
 from seesay.values import RenderedPrompt
 
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -32,6 +35,7 @@ class Tokenizer:
 
     hf: the tokenizer object of Transformers, loaded when it is first asked for. Calling this object calls it, and
         attributes that are not defined here are looked up in it (`apply_chat_template`, `padding_side`, …).
+    digest: 32 bytes over the backend.
     backend: our own copy of its `tokenizers.Tokenizer`. It never changes, so that threads can share it, whatever a user
         does with `hf`.
     """
@@ -42,6 +46,7 @@ class Tokenizer:
         self._hf: Any = None
         self._hf_lock = threading.Lock()
         self.backend = tokenizers.Tokenizer.from_str(facts.backend)
+        self.digest = hashlib.blake2b(facts.backend.encode("utf-8", "surrogatepass"), digest_size=32).digest()
         self.vocab_size: int = self.backend.get_vocab_size(with_added_tokens=True)
         self.bos_token_id = facts.bos_token_id
         self.eos_token_id = facts.eos_token_id
@@ -49,6 +54,7 @@ class Tokenizer:
         self.added_tokens: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_tokens: tuple[str, ...] = tuple(self.added_tokens[i] for i in sorted(self.special_ids))
+        self.special_token_ids: dict[str, int] = {self.added_tokens[i]: i for i in sorted(self.special_ids)}
         self.chat_template = facts.chat_template
         self.named_tokens = dict(facts.named_tokens)
         self.template_variables = {
@@ -122,6 +128,31 @@ class Tokenizer:
             self._bytes[token_id] = data
         return data
 
+    def spell_token(self, token_id: int) -> bytes:
+        """Return what a token stands for in a text; nothing for a special token, or an id outside the vocabulary."""
+        if token_id in self.special_ids:
+            return b""
+        if self.has_byte_level_decoder:
+            return self.bytes_of(token_id)
+        added = self.added_tokens.get(token_id)
+        if added is not None:
+            return added.encode()
+        piece: str | None = self.backend.id_to_token(token_id)
+        return b"" if piece is None else read_piece(piece)
+
+    def spell_tokens(self, num_tokens: int) -> list[bytes]:
+        """Return what each of the first tokens stands for in a text. Nothing for ids outside the vocabulary; for
+        special tokens what stands in no text (a byte that is not UTF-8), so that grammars can name them by id only."""
+        if self.has_byte_level_decoder:
+            spell = self.bytes_of
+        else:
+            pieces = self.backend.get_vocab(with_added_tokens=False)
+            by_id = {token_id: read_piece(piece) for piece, token_id in pieces.items()}
+            by_id |= {token_id: text.encode() for token_id, text in self.added_tokens.items()}
+            spell = partial(_find_bytes, by_id)
+        special = {token_id: b"\xff" + self.added_tokens[token_id].encode() for token_id in self.special_ids}
+        return [special.get(token_id) or spell(token_id) for token_id in range(num_tokens)]
+
     def token_id(self, token: str) -> int | None:
         """Return the id of the token with exactly this spelling, or None."""
         result: int | None = self.backend.token_to_id(token)
@@ -149,14 +180,18 @@ class Tokenizer:
             ids = ids if self._starts_with(ids, bos) else [*bos, *ids]
         return ids
 
-    def encode_prompt(self, rendered: RenderedPrompt) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
+    def encode_prompt(
+        self, rendered: RenderedPrompt, *, is_apart: bool = False
+    ) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
         """Return ids int64 [T] of a rendered prompt, and the (start, stop) token range of each media marker.
 
         Equals the tokenization of the whole text, except that `rendered.literals` never become special tokens. The ids
         begin with the tokenizer's prefix (its BOS) exactly once: it is added if the text does not spell it, and
-        repetitions at the beginning are dropped. A marker that spells no token of its own has an empty range; the texts
-        around it are tokenized one by one, as LLaVA's own code does. Raises `RequestError` if another marker shares a
-        token with adjacent text.
+        repetitions at the beginning are dropped; a prompt that takes no prefix is left as it is. A marker that spells
+        no token of its own has an empty range; the texts around it are tokenized one by one, as LLaVA's own code does.
+        Raises `RequestError` if another marker shares a token with adjacent text.
+
+        is_apart: this holds for all markers, whatever they spell, and each of the texts begins with the prefix.
         """
         spans = _ascending(rendered.markers)
         ids: list[int] = []
@@ -164,20 +199,26 @@ class Tokenizer:
         done = first = 0
         end = (len(rendered.text), len(rendered.text))
         for index, (start, stop) in enumerate((*spans, end)):
-            if index < len(spans) and self._spells_token(rendered.text[start:stop]):
+            if index < len(spans) and not is_apart and self._spells_token(rendered.text[start:stop]):
                 continue
             piece_ids, piece_ranges = self._encode_piece(rendered, (done, start), spans[first:index])
+            if is_apart and rendered.takes_prefix:
+                piece_ids = self._with_prefix(piece_ids)
             ranges += [(len(ids) + low, len(ids) + high) for low, high in piece_ranges]
             ids += piece_ids
             if index < len(spans):
                 ranges.append((len(ids), len(ids)))
             done, first = stop, index + 1
+        begun = ids if is_apart or not rendered.takes_prefix else self._with_prefix(ids)
+        shift = len(begun) - len(ids)
+        return np.asarray(begun, dtype=np.int64), tuple((start + shift, stop + shift) for start, stop in ranges)
+
+    def _with_prefix(self, ids: list[int]) -> list[int]:
+        """Return ids that begin with the tokenizer's prefix exactly once."""
         prefix, written = self._prefix_ids, 0
         while self._starts_with(ids[written : written + len(prefix)], prefix):
             written += len(prefix)
-        token_ids = np.asarray([*prefix, *ids[written:]], dtype=np.int64)
-        shift = len(prefix) - written
-        return token_ids, tuple((start + shift, stop + shift) for start, stop in ranges)
+        return [*prefix, *ids[written:]]
 
     def _encode_piece(
         self, rendered: RenderedPrompt, piece: tuple[int, int], markers: Sequence[tuple[int, int]]
@@ -249,6 +290,17 @@ class Tokenizer:
         ):
             raise _bad_marker(text, span)  # its first token includes the space before it, although its offsets do not
         return first, last + 1
+
+
+def _find_bytes(by_id: Mapping[int, bytes], token_id: int) -> bytes:
+    return by_id.get(token_id, b"")
+
+
+def read_piece(piece: str) -> bytes:
+    """Return the bytes of a token whose vocabulary writes spaces as U+2581 and bytes as <0x0A>."""
+    if found := _BYTE_PIECE.fullmatch(piece):
+        return bytes([int(found[1], 16)])
+    return piece.replace("\u2581", " ").encode()
 
 
 def _tokens_touching(offsets: Sequence[tuple[int, int]], span: tuple[int, int]) -> tuple[int, int] | None:

@@ -91,7 +91,16 @@ def load_hf(path: Path, *, trust_remote_code: bool) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(str(path))
     if (path / sentencepiece_folder.FILE).is_file():
         return sentencepiece_folder.load_sentencepiece(path)
-    return AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
+    missing = CheckpointError(
+        f"{path}: tokenizer.json is missing, and no other tokenizer file here can be read: download tokenizer.json"
+    )
+    try:
+        hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
+    except (OSError, TypeError, ValueError) as error:  # Transformers lists all that it tried
+        raise missing from error
+    if len(hf.get_vocab()) <= len(hf.get_added_vocab()):  # some classes make an empty one where there are no files
+        raise missing
+    return hf
 
 
 def _check_files(path: Path) -> Sequence[str]:

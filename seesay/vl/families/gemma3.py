@@ -8,27 +8,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.media.images import resize
+from seesay.frame_chain import Chain, Crop, Resize, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import (
-    NESTED_DECODER,
-    NESTED_FRONTS,
-    Backbone,
-    Family,
-    Features,
-    WeightMap,
-    Wording,
-    make_expansion,
-    own_pixels,
-    send_frames,
-)
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.family import Backbone, Family, Features, Wording, make_expansion
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
 from seesay.vl.published import Published
+from seesay.vl.tower_names import CLIP_TOWER
+from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +36,8 @@ _PAN_AND_SCAN: Mapping[str, Any] = {
 
 
 class Gemma3(Family):
-    """Features: `pixels` uint8 [tiles, S, S, 3], of which the first is the whole picture, or those of `send_frames`;
-    and the plan's measures, with `crops` (rows, columns)."""
+    """Features: tiles, of which the first is the whole picture, or frames; and the plan's measures, with `crops` (rows,
+    columns)."""
 
     architectures = ("Gemma3ForConditionalGeneration",)
     published = (
@@ -66,6 +55,7 @@ class Gemma3(Family):
             **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
             **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
         },
+        tower_patterns=CLIP_TOWER,
         ignored=tuple(
             front + tower + name
             for front in NESTED_FRONTS
@@ -153,21 +143,14 @@ class Gemma3(Family):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._num_patches
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        resample, (rows, columns) = self._pixels.resample, measures["crops"]
-        if not rows and self.may_send_frames(media.size, resample):
-            side = self.checkpoint.model_config.vision_config.patch_size
-            return {**measures, **send_frames(media, (self._tile,), resample=resample, patch=(1, side, side))}
-        parts = [media.frames]
-        if rows:
-            lengths = [math.ceil(side / n) for side, n in zip(media.frames.shape[1:3], (rows, columns), strict=True)]
-            parts += [
-                media.frames[:, top : top + lengths[0], left : left + lengths[1]]
-                for top in range(0, rows * lengths[0], lengths[0])
-                for left in range(0, columns * lengths[1], lengths[1])
-            ]
-        tiles = [resize(np.ascontiguousarray(part), self._tile, resample=resample) for part in parts]
-        return {**measures, "pixels": own_pixels(np.concatenate(tiles))}
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        view = (Resize(self._tile, self._pixels.resample), Tiles(self._tile))
+        rows, columns = measures["crops"]
+        if not rows:
+            return (view,)
+        height, width = math.ceil(size.height / rows), math.ceil(size.width / columns)
+        places = [(row * height, column * width) for row in range(rows) for column in range(columns)]
+        return (view, *((Crop((height, width), place), *view) for place in places))
 
     def largest_size(self) -> tuple[int, int] | None:
         if not self._pan_and_scan["do_pan_and_scan"]:
@@ -178,31 +161,18 @@ class Gemma3(Family):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.clip import ClipConfig
         from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.pooled_clip import PooledClip
-        from seesay.encoders.tiles import TileEncoder
+        from seesay.encoders.projected_vit import PooledVit, make_encoder
+        from seesay.encoders.vit import VitConfig
         from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.model_config
         vision = config.vision_config
-        sizes = ClipConfig.of(
-            config,
-            feature_layers=(vision.num_hidden_layers,),
-            has_class_token=False,
-            keeps_class_row=False,
-            projector_activation="gelu",
-            projector_bias=False,
-            has_final_norm=True,
+        sizes = VitConfig.of_clip(
+            vision, has_class_token=False, feature_layers=(vision.num_hidden_layers,), has_final_norm=True
         )
+        hidden_size = config.text_config.hidden_size
         with torch.device("meta"):
-            model = PooledClip(sizes, pool=self._pool)
+            model = PooledVit(sizes, out_hidden_size=hidden_size, pool=self._pool)
         weights = load_tower(model, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-        return TileEncoder(
-            model,
-            PixelNormalizer(**self._pixels.statistics),
-            tile_size=self._tile,
-            patch_size=(vision.patch_size, vision.patch_size),
-            hidden_size=config.text_config.hidden_size,
-            weights=weights,
-        )
+        return make_encoder(model, PixelNormalizer(**self._pixels.statistics), hidden_size, weights)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.media.images import resize, split_tiles
+from seesay.frame_chain import Chain, Resample, Resize, Tiles
 from seesay.processors.media.tiles import fit_longest_edge, fit_tiles
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import NESTED_FRONTS, Family, Features, WeightMap, make_expansion, own_pixels
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.pixels import PixelSettings, read_longest_edge, read_processor
 from seesay.vl.published import Published
+from seesay.vl.tower_names import CLIP_TOWER
+from seesay.vl.weight_map import NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +29,8 @@ DEFAULT_EDGES = {"size": 4 * 364, "max_image_size": 364}
 
 
 class Idefics3(Family):
-    """Features: `pixels` uint8 [tiles, T, T, 3], of which the last is the whole picture, and the plan's measures, with
-    `cut` (rows, columns) of the other tiles, (0, 0) for none, and `fitted`, the (height, width) of the first resizing.
+    """Features: tiles, of which the last is the whole picture, or frames; and the plan's measures, with `cut` (rows,
+    columns) of the other tiles, (0, 0) for none, and `fitted`, the (height, width) of the first resizing.
 
     processor: class of the image processor, for settings that its file leaves out."""
 
@@ -43,7 +45,7 @@ class Idefics3(Family):
             ),
         ),
     )
-    modalities: ClassVar[tuple[Modality, ...]] = (Modality.IMAGE,)
+    modalities: tuple[Modality, ...] = (Modality.IMAGE,)
     switches = ("do_image_splitting",)
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {Modality.IMAGE: ("do_image_splitting", "size")}
     processor: ClassVar[str] = "Idefics3ImageProcessor"
@@ -53,6 +55,7 @@ class Idefics3(Family):
             **{front + "vision_model.": "tower." for front in NESTED_FRONTS},
             **{front + "connector.": "connector." for front in NESTED_FRONTS},
         },
+        tower_patterns=CLIP_TOWER,
     )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -132,17 +135,18 @@ class Idefics3(Family):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._grid_side**2
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        """Resizes three times, as the published processor does: to `fitted`, to `resized`, and from there to one tile,
-        each time rounded to uint8."""
-        frames = resize(media.frames, measures["fitted"], resample=self.pixels.resample)
-        frames = resize(frames, measures["resized"], resample=self.pixels.resample)
-        rows, columns = measures["cut"]
-        grid = (max(1, rows), max(1, columns))
-        return {
-            **measures,
-            "pixels": own_pixels(split_tiles(frames, self.tile, grid=grid, resample=self.pixels.resample)),
-        }
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        """Resizes three times, as published: to `fitted`, to `resized`, and from there to one tile."""
+        resample, tiles = self.resample_of(modality), Tiles(self.tile)
+        sizes = (measures["fitted"], measures["resized"])
+        fitting = tuple(Resize(each, resample) for each in sizes)
+        if measures["cut"] == (0, 0):
+            return ((*fitting, tiles),)
+        return ((*fitting, tiles, Resize(self.tile, resample), tiles),)
+
+    def resample_of(self, modality: Modality) -> Resample:  # noqa: ARG002
+        """Return the filter for media of this kind."""
+        return self.pixels.resample
 
     def largest_size(self) -> tuple[int, int] | None:
         return fit_longest_edge((1, 1), self.edge)
@@ -150,24 +154,28 @@ class Idefics3(Family):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.clip import ClipConfig, ClipEncoder, ProjectedClip
         from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.projected_vit import ProjectedVit, ProjectorConfig, make_encoder
+        from seesay.encoders.vit import Vit, VitConfig
         from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.model_config
         vision = config.vision_config
-        sizes = ClipConfig.of(
-            config,
-            image_size=self.side,
-            feature_layers=(vision.num_hidden_layers,),
+        tower = VitConfig.of_clip(
+            vision,
             has_class_token=False,
-            projector_activation=None,
-            projector_bias=False,
+            image_size=self.tile,
+            feature_layers=(vision.num_hidden_layers,),
             position_side=vision.image_size // vision.patch_size,
             has_final_norm=True,
+        )
+        projector = ProjectorConfig(
+            out_hidden_size=config.text_config.hidden_size,
+            activation=None,
+            has_bias=False,
             merge=config.scale_factor,
         )
         with torch.device("meta"):
-            model = ProjectedClip(sizes)
+            model = ProjectedVit(Vit(tower), tower.rows, projector)
         weights = load_tower(model, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-        return ClipEncoder(model, PixelNormalizer(**self.pixels.statistics), weights)
+        return make_encoder(model, PixelNormalizer(**self.pixels.statistics), projector.out_hidden_size, weights)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from seesay.vl.families.text import TextFamily
-from seesay.vl.family import INTERNLM2_DECODER, WeightMap
 from seesay.vl.published import Published
+from seesay.vl.weight_map import INTERNLM2_DECODER, WeightMap
 
 
 class InternLM2(TextFamily):

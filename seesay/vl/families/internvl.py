@@ -8,24 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.media.images import resize, split_tiles, tile_grid
+from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.processors.media.images import tile_grid
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import (
-    INTERNLM2_DECODER,
-    MAX_TILES,
-    NESTED_DECODER,
-    NESTED_FRONTS,
-    Family,
-    Features,
-    WeightMap,
-    is_layer_above,
-    make_expansion,
-    own_pixels,
-    send_frames,
-)
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.family import MAX_TILES, Family, Features, make_expansion
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
 from seesay.vl.published import Published
+from seesay.vl.tower_names import INTERN_TOWER
+from seesay.vl.weight_map import INTERNLM2_DECODER, NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
 
 if TYPE_CHECKING:
     import torch
@@ -33,13 +24,14 @@ if TYPE_CHECKING:
     from seesay.encoders.encoder import LoadedEncoder
 
 
+_QK_NORM_EPS = 1e-6
 _TOKENS = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
 """Spellings of tokens to which the authors' tokenizers give no names."""
 
 
 class InternVL(Family):
-    """Features: `pixels` uint8 [tiles, H, W, 3] in the tower's `image_size`, or those of `send_frames`, and the
-    plan's measures. The tiles of a video are its frames."""
+    """Features: tiles in the tower's `image_size`, or frames, and the plan's measures. The tiles of a video are its
+    frames."""
 
     architectures = ("InternVLForConditionalGeneration",)
     published = (
@@ -71,15 +63,7 @@ class InternVL(Family):
             "mlp1.": "projector.",
         },
         tower_patterns=(
-            (r"\.class_embedding$", ".cls_token"),
-            (r"\.patch_embedding\.", ".patch_embeddings.projection."),
-            (r"\.position_embedding$", ".position_embeddings"),
-            (r"\.encoder\.layers\.", ".encoder.layer."),
-            (r"\.norm1\.", ".layernorm_before."),
-            (r"\.norm2\.", ".layernorm_after."),
-            (r"\.attn\.proj\.", ".attention.projection_layer."),
-            (r"\.attn\.", ".attention."),
-            (r"\.ls(\d)$", r".lambda_\1"),
+            *INTERN_TOWER,
             (r"^projector\.0\.", "projector.layer_norm."),
             (r"^projector\.1\.", "projector.linear_1."),
             (r"^projector\.3\.", "projector.linear_2."),
@@ -142,19 +126,13 @@ class InternVL(Family):
         tiles = [self._min_tiles, self._max_tiles, self._adds_thumbnail]
         return {"pixels": pixels, "tile": self._tile, "tiles": tiles}
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        resample = self._pixels[media.modality].resample
-        if self.may_send_frames(media.size, resample):
-            is_cut = media.modality is Modality.IMAGE and measures["resized"] != self._tile
-            thumbnail = (self._tile,) if self._adds_thumbnail else ()
-            sizes = (measures["resized"], *thumbnail) if is_cut else (self._tile,)
-            return {**measures, **send_frames(media, sizes, resample=resample, patch=(1, *self._patch))}
-        if media.modality is Modality.VIDEO:
-            return {**measures, "pixels": own_pixels(resize(media.frames, self._tile, resample=resample), media)}
-        height, width = measures["resized"]
-        grid = (height // self._tile[0], width // self._tile[1])
-        tiles = split_tiles(media.frames, self._tile, grid=grid, resample=resample)
-        return {**measures, "pixels": own_pixels(tiles[: measures["num_tiles"]], media)}
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        resample, tiles = self._pixels[modality].resample, Tiles(self._tile)
+        thumbnail = (Resize(self._tile, resample), tiles)
+        if modality is Modality.VIDEO or measures["resized"] == self._tile:
+            return (thumbnail,)
+        cut = (Resize(measures["resized"], resample), tiles)
+        return (cut, thumbnail) if self._adds_thumbnail else (cut,)
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         if modality is Modality.VIDEO:
@@ -205,8 +183,10 @@ class InternVL(Family):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.intern_vit import InternEncoder, InternVisionConfig, ProjectedIntern
         from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.projected_vit import ProjectedVit, ProjectorConfig, make_encoder
+        from seesay.encoders.vit import Vit, VitConfig
+        from seesay.encoders.vit_layers import QKV, LayerConfig
         from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.model_config
@@ -216,34 +196,44 @@ class InternVL(Family):
             raise CheckpointError(
                 f"{self.checkpoint.path}: vision_feature_layer={layer!r} is not one of {depth} layers"
             )
-        sizes = InternVisionConfig(
+        is_joined = any(".attn.qkv." in name for name in self.checkpoint.tensor_names())
+        layers = LayerConfig(
             hidden_size=vision.hidden_size,
             num_heads=vision.num_attention_heads,
             intermediate_size=vision.intermediate_size,
-            num_layers=layer if layer >= 0 else layer + depth + 1,
-            image_size=self._tile,
-            patch_size=self._patch,
             activation=vision.hidden_act,
             norm_eps=vision.layer_norm_eps,
+            qkv=("qkv",) if is_joined else QKV,
+            has_qkv_bias=vision.attention_bias,
             uses_rms_norm=vision.norm_type == "rms_norm",
-            uses_qk_norm=vision.use_qk_norm,
-            has_attention_bias=vision.attention_bias,
+            qk_norm_eps=_QK_NORM_EPS if vision.use_qk_norm else None,
+            has_scales=True,
+        )
+        tower = VitConfig(
+            layers=layers,
+            image_size=self._tile,
+            patch_size=self._patch,
+            feature_layers=(layer if layer >= 0 else layer + depth + 1,),
+            has_class_token=True,
             has_positions=vision.use_absolute_position_embeddings,
             has_final_norm=layer == -1 and not vision.use_mean_pooling,
-            has_joined_qkv=any(".attn.qkv." in name for name in self.checkpoint.tensor_names()),
-            shuffle=self._shuffle,
-            turns_grid=getattr(config, "ps_version", "v2") == "v1",
+        )
+        projector = ProjectorConfig(
             out_hidden_size=config.text_config.hidden_size,
-            projector_activation=config.projector_hidden_act,
+            activation=config.projector_hidden_act,
+            merge=self._shuffle,
+            turns_grid=getattr(config, "ps_version", "v2") == "v1",
+            norms_joined=True,
         )
         with torch.device("meta"):
-            model = ProjectedIntern(sizes)
+            model = ProjectedVit(Vit(tower), tower.rows, projector)
 
         def used_name(name: str) -> str | None:
             parameter = self.weights.tower_name(name)
-            if parameter is None or is_layer_above(parameter, "tower.encoder.layer.", sizes.num_layers):
+            if parameter is None or is_layer_above(parameter, "tower.blocks.", tower.num_layers):
                 return None
-            return parameter if sizes.has_final_norm or not parameter.startswith("tower.layernorm.") else None
+            return parameter if tower.has_final_norm or not parameter.startswith("tower.norm.") else None
 
         weights = load_tower(model, self.checkpoint, used_name, device=device, dtype=dtype)
-        return InternEncoder(model, PixelNormalizer(**self._pixels[Modality.IMAGE].statistics), weights)
+        normalizer = PixelNormalizer(**self._pixels[Modality.IMAGE].statistics)
+        return make_encoder(model, normalizer, projector.out_hidden_size, weights)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.media.images import center_crop, pad_to_square, resize, shortest_edge_size
+from seesay.frame_chain import Chain, Resize, Tiles, crop_center, pad_to
+from seesay.processors.media.images import shortest_edge_size
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import Features, make_expansion, own_pixels
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.family import Features, make_expansion
 from seesay.vl.pixels import read_square
 from seesay.vl.projected_tower import ProjectedTowerFamily, make_weights
 from seesay.vl.published import Published
 
 
 class Llava(ProjectedTowerFamily):
-    """Features: `pixels` uint8 [1, S, S, 3], S being the tower's `image_size`, and the plan's measures."""
+    """Features: one tile of S² pixels, S being the tower's `image_size`, or frames; and the plan's measures."""
 
     architectures = ("LlavaForConditionalGeneration",)
-    published = (
+    published: ClassVar[tuple[Published, ...]] = (
         Published(decoder="llama", names=("llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf")),
         Published(decoder="qwen2", names=("llava-hf/llava-interleave-qwen-7b-hf",)),
     )
@@ -55,19 +56,20 @@ class Llava(ProjectedTowerFamily):
         crop = self.settings["crop_size"] if self._crops else None
         return {"pixels": self.pixels.as_json(), "size": self._size, "crop": crop, "pads": self._pads}
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        frames = media.frames
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        tile, found = (self.image_size, self.image_size), (size.height, size.width)
+        padding: Chain = ()
         if self._pads:
-            frames = pad_to_square(frames, [int(value * 255) for value in self.pixels.mean])
+            side = max(found)
+            red, green, blue = (int(value * 255) for value in self.pixels.mean)
+            padding, found = pad_to(found, (side, side), (red, green, blue)), (side, side)
         edge = self._size if isinstance(self._size, int) else self._size.get("shortest_edge")
         if edge is not None:
-            target = shortest_edge_size(frames.shape[1], frames.shape[2], edge)
+            target = shortest_edge_size(*found, edge)
         else:
             target = read_square(self._size, self.checkpoint.path, "size")
-        frames = resize(frames, target, resample=self.pixels.resample)
-        if self._crops:
-            frames = center_crop(frames, (self.image_size, self.image_size))
-        return {**measures, "pixels": own_pixels(frames, media)}
+        cropping = crop_center(target, tile) if self._crops else ()
+        return ((*padding, Resize(target, self.pixels.resample), *cropping, Tiles(tile)),)
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
         return {"num_tiles": 1, "resized": (self.image_size, self.image_size)}

@@ -10,12 +10,12 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.media.images import resize
+from seesay.frame_chain import Chain, Resize, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.any_resolution import NEWLINE, AnyResolutionFamily
 from seesay.vl.arrangement import Rows, blend, chain, chain_blends, end_blended_lines, end_lines, number_rows, shrink
-from seesay.vl.family import Features, make_expansion, own_pixels
+from seesay.vl.family import Features, make_expansion
 from seesay.vl.pixels import PixelSettings, read_processor, read_square
 from seesay.vl.published import Published
 
@@ -23,7 +23,7 @@ _SHRINKS_ABOVE = 1.1
 
 
 class LlavaOnevision(AnyResolutionFamily):
-    """Features of a clip: `pixels` uint8 [frames, S, S, 3], their arrangement, and the plan's measures."""
+    """Features of a clip: a tile of each frame, or frames; the arrangement of their rows; and the plan's measures."""
 
     architectures = ("LlavaOnevisionForConditionalGeneration",)
     published = (
@@ -93,8 +93,10 @@ class LlavaOnevision(AnyResolutionFamily):
             return make_expansion(([self._video_token] * num_rows, True))
         return super().expand(modality, measures)
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        if media.modality is Modality.IMAGE:
-            return super().preprocess(media, measures)
-        pixels = own_pixels(resize(media.frames, self.tile, resample=self._video_pixels.resample), media)
-        return {**measures, "pixels": pixels, **self._arrange_clip(measures["num_tiles"])}
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
+        if modality is Modality.IMAGE:
+            return super().chain_frames(modality, size, measures)
+        return ((Resize(self.tile, self._video_pixels.resample), Tiles(self.tile)),)
+
+    def _arrange(self, measures: Features) -> Features:
+        return super()._arrange(measures) if "cut" in measures else self._arrange_clip(measures["num_tiles"])

@@ -1,24 +1,27 @@
-"""MiniCPM-V 2.5, 2.6, 4 and 4.5: a picture as a whole and in slices, each of which becomes the same number of rows."""
+"""MiniCPM-V 2.5, 2.6, 4 and 4.5: a picture as a whole and in slices, each of which becomes the same number of rows; in
+4.5 several frames of a video do so together (arXiv 2509.18154, section 2.1)."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
-from seesay.errors import CheckpointError
-from seesay.processors.media.images import Frames, resize
-from seesay.processors.media.slices import choose_grid, fit_area, fit_slices, slice_frame
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.frame_chain import Chain, Patches, Resize, Split
+from seesay.processors.media.slices import choose_grid, fit_area, fit_slices
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import MAX_TILES, Family, Features, WeightMap, is_layer_above, make_expansion
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.family import MAX_TILES, Family, Features, Wording, make_expansion
 from seesay.vl.pixels import PixelSettings, read_count, read_processor
 from seesay.vl.published import Published
+from seesay.vl.tower_names import CLIP_TOWER
+from seesay.vl.weight_map import WeightMap, is_layer_above
 
 if TYPE_CHECKING:
     import torch
@@ -35,13 +38,20 @@ _SPELLINGS = {
     "im_id_end": "</image_id>",
     "unk": "<unk>",
 }
+_VIDEO_MARKER = "<video>./</video>"
+_SAMPLING = MappingProxyType({"fps": 3, "min_frames": 1, "max_frames": 540})
+_MAX_PACKS, _USUAL_PACKING, _MAX_PACKING = 180, 3, 6
+"""Packs that a video is to have at most; frames in a pack, as many as there must be for that; and those that a request
+may ask for."""
+_TIME_STEP_S = 0.1
 
 
 class MiniCPMV(Family):
     """Configuration, processor and model are code beside the weights; none of it is run.
 
-    Features: `pixels` uint8 [P, 3·p·p], the patches of the whole picture, then of its slices, row by row; the plan's
-    measures, with the `grids` (height, width) of these in patches, and `cut`, the (rows, columns) of slices.
+    Features: the patches [P, 3·p·p] of the whole picture, then of its slices, row by row, or frames; the plan's
+    measures, with the `grids` (height, width) of these in patches, and `cut`, the (rows, columns) of slices. Of a
+    video: the patches of its frames, and `packs`, the places in time of the frames of each pack.
     """
 
     architectures = ("MiniCPMV",)
@@ -50,13 +60,17 @@ class MiniCPMV(Family):
         Published(decoder="qwen2", names=("openbmb/MiniCPM-V-2_6",)),
         Published(decoder="qwen3", names=("openbmb/MiniCPM-V-4_5",)),
     )
-    modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: ("max_slice_nums", "use_image_id")}  # noqa: RUF012
+    modalities: tuple[Modality, ...] = (Modality.IMAGE,)
+    options = {  # noqa: RUF012
+        Modality.IMAGE: ("max_slice_nums", "use_image_id"),
+        Modality.VIDEO: ("force_packing",),
+    }
     switches = ("use_image_id",)
     frame_options = {"max_slice_nums": 2, "use_image_id": False}  # noqa: RUF012
     weights = WeightMap(
         decoder={"llm.model.": "", "llm.lm_head.": "lm_head."},
         tower={"vpm.": "tower.", "resampler.": "resampler."},
+        tower_patterns=CLIP_TOWER,
         ignored=("resampler.pos_embed", "resampler.temporal_pos_embed"),
     )
 
@@ -64,7 +78,7 @@ class MiniCPMV(Family):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         settings = read_processor(checkpoint, "image_processor")
-        self._pixels = PixelSettings.read(_with_usual_names(settings), where, processor="MiniCPMVImageProcessor")
+        self._pixels = PixelSettings.read(settings, where, processor="MiniCPMVImageProcessor")
         self._side = read_count(settings, "scale_resolution", 448, most=1 << 14, where=where)
         self._max_slices = read_count(settings, "max_slice_nums", 9, most=MAX_TILES, where=where)
         self._patch: int = config.vision_config.patch_size
@@ -88,6 +102,11 @@ class MiniCPMV(Family):
         self._outer_tags = () if is_new else ("slice_start", "slice_end")
         first, last = (self._spell[name] for name in self._slice_tags)
         self._line_break = tokenizer.encode(f"{last}\n{first}")[1:-1]
+        self._pack_break = tokenizer.encode(f"{self._spell['im_end']}\n{self._spell['im_start']}")[1:-1]
+        if config.version == "4.5":
+            self.modalities = (Modality.IMAGE, Modality.VIDEO)
+            self.default_sampling = _SAMPLING
+            self._markers[Modality.VIDEO] = _VIDEO_MARKER
 
     @property
     def markers(self) -> Mapping[Modality, str]:
@@ -95,18 +114,20 @@ class MiniCPMV(Family):
 
     @property
     def spellings(self) -> Mapping[Modality, str]:
-        marker = re.escape(self._markers[Modality.IMAGE])
-        return {Modality.IMAGE: rf"\({marker}\)|{marker}"}
+        texts = {modality: re.escape(marker) for modality, marker in self._markers.items()}
+        return {modality: rf"\({text}\)|{text}" for modality, text in texts.items()}
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
         slices = [self._side, self._patch, self._max_slices, self._uses_id]
         return {"pixels": self._pixels.as_json(), "slices": slices}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
-        return {**options, "max_slice_nums": 1}
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
+        return options if modality is Modality.VIDEO else {**options, "max_slice_nums": 1}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
+        if modality is Modality.VIDEO:
+            return self._measure_video(size, options)
         original = (size.height, size.width)
         cut = choose_grid(original, self._side, max_slices=options.get("max_slice_nums", self._max_slices))
         whole = fit_area(original, self._side, self._patch, enlarges=cut is None)
@@ -124,7 +145,33 @@ class MiniCPMV(Family):
             "has_number": bool(options.get("use_image_id", self._uses_id)),
         }
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def _measure_video(self, size: MediaSize, options: Mapping[str, int]) -> Features:
+        """A frame is not cut."""
+        packing = options.get("force_packing", _choose_packing(size))
+        if packing > _MAX_PACKING:
+            message = f"video option force_packing must be an integer in [1, {_MAX_PACKING}], got {packing}"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "force_packing")
+        whole = fit_area((size.height, size.width), self._side, self._patch, enlarges=True)
+        places = _find_places(size)
+        return {
+            "num_tiles": size.num_frames,
+            "resized": whole,
+            "whole": whole,
+            "cut": (0, 0),
+            "grids": ((whole[0] // self._patch, whole[1] // self._patch),) * size.num_frames,
+            "packs": tuple(tuple(places[first : first + packing]) for first in range(0, size.num_frames, packing)),
+        }
+
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:  # noqa: ARG002
+        """A video's own marker is no token, but those around its first and last pack are."""
+        if modality is Modality.IMAGE:
+            return None
+        return Wording(before="", marker=self._markers[Modality.IMAGE], after="")
+
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
+        if modality is Modality.VIDEO:
+            pack = self._tag_rows("im_start", "im_end")
+            return make_expansion(*pack, *[(self._pack_break, False), *pack] * (len(measures["packs"]) - 1))
         rows, columns = measures["cut"]
         one_slice = self._tag_rows(*self._slice_tags)
         lines = [(self._line_break, False), *one_slice * columns] * rows
@@ -151,19 +198,13 @@ class MiniCPMV(Family):
     def num_units(self, measures: Features) -> int:
         return sum(map(math.prod, measures["grids"]))
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        resample = self._pixels.resample
-        parts = [resize(media.frames, measures["whole"], resample=resample)]
-        if measures["cut"] != (0, 0):
-            parts.append(slice_frame(media.frames, measures["resized"], measures["cut"], resample))
-        pixels = np.concatenate([self._cut_patches(part) for part in parts])
-        return {**measures, "pixels": pixels}
-
-    def _cut_patches(self, frames: Frames) -> npt.NDArray[np.uint8]:
-        """Return the patches uint8 [P, 3·p·p] of frames [N, H, W, 3], laid out as (channel, y, x)."""
-        patch, (count, height, width, _) = self._patch, frames.shape
-        lines = frames.reshape(count, height // patch, patch, width // patch, patch, 3).transpose(0, 1, 3, 5, 2, 4)
-        return lines.reshape(-1, 3 * patch * patch)
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        resample, patches = self._pixels.resample, Patches((self._patch, self._patch), (1, 1), 1)
+        whole = (Resize(measures["whole"], resample), patches)
+        if measures["cut"] == (0, 0):
+            return (whole,)
+        height, width = (side // count for side, count in zip(measures["resized"], measures["cut"], strict=True))
+        return whole, (Resize(measures["resized"], resample), Split((height, width)), patches)
 
     def largest_size(self) -> tuple[int, int] | None:
         """Slices that are a little longer than one and a half, two and a half, … patches are rounded up the most."""
@@ -181,34 +222,50 @@ class MiniCPMV(Family):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.clip import ClipConfig
         from seesay.encoders.layers import PixelNormalizer
         from seesay.encoders.resampler import ResampledEncoder, ResampledSiglip, ResamplerConfig
+        from seesay.encoders.vit import VitConfig
         from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.model_config
         vision = config.vision_config
         num_layers = vision.num_hidden_layers - config.drop_vision_last_layer
-        tower = ClipConfig.of(
-            config,
-            feature_layers=(num_layers,),
-            has_class_token=False,
-            has_final_norm=True,
+        tower = VitConfig.of_clip(vision, has_class_token=False, feature_layers=(num_layers,), has_final_norm=True)
+        sizes = ResamplerConfig(
+            tower=tower,
+            num_queries=self._num_queries,
+            num_heads=config.text_config.hidden_size // _HEAD_SIZE,
+            out_hidden_size=config.text_config.hidden_size,
         )
-        num_heads = tower.out_hidden_size // _HEAD_SIZE
         with torch.device("meta"):
-            model = ResampledSiglip(ResamplerConfig(tower=tower, num_queries=self._num_queries, num_heads=num_heads))
+            model = ResampledSiglip(sizes)
 
         def used_name(name: str) -> str | None:
             parameter = self.weights.tower_name(name)
-            is_dropped = parameter is not None and is_layer_above(parameter, "tower.encoder.layers.", num_layers)
+            is_dropped = parameter is not None and is_layer_above(parameter, "tower.blocks.", num_layers)
             return None if is_dropped else parameter
 
         weights = load_tower(model, self.checkpoint, used_name, device=device, dtype=dtype)
         return ResampledEncoder(model, PixelNormalizer(**self._pixels.statistics), weights)
 
 
-def _with_usual_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a processor's settings with the names that Transformers gives to mean and standard deviation."""
-    named = {"norm_mean": "image_mean", "norm_std": "image_std"}
-    return {named.get(name, name): value for name, value in settings.items()}
+def _choose_packing(size: MediaSize) -> int:
+    """Return the frames in a pack of a video, as published: what is sampled in its last second, if that is not a whole
+    one, does not count."""
+    duration = _find_duration_s(size)
+    if duration > 0 and size.num_frames * int(duration) / duration <= _MAX_PACKS:
+        return 1
+    return min(math.ceil(size.num_frames / _MAX_PACKS), _USUAL_PACKING)
+
+
+def _find_places(size: MediaSize) -> Sequence[int]:
+    """Return the place in time of each frame: the nearest of the steps of 0.1 s before the end of the video."""
+    last = max(0, math.ceil(_find_duration_s(size) / _TIME_STEP_S) - 1)
+    steps = np.clip(np.rint(np.asarray(size.timestamps_s) / _TIME_STEP_S), 0, last)
+    # As published, times are made of the steps, and cut off: rounding makes some a step less.
+    places: list[int] = (steps * _TIME_STEP_S / _TIME_STEP_S).astype(np.int64).tolist()
+    return places
+
+
+def _find_duration_s(size: MediaSize) -> float:
+    return size.frame_interval_s * size.num_frames or size.timestamps_s[-1]

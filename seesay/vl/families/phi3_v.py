@@ -11,15 +11,16 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.media.images import resize
-from seesay.processors.media.tiles import cut_grid
+from seesay.frame_chain import Chain, Resize, Tiles, Turn, pad_to
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.arrangement import Rows, chain, end_lines, join_tiles, number_rows
-from seesay.vl.family import MAX_TILES, Features, WeightMap, make_expansion, own_pixels
+from seesay.vl.family import MAX_TILES, Features, make_expansion
 from seesay.vl.pixels import read_count
 from seesay.vl.projected_tower import ProjectedTowerFamily
 from seesay.vl.published import Published
+from seesay.vl.tower_names import CLIP_TOWER, TWO_LAYERS
+from seesay.vl.weight_map import WeightMap
 
 _FRONT = "model.vision_embed_tokens."
 _IMAGE_TOKEN = "<|image|>"
@@ -30,7 +31,7 @@ _LINE_END, _VIEW_END = -2, -1
 class Phi3Vision(ProjectedTowerFamily):
     """Configuration, processor and model are code beside the weights; none of it is run.
 
-    Features: `pixels` uint8 [tiles, S, S, 3], S being the tower's `image_size`, of the picture with white around it;
+    Features: tiles [T, S, S, 3], S being the tower's `image_size`, of the picture with white around it, or frames;
     `joined`, their (rows, columns); the arrangement of their rows; and the plan's measures.
     """
 
@@ -44,7 +45,7 @@ class Phi3Vision(ProjectedTowerFamily):
     strategies = ("default",)
     processor = "Phi3VImageProcessor"
     learned_rows = ("sub_GN", "glb_GN")
-    tower_options = {"merge": 2, "learned_axes": (4, 3), "projects_learned": True}  # noqa: RUF012
+    projector_options = {"merge": 2, "learned_axes": (4, 3), "projects_learned": True}  # noqa: RUF012
     weights = WeightMap(
         decoder={**{f"model.{part}": part for part in ("layers.", "embed_tokens.", "norm.")}, "lm_head.": "lm_head."},
         tower={
@@ -53,7 +54,7 @@ class Phi3Vision(ProjectedTowerFamily):
             **{_FRONT + name: f"learned.{name}" for name in learned_rows},
         },
         ignored=(f"{_FRONT}wte.", f"{_FRONT}img_processor.vision_model.post_layernorm."),
-        tower_patterns=((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2.")),
+        tower_patterns=(*CLIP_TOWER, *TWO_LAYERS),
     )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -105,18 +106,17 @@ class Phi3Vision(ProjectedTowerFamily):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self.grid_side**2
 
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        """A tall picture is processed lying, as published: rounding depends on it."""
+        turn: Chain = (Turn(),) if size.width < size.height else ()
+        height, width = measures["resized"][::-1] if turn else measures["resized"]
+        rows, _ = measures["joined"][::-1] if turn else measures["joined"]
+        padding = pad_to((height, width), (rows * self.image_size, width), (255, 255, 255))
+        tiles = Tiles((self.image_size, self.image_size))
+        return ((*turn, Resize((height, width), self.pixels.resample), *padding, *turn, tiles),)
+
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        is_tall = media.size.width < media.size.height
-        # A tall picture is processed lying, as published: rounding depends on it.
-        frames = media.frames.swapaxes(1, 2) if is_tall else media.frames
-        height, width = measures["resized"][::-1] if is_tall else measures["resized"]
-        tiles = measures["joined"][::-1] if is_tall else measures["joined"]
-        canvas = np.full((1, tiles[0] * self.image_size, width, 3), 255, dtype=np.uint8)
-        top = (canvas.shape[1] - height) // 2
-        scaled = resize(np.ascontiguousarray(frames), (height, width), resample=self.pixels.resample)
-        canvas[:, top : top + height] = scaled
-        pixels = own_pixels(cut_grid(canvas.swapaxes(1, 2) if is_tall else canvas, measures["joined"]))
-        return {**measures, "pixels": pixels, "rows": self._arrange(measures)}
+        return {**super().preprocess(media, measures), "rows": self._arrange(measures)}
 
     def largest_size(self) -> tuple[int, int]:
         return self._max_tiles * self.image_size, self.image_size

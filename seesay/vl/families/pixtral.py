@@ -9,20 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.frame_chain import Chain, Patches, Resize
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS
-from seesay.vl.family import (
-    NESTED_DECODER,
-    NESTED_FRONTS,
-    Family,
-    Features,
-    WeightMap,
-    is_layer_above,
-    make_expansion,
-)
+from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.pixels import PixelSettings, read_processor
 from seesay.vl.published import Published
+from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +29,8 @@ _LOW_DETAIL_SIDE = math.isqrt(LOW_DETAIL_PIXELS)
 
 
 class Pixtral(Family):
-    """Features: those of `make_patches` and the plan's measures, with `grid` (1, h, w) in patches."""
+    """Features: patches [P, 3·P·P] in merge-group order, or frames; and the plan's measures, with `grid` (1, h, w) in
+    patches."""
 
     architectures = ("LlavaForConditionalGeneration/pixtral", "Mistral3ForConditionalGeneration")
     published = (
@@ -143,15 +138,9 @@ class Pixtral(Family):
     def num_units(self, measures: Features) -> int:
         return math.prod(measures["grid"])
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        patches = self.make_patches(
-            media,
-            measures["resized"],
-            resample=self._pixels.resample,
-            patch=(1, self._patch_size),
-            merge_size=self._merge_size,
-        )
-        return {**measures, **patches}
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        side, merge = self._patch_size, self._merge_size
+        return ((Resize(measures["resized"], self._pixels.resample), Patches((side, side), (merge, merge), 1)),)
 
     def largest_size(self) -> tuple[int, int] | None:
         return self._limit

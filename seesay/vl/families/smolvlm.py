@@ -8,19 +8,19 @@ from typing import Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.media.images import resize
+from seesay.frame_chain import Resample
 from seesay.processors.media.tiles import fit_longest_edge
 from seesay.processors.text.number_words import spell_number
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.families.idefics3 import DEFAULT_EDGES, Idefics3
-from seesay.vl.family import Features, Wording, make_expansion, own_pixels
+from seesay.vl.family import Features, Wording, make_expansion
 from seesay.vl.pixels import PixelSettings, read_longest_edge, read_processor
 from seesay.vl.published import Published
 
 
 class SmolVLM(Idefics3):
-    """Features of a video: `pixels` uint8 [frames, T, T, 3] and the plan's measures, with the whole `seconds` of its
+    """Features of a video: a tile of each frame, or frames; and the plan's measures, with the whole `seconds` of its
     frames and the `duration` of the video in whole seconds."""
 
     architectures = ("SmolVLMForConditionalGeneration",)
@@ -92,12 +92,8 @@ class SmolVLM(Idefics3):
             pieces += self.write_whole(self.fake + _write_time(second))
         return make_expansion(*pieces, self.write_end())
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        if media.modality is Modality.IMAGE:
-            return super().preprocess(media, measures)
-        resample = self._video_pixels.resample
-        frames = resize(media.frames, measures["fitted"], resample=resample)
-        return {**measures, "pixels": own_pixels(resize(frames, self.tile, resample=resample))}
+    def resample_of(self, modality: Modality) -> Resample:
+        return self._video_pixels.resample if modality is Modality.VIDEO else self.pixels.resample
 
 
 def _write_time(second: int) -> str:

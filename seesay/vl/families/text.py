@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import BARE_DECODER, Family, Features, WeightMap
+from seesay.frame_chain import Chain
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.family import Family, Features
 from seesay.vl.published import Published
+from seesay.vl.weight_map import BARE_DECODER, WeightMap
 
 
 class TextFamily(Family):
@@ -55,7 +57,7 @@ class TextFamily(Family):
     def markers(self) -> Mapping[Modality, str]:
         return {}
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         raise AssertionError("a text model has no media to preprocess")
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002

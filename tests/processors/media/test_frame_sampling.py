@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.frame_sampling import FrameSampling, spread
+from seesay.processors.media.frame_sampling import FrameSampling, fill_sampling_options, spread
 
 
 def test_spread_equals_torch() -> None:
@@ -79,6 +79,22 @@ def test_num_frames_is_exact_and_never_more_than_there_are() -> None:
     assert sampling.indices(21, 30.0).tolist() == [0, 5, 10, 15, 20]
     assert sampling.indices(3, 30.0).tolist() == [0, 1, 2]
     assert FrameSampling.checked().indices(1, 30.0).tolist() == [0]
+
+
+@pytest.mark.parametrize("name", ["num_frames", "nframes"])
+def test_max_frames_bounds_a_given_number(name: str) -> None:
+    assert FrameSampling.checked(**{name: 40}, max_frames=4).indices(100, 30.0).tolist() == [0, 33, 66, 99]
+    assert len(FrameSampling.checked(**{name: 4}, max_frames=40).indices(100, 30.0)) == 4
+
+
+def test_the_rate_of_given_frames_takes_the_place_of_a_default_rate() -> None:
+    default = {"fps": 3, "min_frames": 1, "max_frames": 540}
+    chosen = fill_sampling_options({"sample_fps": 2}, default, limit=9)
+    assert chosen == {"sample_fps": 2, "min_frames": 1, "max_frames": 9}
+    assert FrameSampling.checked(**chosen).rate_of_given() == 2
+    both = FrameSampling.checked(**fill_sampling_options({"sample_fps": 2, "fps": 2}, default, limit=9))
+    with pytest.raises(RequestError, match="fps and sample_fps mean the same"):
+        both.rate_of_given()
 
 
 def test_limit_caps_what_fps_gives() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from pairs import parametrize_sweep
 from PIL import Image
 
 from seesay.config import MediaLimits
@@ -316,13 +317,13 @@ def test_sizes_are_read_without_decoding(
         assert size_of(data, **options) == load_video(data, **options).frames.shape[:3], options
 
 
-@pytest.mark.parametrize(("kind", "codec", "_"), CONTAINERS, ids=str)
-@pytest.mark.parametrize("pattern", UNEVEN)
+@parametrize_sweep(container=CONTAINERS, pattern=UNEVEN)
 def test_frames_of_uneven_rates_are_counted(
-    backend: Any, encode_video: Callable[..., bytes], video_frames: Frames, kind: str, codec: str, _: bool, pattern: str
+    backend: Any, encode_video: Callable[..., bytes], video_frames: Frames, container: tuple[Any, ...], pattern: str
 ) -> None:
     """Headers tell the rate that most frames have, or the shortest step. What is counted before decoding is what
     comes, and seconds are those of the video."""
+    kind, codec, *_ = container
     times_ms = UNEVEN[pattern]
     frames = np.resize(video_frames[:, :32, :32], (len(times_ms), 32, 32, 3))
     data = encode_video(frames, kind=kind, codec=codec, times_ms=times_ms)

@@ -164,6 +164,16 @@ def test_a_skipped_special_token_may_be_a_stop_word(tokenizer_named: Callable[[s
         assert ("".join(pieces), stop) == (expected, "<|im_end|>")
 
 
+def test_some_special_tokens_may_stay(tokenizer_named: Callable[[str], Tokenizer]) -> None:
+    tokenizer = tokenizer_named("byte_level")
+    ids = tokenizer.encode("the d<|im_start|>o<|im_end|>g")
+    for cuts in range(len(ids)):
+        pieces, _ = run(tokenizer, [ids[:cuts], ids[cuts:]], kept_tokens=["<|im_start|>", "no token"])
+        assert "".join(pieces) == "the d<|im_start|>og"
+    pieces, stop = run(tokenizer, [ids], kept_tokens=["<|im_end|>"], stop_words=["<|im_end|>"])
+    assert ("".join(pieces), stop) == ("the do", "<|im_end|>")
+
+
 def test_blanks_between_added_tokens(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("word_piece")
     ids = [tokenizer.token_id(token) for token in ("a", "[CLS]", "[SEP]", "b", "[SEP]", "[SEP]", "##c")]
@@ -184,5 +194,5 @@ def test_constant_time_per_token(tokenizer_named: Callable[[str], Tokenizer]) ->
                 detokenizer.push([token_id])
 
         early_s = measure_cpu_s(push_all)
-        detokenizer.push(ids * 200)
+        detokenizer.push(ids * 50)
         assert measure_cpu_s(push_all) < 3 * early_s, f"{name}: a token costs more after a long text"

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import threading
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from seesay.demo import CHECKPOINT
+from seesay.processors.text.long_text import encode_text, has_more_tokens
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import RenderedPrompt
 
@@ -22,24 +21,6 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer.load(CHECKPOINT)
-
-
-@contextmanager
-def counting_turns(turns: list[None]) -> Iterator[None]:
-    """Append an entry each time that another thread gets the GIL."""
-    is_over = threading.Event()
-
-    def run() -> None:
-        while not is_over.wait(0.0005):
-            turns.append(None)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
@@ -58,13 +39,37 @@ def test_what_is_just_short_enough_always_passes(tokenizer: Tokenizer, text: str
     assert tokenizer.has_more_tokens(text, num_tokens // 3)
 
 
+class Watched:
+    """A backend whose calls are noted: what they are, and how many characters they read."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.calls: list[tuple[str, int]] = []
+
+    def encode(self, text: str, **options: Any) -> Any:
+        self.calls.append(("encode", len(text)))
+        return self._backend.encode(text, **options)
+
+    def encode_batch(self, texts: list[str], **options: Any) -> Any:
+        self.calls += [("encode_batch", len(text)) for text in texts]
+        return self._backend.encode_batch(texts, **options)
+
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        self.calls += [("encode_batch_fast", len(text)) for text in texts]
+        return self._backend.encode_batch_fast(texts, **options)
+
+
 def test_the_gil_is_free_while_a_long_text_is_tokenized(tokenizer: Tokenizer) -> None:
-    """In one call that holds the GIL another thread gets two turns, at its beginning and at its end."""
+    """`tokenizers` releases it in calls for batches alone. What is counted first is read in slices."""
     text = "how many red circles are there? " * 30_000
-    turns: list[None] = []
-    with counting_turns(turns):
-        tokenizer.has_more_tokens(text, 10 * len(text) // 32)
-    assert len(turns) >= 8
+    watched: Any = Watched(tokenizer.backend)
+    assert not has_more_tokens(watched, text, 10 * len(text) // 32)
+    names, sizes = zip(*watched.calls)
+    assert set(names) == {"encode_batch_fast"} and max(sizes) <= 1 << 14 and sum(sizes) == len(text)
+    watched.calls.clear()
+    encode_text(watched, text)
+    encode_text(watched, "how many?")
+    assert watched.calls == [("encode_batch", len(text)), ("encode", 9)]
 
 
 def test_a_text_that_is_too_long_takes_little_memory(tokenizer: Tokenizer) -> None:

@@ -20,6 +20,7 @@ import seesay.demo
 from seesay.errors import CheckpointError
 from seesay.processors.text.sentencepiece_model import read_sentencepiece
 from seesay.processors.text.tokenizer import Tokenizer
+from seesay.processors.text.tokenizer_facts import load_facts
 
 MODELS = Path(__file__).with_name("sentencepiece")
 IDS: dict[str, Any] = json.loads((MODELS / "ids.json").read_text(encoding="utf-8"))
@@ -226,3 +227,13 @@ def test_a_folder_with_sentencepiece_alone_answers(tmp_path: Path) -> None:
         assert pipe(text, greedy, do_preprocess=False).token_ids == expected[0, len(ids) :].tolist()
         assert pipe.chat_template.name == "vicuna"
         assert pipe(text, greedy).finish_reason == "length"
+
+
+@pytest.mark.parametrize("settings", [{"tokenizer_class": "LlamaTokenizer"}, {"tokenizer_class": "TokenizersBackend"}])
+def test_a_folder_without_vocabulary_is_told_which_file_to_download(settings: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(CheckpointError) as raised:
+        load_facts(tmp_path, trust_remote_code=False)
+    assert str(raised.value).startswith(f"{tmp_path}: tokenizer.json is missing, ")
+    assert str(raised.value).endswith(": download tokenizer.json")

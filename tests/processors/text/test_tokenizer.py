@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -162,6 +163,33 @@ def test_texts_around_a_plain_marker_are_tokenized_one_by_one(tokenizer_named: C
             assert ids.tolist() == [*prefix, *pieces[0], *pieces[1]]
             ends = len(prefix) + len(pieces[0]), len(ids)
             assert ranges == tuple((end, end) for end in ends)
+
+
+def test_texts_that_are_tokenized_apart_each_begin_with_the_prefix(
+    tokenizer_named: Callable[[str], Tokenizer],
+) -> None:
+    """Also an empty one, and one that spells it. A marker that is a token has none then, and literals stay literals."""
+    for name in ("byte_level_bos", "byte_fallback"):
+        tokenizer, marker = tokenizer_named(name), MARKERS[name]
+        bos = tokenizer.encode("", add_special_tokens=True)
+        begun = tokenizer.decode(bos, skip_special_tokens=False) + "a"
+        pieces = ["", "the dog", f"{begun}{marker}b", " quick"]
+        stops = list(itertools.accumulate(len(marker + piece) for piece in pieces))
+        starts = [stop - len(marker) for stop in stops[:-1]]
+        text, inside = marker.join(pieces), stops[1] + len(begun)
+        literal, markers = (inside, inside + len(marker)), tuple((start, start + len(marker)) for start in starts)
+        rendered = RenderedPrompt(text=text, markers=markers, literals=(literal,))
+        ids, ranges = tokenizer.encode_prompt(rendered, is_apart=True)
+        alone = RenderedPrompt(text=pieces[2], literals=((len(begun), len(begun) + len(marker)),))
+        expected = [
+            bos,
+            [*bos, *tokenizer.encode("the dog")],
+            tokenizer.encode_prompt(alone)[0].tolist(),
+            [*bos, *tokenizer.encode(" quick")],
+        ]
+        assert bos and ids.tolist() == [token for piece in expected for token in piece]
+        ends = list(itertools.accumulate(map(len, expected)))[:-1]
+        assert ranges == tuple((end, end) for end in ends)
 
 
 def test_literals_beside_a_plain_marker_stay_literals(tokenizer_named: Callable[[str], Tokenizer]) -> None:

@@ -1,0 +1,38 @@
+"""Learned positions of a square table for pictures of any shape: NaViT's fractional coordinates (arXiv 2307.06304,
+section 2.1)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Rounding = Literal["multiplied", "added"]
+"""How corners are rounded: multiples of a step in float32 (Idefics3), or steps added up by `torch.arange` (Idefics2 and
+MiniCPM-V)."""
+
+
+def find_positions(grid: tuple[int, int], side: int, rounding: Rounding) -> npt.NDArray[np.int64]:
+    """Return which position, of a square of side², each patch of a picture takes: int64 [height · width]. `grid` is
+    (height, width) in patches.
+
+    The square is stretched over the picture, and a patch takes the position in which its first corner lies. Corners lie
+    on the edges of positions wherever one number divides the other, so `rounding` decides: it is that of the code the
+    model was published with.
+    """
+    with torch.device("cpu"):
+        edges = torch.arange(1 / side, 1.0, 1 / side)
+        lines, columns = (torch.bucketize(_find_corners(count, rounding), edges, right=True) for count in grid)
+    positions: npt.NDArray[np.int64] = (lines[:, None] * side + columns).flatten().numpy()
+    return positions
+
+
+def _find_corners(count: int, rounding: Rounding) -> Tensor:
+    """Return the first corners, float32 [count], of patches in a line of length 1."""
+    step = float(np.float32(1) / np.float32(count))
+    if rounding == "multiplied":
+        return torch.arange(count, dtype=torch.float32) * step
+    return torch.arange(0, 1 - 1e-6, step)

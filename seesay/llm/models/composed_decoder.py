@@ -1,0 +1,224 @@
+"""The one decoder of all text backbones that we compute ourselves: their differences are in `DecoderConfig`."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.parts import Weight, plain_weight
+from seesay.device.layer_loading import LoadedLayers
+from seesay.device.linear import Linear
+from seesay.llm.kv_layout import LayerCache
+from seesay.llm.models.attention import AttentionStep
+from seesay.llm.models.decoder import ModelInput
+from seesay.llm.models.layer import Layer, make_layer
+from seesay.llm.models.norm import make_norm
+from seesay.llm.models.rotary import Rotary
+from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.traits import DecoderTraits
+from seesay.llm.ops import pick_ops
+
+_HEAD = "lm_head"
+
+
+class ComposedDecoder:
+    """A `Decoder` of layers that `DecoderConfig` describes. `weights` loads, replaces and drops all of its weights."""
+
+    weights: LoadedLayers
+
+    def __init__(self, config: DecoderConfig, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.config = config
+        self._traits = config.traits
+        self.device = device
+        self.dtype = dtype
+        self._ops = pick_ops(device)
+        self._embed = plain_weight("embed_tokens.weight", config.vocab_size, config.hidden_size)
+        with torch.device("meta"):
+            self._layers = [make_layer(config, index, self._ops) for index in range(config.num_layers)]
+            self._head = Linear(config.hidden_size, config.vocab_size, bias=False, has_unit_rows=config.has_unit_head)
+        self._norm = make_norm("norm", config.hidden_size, config.norm, self._ops)
+        self._max_few_rows = 0
+        self._rotaries = [Rotary(spec, device=device, dtype=dtype) for spec in config.rotaries]
+        self._windows = frozenset(layer.window for layer in config.layers)
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        config: DecoderConfig,
+        *,
+        decoder_name: Callable[[str], str | None],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> ComposedDecoder:
+        """Return the decoder with its weights from `checkpoint`.
+
+        `decoder_name` maps a checkpoint tensor's name to ours (`embed_tokens.weight`, `norm.weight`, `lm_head.weight`,
+        `layers.0.self_attn.q_proj.weight`, …), or to None when it belongs to another part. Raises `CheckpointError`
+        naming the tensor that is missing, unexpected or of a wrong shape.
+        """
+        decoder = cls(config, device=device, dtype=dtype)
+        is_tied = config.tied_embeddings
+        owner = weakref.ref(decoder)  # a cycle would keep the weights until the next garbage collection
+
+        def renew() -> None:
+            if (found := owner()) is not None:
+                found._renew()
+
+        decoder.weights = LoadedLayers(
+            {path: linear for path, linear in decoder.linears.items() if not (is_tied and path == _HEAD)},
+            decoder.plain_weights,
+            name_of=decoder_name,
+            device=device,
+            dtype=dtype,
+            ignored=frozenset([f"{_HEAD}.weight"]) if is_tied else frozenset(),
+            on_change=renew,
+        )
+        decoder.weights.load(checkpoint, may_quantize=True)
+        return decoder
+
+    def _renew(self) -> None:
+        """Renew what is made of the weights, which have changed."""
+        in_layers = [linear for layer in self._layers for linear in layer.linears.values()]
+        self._max_few_rows = max(linear.max_fused_rows for linear in in_layers)
+        if self.config.tied_embeddings:
+            if hasattr(self._embed, "data"):
+                self._head.use(self._embed.data)
+            else:
+                self._head.drop()
+
+    @property
+    def traits(self) -> DecoderTraits:
+        return self._traits
+
+    @property
+    def needs_clean_blocks(self) -> bool:
+        """See `Ops.needs_clean_blocks`."""
+        return self._ops.needs_clean_blocks
+
+    def forget_blocks(self) -> None:
+        """See `Ops.forget_blocks`."""
+        self._ops.forget_blocks()
+
+    @property
+    def linears(self) -> dict[str, Linear]:
+        """The linear layers by their paths. With tied embeddings the head's weight is the embedding table."""
+        return {path: linear for layer in self._layers for path, linear in layer.linears.items()} | {_HEAD: self._head}
+
+    @property
+    def plain_weights(self) -> list[Weight]:
+        """All weights that belong to no linear layer."""
+        return [self._embed, *self._norm.weights, *(norm for layer in self._layers for norm in layer.norms)]
+
+    def forward(
+        self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Hidden states [N, hidden] after the last norm, of the tokens `wanted` int64 [N] or of all. Writes keys and
+        values of all tokens to `caches`, one per layer.
+
+        Most of the last layer is computed for wanted tokens only; of a prompt that is its last one. On the meta device,
+        which has no values, a layer of each kind stands for all of its kind.
+        """
+        if self.device.type == "meta":
+            return self._compute_kinds(inputs, caches, wanted)
+        return self._compute(inputs, self._layers, caches, wanted)
+
+    def warm_up(self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor) -> None:
+        """Compute logits with a layer of each kind, for the sake of the kernels they take."""
+        self.logits(self._compute_kinds(inputs, caches, wanted))
+
+    def _compute_kinds(
+        self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Compute a layer of each kind, and one more as the last."""
+        kinds = list({layer.kind: index for index, layer in reversed(list(enumerate(self._layers)))}.values())
+        kinds.append(kinds[-1])
+        return self._compute(inputs, [self._layers[i] for i in kinds], [caches[i] for i in kinds], wanted)
+
+    def _compute(
+        self,
+        inputs: ModelInput,
+        layers: Sequence[Layer],
+        caches: Sequence[LayerCache],
+        wanted: torch.Tensor | None,
+    ) -> torch.Tensor:
+        residual = self.embed(inputs)
+        step = self._begin_step(inputs)
+        if 0 < len(residual) <= self._max_few_rows:
+            for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
+                layer.run_few(residual, cache, step)
+                self._add_deep(residual, inputs, index)
+            hidden = self._norm(residual)
+            return hidden if wanted is None else hidden.index_select(0, wanted)
+        delta = None
+        for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
+            is_last = number == len(layers)
+            delta, residual = layer.run(delta, residual, cache, step, wanted if is_last else None)
+            if not is_last:
+                self._add_deep(residual, inputs, number - 1)
+        assert delta is not None
+        return self._norm.add(delta, residual)
+
+    # --- layer by layer, where the weights of one layer at a time are loaded ------------------------------------------
+
+    def embed(self, inputs: ModelInput) -> torch.Tensor:
+        """Return what the first layer takes: the residual stream [T, hidden]."""
+        residual = F.embedding(inputs.input_ids, self._embed.data)
+        if self._embedding_scale != 1.0 and not self.config.scales_media:
+            residual.mul_(self._embedding_scale)
+        if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
+            first = inputs.splice_embeddings[:, : self.config.hidden_size]
+            self._ops.splice(residual, inputs.splice_rows, first)
+        if self._embedding_scale != 1.0 and self.config.scales_media:
+            residual.mul_(self._embedding_scale)
+        return residual
+
+    def _add_deep(self, residual: torch.Tensor, inputs: ModelInput, index: int) -> None:
+        """Add to the residual stream behind layer `index` what the embeddings have for it, if anything."""
+        if index >= self.config.num_deep_layers or inputs.splice_rows is None or inputs.splice_embeddings is None:
+            return
+        size = self.config.hidden_size
+        part = inputs.splice_embeddings[:, (index + 1) * size : (index + 2) * size]
+        residual.index_add_(0, inputs.splice_rows, part.to(residual.dtype))
+
+    def forward_layer(self, index: int, residual: torch.Tensor, inputs: ModelInput, cache: LayerCache) -> torch.Tensor:
+        """Return the residual stream behind layer `index`. `residual` [T, hidden] is changed."""
+        delta, residual = self._layers[index].run(None, residual, cache, self._begin_step(inputs))
+        self._add_deep(residual, inputs, index)
+        return residual.add_(delta)
+
+    def normalize(self, residual: torch.Tensor) -> torch.Tensor:
+        """Return what `logits` takes: the last norm of the residual stream behind the last layer."""
+        return self._norm(residual)
+
+    def _begin_step(self, inputs: ModelInput) -> AttentionStep:
+        turns = [rotary.tables(inputs.positions, inputs.is_long) for rotary in self._rotaries]
+        plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
+        return AttentionStep(turns, inputs.slot_mapping, plan, inputs.faults, self._scale_queries(inputs.positions))
+
+    def _scale_queries(self, positions: torch.Tensor) -> torch.Tensor | None:
+        """Return the factor of each token's query, [T, 1, 1]; None for 1. It is computed on the device alone."""
+        length = self.config.log_length
+        if length is None:
+            return None
+        places = positions if positions.dim() == 1 else positions.amax(0)
+        scale = (places + 1).to(torch.float32).log_().div_(math.log(length)).clamp_(min=1.0)
+        return scale.to(self.dtype)[:, None, None]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""
+        head = self._head
+        if head.fused is not None and 0 < len(hidden) <= head.max_fused_rows:
+            logits = head.fused(hidden)
+        else:
+            logits = head(hidden)
+        if self.config.logit_scale != 1.0:
+            logits.mul_(self.config.logit_scale)
+        cap = self.config.logit_soft_cap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

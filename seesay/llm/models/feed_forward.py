@@ -1,0 +1,102 @@
+"""The feed-forward of a layer, of several kinds: an object has its linear layers, its kernels and its forward.
+
+A new kind is a class here, its name in `FeedForwardKind`, and its entry in `_KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from seesay.checkpoint.parts import Source
+from seesay.device.linear import Linear
+from seesay.llm.models.norm import Norm
+from seesay.llm.models.residual import Joint
+from seesay.llm.models.spec import FeedForwardKind, FeedForwardSpec
+from seesay.llm.ops import Activation, Ops
+
+
+class FeedForward(Protocol):
+    """linears: its linear layers, by their paths in the layer."""
+
+    linears: Mapping[str, Linear]
+
+    def run(self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+        """Add `delta` to the residual stream [T, hidden] in place, and return the output [T, hidden] for its norm."""
+        ...
+
+    def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
+        """Add the output for the norm of x [T, hidden], which has a few rows, to the residual stream, which may be x,
+        in place."""
+        ...
+
+
+class GatedFeedForward:
+    """down(activation(gate(x)) · up(x)) (Shazeer 2020). Gate and up are one product."""
+
+    def __init__(self, hidden_size: int, spec: FeedForwardSpec, ops: Ops) -> None:
+        self._activation, self._ops = spec.activation, ops
+        self._gate_up = Linear(hidden_size, bias=spec.has_bias, sources=self._sources(spec))
+        self._down = Linear(spec.size, hidden_size, bias=spec.has_bias)
+        self.linears: Mapping[str, Linear] = {"mlp.gate_up_proj": self._gate_up, "mlp.down_proj": self._down}
+
+    @staticmethod
+    def _sources(spec: FeedForwardSpec) -> list[Source]:
+        size = spec.size
+        if not spec.is_joined:
+            return [Source(module=f"{part}_proj", num_outputs=size) for part in ("gate", "up")]
+        return [
+            Source(module="gate_up_proj", num_outputs=2 * size, picks=(range(start, start + size),))
+            for start in (0, size)
+        ]
+
+    def run(self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+        x = norm.multiply(self._gate_up, delta, residual)
+        down = self._down
+        if down.quantized is not None:
+            form, multiply = down.quantized
+            return multiply(self._ops.quantize_activation(x, self._activation, form))
+        return down(self._ops.act_and_mul(x, self._activation))
+
+    def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
+        gated = norm.multiply_gated(self._gate_up, x, self._activation)
+        joint.add_product(residual, self._down, gated)
+
+
+class PlainFeedForward:
+    """down(activation(up(x)))."""
+
+    def __init__(self, hidden_size: int, spec: FeedForwardSpec, ops: Ops) -> None:  # noqa: ARG002
+        self._activate = _ACTIVATIONS[spec.activation]
+        self._up = Linear(hidden_size, spec.size, bias=spec.has_bias)
+        self._down = Linear(spec.size, hidden_size, bias=spec.has_bias)
+        self.linears: Mapping[str, Linear] = {"mlp.up_proj": self._up, "mlp.down_proj": self._down}
+
+    def run(self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+        return self._down(self._activate(norm.multiply(self._up, delta, residual)))
+
+    def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
+        joint.add_product(residual, self._down, self._activate(norm.multiply_few(self._up, x)))
+
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+_ACTIVATIONS: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": _gelu_tanh,
+}
+_KINDS: Mapping[FeedForwardKind, Callable[[int, FeedForwardSpec, Ops], FeedForward]] = {
+    "gated": GatedFeedForward,
+    "plain": PlainFeedForward,
+}
+
+
+def make_feed_forward(hidden_size: int, spec: FeedForwardSpec, ops: Ops) -> FeedForward:
+    """Return the feed-forward of a layer, without weights."""
+    return _KINDS[spec.kind](hidden_size, spec, ops)

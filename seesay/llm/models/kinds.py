@@ -1,0 +1,146 @@
+"""The model types of text decoders, and how each departs from Llama."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from seesay.errors import CheckpointError
+from seesay.llm.models.spec import FeedForwardKind, NormPlacement, NormSpec, QKNorm, QKVLayout
+
+if TYPE_CHECKING:
+    from seesay.checkpoint.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderKind:
+    """Properties that a model type implies, or that its configuration calls otherwise than Llama's. See `DecoderConfig`
+    and `FeedForwardSpec`; None: as the configuration's option of Llama's name says.
+
+    joins_gate_up: see `FeedForwardSpec.is_joined`. activation_option: the configuration's name of it.
+    """
+
+    norm: NormSpec | None = None
+    norms: NormPlacement = "before"
+    num_kv_heads: int | None = None
+    qkv: QKVLayout = "separate"
+    qkv_bias: bool | None = None
+    output_bias: bool | None = None
+    qk_norm: QKNorm | None = None
+    qkv_limit: float | None = None
+    turns_neighbours: bool = False
+    feed_forward: FeedForwardKind = "gated"
+    inner_size: int | None = None
+    inner_bias: bool | None = None
+    joins_gate_up: bool = False
+    activation_option: str = "hidden_act"
+    attention_scale: float | None = None
+    embedding_scale: float = 1.0
+    scales_media: bool = False
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+
+
+def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm | None = None) -> DecoderKind:
+    return DecoderKind(
+        norm=NormSpec(eps=config.rms_norm_eps, offset=1.0),
+        norms=norms,
+        qk_norm=qk_norm,
+        embedding_scale=float(config.hidden_size**0.5),
+        activation_option="hidden_activation" if getattr(config, "hidden_activation", None) else "hidden_act",
+    )
+
+
+def _cohere(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(
+        norm=NormSpec(kind="layer", eps=config.layer_norm_eps),
+        norms="parallel",
+        qk_norm="per_head" if config.use_qk_norm else None,
+        turns_neighbours=True,
+        logit_scale=float(config.logit_scale),
+    )
+
+
+def _falcon(config: ModelConfig) -> DecoderKind:
+    if config.alibi:
+        raise CheckpointError("alibi=True is not supported")
+    is_new = config.new_decoder_architecture
+    norms: NormPlacement = "before"
+    if is_new and config.num_ln_in_parallel_attn in (None, 2):
+        norms = "parallel_pair"
+    elif is_new or config.parallel_attn:
+        norms = "parallel"
+    kv_heads = 1 if config.multi_query else config.num_attention_heads
+    return DecoderKind(
+        norm=NormSpec(kind="layer", eps=config.layer_norm_epsilon, has_bias=True),
+        norms=norms,
+        num_kv_heads=config.num_kv_heads if is_new else kv_heads,
+        qkv="grouped",
+        qkv_bias=config.bias,
+        output_bias=config.bias,
+        feed_forward="plain",
+        inner_size=config.ffn_hidden_size,
+        inner_bias=config.bias,
+        activation_option="activation",
+    )
+
+
+def _granite(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(
+        attention_scale=config.attention_multiplier,
+        embedding_scale=float(config.embedding_multiplier),
+        scales_media=True,
+        residual_scale=float(config.residual_multiplier),
+        logit_scale=1.0 / config.logits_scaling,
+    )
+
+
+def _olmo(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(norm=NormSpec(kind="layer", eps=1e-5, has_weight=False), qkv_limit=config.clip_qkv)
+
+
+def _starcoder2(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(
+        norm=NormSpec(kind="layer", eps=config.norm_epsilon, has_bias=True),
+        qkv_bias=config.use_bias,
+        output_bias=config.use_bias,
+        feed_forward="plain",
+        inner_bias=config.use_bias,
+    )
+
+
+_GLM = DecoderKind(output_bias=False, turns_neighbours=True, joins_gate_up=True)
+_KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
+    "cohere": _cohere,
+    "falcon": _falcon,
+    "gemma": _gemma,
+    "gemma2": lambda config: _gemma(config, "around"),
+    "gemma3_text": lambda config: _gemma(config, "around", "head"),
+    "glm": _GLM,
+    "glm4": replace(_GLM, norms="around"),
+    "granite": _granite,
+    "llama": DecoderKind(),
+    "mistral": DecoderKind(),
+    "olmo": _olmo,
+    "olmo2": DecoderKind(norms="behind", qk_norm="whole"),
+    "phi3": DecoderKind(qkv="joined", joins_gate_up=True),
+    "qwen2": DecoderKind(qkv_bias=True),
+    "qwen2_vl_text": DecoderKind(qkv_bias=True),
+    "qwen2_5_vl_text": DecoderKind(qkv_bias=True),
+    "qwen3": DecoderKind(qk_norm="head"),
+    "qwen3_vl_text": DecoderKind(qk_norm="head"),
+    "smollm3": DecoderKind(),
+    "starcoder2": _starcoder2,
+}
+
+
+def list_backbones() -> tuple[str, ...]:
+    """The model types that `find_kind` knows."""
+    return tuple(sorted(_KINDS))
+
+
+def find_kind(config: ModelConfig) -> DecoderKind | None:
+    """Return the kind of the decoder that `config` describes; None for a model type that is not known."""
+    found = _KINDS.get(config.model_type)
+    return found(config) if callable(found) else found

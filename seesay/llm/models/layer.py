@@ -1,0 +1,160 @@
+"""A layer of the decoder: attention and a feed-forward, one after the other or beside each other, with their norms.
+
+Layers work on the residual stream in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from seesay.checkpoint.parts import Weight
+from seesay.device.linear import Linear
+from seesay.llm.kv_layout import LayerCache
+from seesay.llm.models.attention import Attention, AttentionStep
+from seesay.llm.models.feed_forward import make_feed_forward
+from seesay.llm.models.norm import NoNorm, Norm, make_norm
+from seesay.llm.models.residual import Joint
+from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.ops import Ops
+
+
+class Layer(Protocol):
+    """linears, by their paths in the model; norms: all other weights. kind: the properties that decide which kernels
+    the layer calls."""
+
+    linears: Mapping[str, Linear]
+    norms: tuple[Weight, ...]
+
+    @property
+    def kind(self) -> tuple[object, ...]: ...
+
+    def run(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: LayerCache,
+        step: AttentionStep,
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds, and to what.
+
+        wanted int64 [N]: the tokens that are needed after this layer. All others only leave keys and values.
+        """
+        ...
+
+    def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
+        """As `run` for a few tokens, whose residual stream [T, hidden] is changed in place: norms, the activation and
+        the sums are fused into the products of layers that have kernels for so many rows."""
+        ...
+
+
+class _Parts:
+    """The parts that layers of all arrangements have."""
+
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
+        spec, name = config.layers[index], f"layers.{index}"
+        self._attention = Attention(config, index, ops)
+        self._feed_forward = make_feed_forward(config.hidden_size, spec.feed_forward, ops)
+        linears = {**self._attention.linears, **self._feed_forward.linears}
+        self.linears: Mapping[str, Linear] = {f"{name}.{path}": linear for path, linear in linears.items()}
+        self._spec, self._ops, self._none = spec, ops, NoNorm(ops)
+        self._name, self._config = name, config
+        self.norms: tuple[Weight, ...] = self._attention.norms
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        feed_forward = self._spec.feed_forward.kind
+        return self._attention.window, feed_forward, *(linear.method.name for linear in self.linears.values())
+
+    def _make_norm(self, name: str, *, exists: bool = True) -> Norm | None:
+        if not exists:
+            return None
+        norm = make_norm(f"{self._name}.{name}", self._config.hidden_size, self._config.norm, self._ops)
+        self.norms += norm.weights
+        return norm
+
+
+class SequentialLayer(_Parts):
+    """Attention, then the feed-forward of the sum."""
+
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
+        super().__init__(config, index, ops)
+        placement = self._spec.norms
+        is_before, is_behind = placement != "behind", placement != "before"
+        self._input_norm = self._make_norm("input_layernorm", exists=is_before) or self._none
+        attended = self._make_norm("post_attention_layernorm", exists=is_behind)
+        self._inner_norm = self._make_norm(self._spec.feed_forward_norm, exists=is_before) or self._none
+        made = self._make_norm("post_feedforward_layernorm", exists=is_behind)
+        scale = config.residual_scale
+        self._attended, self._made = Joint(attended, scale), Joint(made, scale)
+
+    def run(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: LayerCache,
+        step: AttentionStep,
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        attention = self._attention
+        x = attention.attend(self._input_norm.multiply(attention.qkv, delta, residual), cache, step)
+        if wanted is not None:
+            x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
+        delta = self._attended.prepare(attention.out(x))
+        return self._made.prepare(self._feed_forward.run(self._inner_norm, delta, residual)), residual
+
+    def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
+        attention = self._attention
+        x = attention.attend(self._input_norm.multiply_few(attention.qkv, residual), cache, step)
+        self._attended.add_product(residual, attention.out, x)
+        self._feed_forward.run_few(self._inner_norm, residual, self._made, residual)
+
+
+class ParallelLayer(_Parts):
+    """Attention and the feed-forward of the same residual stream (Wang & Komatsuzaki 2021), from one norm or two."""
+
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
+        super().__init__(config, index, ops)
+        norm = self._make_norm("input_layernorm")
+        assert norm is not None
+        self._input_norm: Norm = norm
+        self._own_norm = self._make_norm(self._spec.feed_forward_norm, exists=self._spec.norms == "parallel_pair")
+        self._joint = Joint(None, config.residual_scale)
+
+    def run(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: LayerCache,
+        step: AttentionStep,
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        attention = self._attention
+        normed = self._input_norm.add(delta, residual)
+        x = attention.attend(attention.qkv(normed), cache, step)
+        if wanted is not None:
+            x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
+            normed = normed.index_select(0, wanted)
+        made = self._feed_forward.run(self._none, None, self._own_input(normed, residual))
+        return self._joint.prepare(attention.out(x).add_(made)), residual
+
+    def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
+        attention = self._attention
+        normed = self._input_norm(residual)
+        own = self._own_input(normed, residual)
+        x = attention.attend(self._none.multiply_few(attention.qkv, normed), cache, step)
+        self._joint.add_product(residual, attention.out, x)
+        self._feed_forward.run_few(self._none, own, self._joint, residual)
+
+    def _own_input(self, normed: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Return what the feed-forward takes."""
+        return normed if self._own_norm is None else self._own_norm(residual)
+
+
+def make_layer(config: DecoderConfig, index: int, ops: Ops) -> Layer:
+    """Return layer `index`, without weights."""
+    is_parallel = config.layers[index].norms in ("parallel", "parallel_pair")
+    return (ParallelLayer if is_parallel else SequentialLayer)(config, index, ops)

@@ -1,0 +1,224 @@
+"""Attention of Transformers' modules over our paged KV cache.
+
+Transformers' models ask a registry for the function that attends. Ours writes the keys and values of a layer to its
+cache and attends over it, for the packed rows of the step that `StepHolder` holds. A *probe* runs a model on the meta
+device first: it finds the shapes, scales and windows of all layers, and whether there is anything that a causal
+attention over blocks does not cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from seesay.errors import CheckpointError
+from seesay.llm.kv_layout import LayerCache
+from seesay.llm.ops import Ops
+
+ATTENTION, PROBE = "seesay_blocks", "seesay_probe"
+"""The names of our functions in Transformers' registry."""
+_HOLDER = "seesay_attention"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """The attention of one layer: heads of queries and of keys, components of a key and of a value, and what scores
+    are multiplied by and limited to. window: tokens that each sees; None for all."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    scale: float
+    window: int | None
+    soft_cap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleStep:
+    """The values of a step that `Ops` takes. still: cos [T, 1, 2] and sin that turn nothing, for queries and keys that
+    the modules have turned."""
+
+    caches: Sequence[LayerCache]
+    plan: Any
+    slots: torch.Tensor
+    faults: torch.Tensor
+    still: tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(slots=True)
+class StepHolder:
+    """Holds the step that is being computed. Used by one thread."""
+
+    ops: Ops
+    step: ModuleStep | None = None
+
+    @contextmanager
+    def during(
+        self, caches: Sequence[LayerCache], plan: Any, slots: torch.Tensor, faults: torch.Tensor, dtype: torch.dtype
+    ) -> Iterator[None]:
+        """Hold a step while its modules run."""
+        ones = torch.ones((len(slots), 1, 2), dtype=dtype, device=slots.device)
+        self.step = ModuleStep(caches, plan, slots, faults, (ones, torch.zeros_like(ones)))
+        try:
+            yield
+        finally:
+            self.step = None
+
+
+@dataclass(slots=True)
+class LayerAttention:
+    """Attends for one layer's module: number `index`, in this shape, in the step that `holder` holds."""
+
+    holder: StepHolder
+    index: int
+    shape: AttentionShape
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the attended values [1, T, H, Dv] of queries [1, H, T, D], keys [1, G, T, D] and values [1, G, T, Dv],
+        which are written to the cache."""
+        ops, step, shape = self.holder.ops, self.holder.step, self.shape
+        assert step is not None
+        parts = [part[0].transpose(0, 1) for part in (query, key, value)]
+        if shape.value_dim != shape.head_dim:
+            parts[2] = torch.nn.functional.pad(parts[2], (0, shape.head_dim - shape.value_dim))
+        qkv = torch.cat(parts, dim=1)
+        cache = step.caches[self.index]
+        ops.rotate_and_write(qkv, *step.still, cache, step.slots, None, step.faults)
+        output = ops.attend(
+            qkv[:, : shape.num_heads],
+            cache,
+            step.plan,
+            scale=shape.scale,
+            window=shape.window,
+            soft_cap=shape.soft_cap,
+            sinks=sinks,
+        )
+        return output[None, ..., : shape.value_dim]
+
+
+def bind(modules: Sequence[torch.nn.Module], shapes: Sequence[AttentionShape], holder: StepHolder) -> None:
+    """Give each attention module, in the order of the layers, what `ATTENTION` needs."""
+    for index, (module, shape) in enumerate(zip(modules, shapes, strict=True)):
+        object.__setattr__(module, _HOLDER, LayerAttention(holder, index, shape))
+
+
+def register() -> None:
+    """Make our functions known to Transformers. `ATTENTION` has no mask, so none is built in a step."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
+    ALL_ATTENTION_FUNCTIONS.register(PROBE, _probe)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(PROBE, _note_mask)
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # noqa: ARG001
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    attention: LayerAttention = getattr(module, _HOLDER)
+    return attention(query, key, value, options.get("s_aux")), None
+
+
+# --- the probe --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Probe:
+    """Collects the attention that a model asks for. modules, shapes: of its layers, in their order. masks: functions,
+    each of which says which token sees which."""
+
+    modules: list[torch.nn.Module]
+    shapes: list[AttentionShape]
+    masks: list[Callable[..., Any]]
+
+
+_probes: list[Probe] = []
+
+
+@contextmanager
+def probing() -> Iterator[Probe]:
+    """Collect what models ask of `PROBE` inside of the block. Raises `CheckpointError` for what blocks cannot do."""
+    probe = Probe([], [], [])
+    _probes.append(probe)
+    try:
+        yield probe
+    finally:
+        _probes.pop()
+
+
+def _probe(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # noqa: ARG001
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    probe = _probes[-1]
+    name = type(module).__name__
+    if query.shape[2] != key.shape[2]:
+        raise CheckpointError(f"{name} attends to something other than the text (cross-attention)")
+    if options.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        raise CheckpointError(f"{name} lets tokens see later ones")
+    for option in ("head_mask", "position_bias", "block_mask", "attention_bias"):
+        if options.get(option) is not None:
+            raise CheckpointError(f"{name} takes {option}, which blocks of keys and values have no place for")
+    window = options.get("sliding_window") if "sliding_window" in options else getattr(module, "sliding_window", None)
+    head_dim, value_dim = query.shape[-1], value.shape[-1]
+    if value_dim > head_dim:
+        raise CheckpointError(f"{name} has values of {value_dim} components and keys of {head_dim}")
+    probe.modules.append(module)
+    probe.shapes.append(
+        AttentionShape(
+            num_heads=query.shape[1],
+            num_kv_heads=key.shape[1],
+            head_dim=head_dim,
+            value_dim=value_dim,
+            scale=float(head_dim**-0.5 if scaling is None else scaling),
+            window=None if window is None else int(window),
+            soft_cap=options.get("softcap"),
+        )
+    )
+    return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], value_dim)), None
+
+
+def _note_mask(*_: Any, mask_function: Callable[..., Any], **__: Any) -> None:
+    _probes[-1].masks.append(mask_function)
+
+
+def check_masks(masks: Sequence[Callable[..., Any]], windows: frozenset[int | None]) -> None:
+    """Raise `CheckpointError` unless each mask lets tokens see those before them, all or those in one of `windows`."""
+    for mask in masks:
+        if not any(_is_causal(mask, window, windows) for window in windows):
+            raise CheckpointError("a token sees others than those before it, or those in a sliding window")
+
+
+def _is_causal(mask: Callable[..., Any], window: int | None, windows: frozenset[int | None]) -> bool:
+    """Compare around the diagonal, around the edges of all windows, and far away."""
+    edges = sorted(
+        {0, 1, 7, 1000, 1 << 24, *(w + d for w in windows if w is not None for d in (-1, 0, 1, 50) if w + d >= 0)}
+    )
+    offsets = torch.tensor([edge + d for edge in edges for d in (0, 1)] + [-1, -2])
+    keys = torch.tensor([0, 1, 5])[:, None]
+    queries = keys + offsets
+    keys = keys.expand_as(queries)
+    valid = queries >= 0
+    zero = torch.tensor(0)
+    seen = torch.as_tensor(mask(zero, zero, queries.clamp(min=0), keys))
+    expected = keys <= queries
+    if window is not None:
+        expected = expected & (queries - keys < window)
+    return bool((seen.expand_as(expected) == expected)[valid].all())

@@ -1,0 +1,126 @@
+"""A `Decoder` that computes with the modules of a Transformers model, and our attention over KV blocks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from seesay.llm.kv_layout import LayerCache
+from seesay.llm.models.decoder import ModelInput
+from seesay.llm.models.module_attention import StepHolder
+from seesay.llm.models.module_check import check_decoder
+from seesay.llm.models.module_model import ModuleModel, ModuleWeights, run_decoder
+from seesay.llm.models.traits import DecoderTraits, KVShape
+from seesay.llm.ops import pick_ops
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class ModuleDecoder:
+    """See `Decoder`. Its steps are not captured as CUDA graphs: the modules are not ours, and may read the device."""
+
+    def __init__(self, owner: ModuleModel, *, device: torch.device, dtype: torch.dtype) -> None:
+        """Load the weights of `owner`, or use those that its tower has loaded. Raises `CheckpointError`."""
+        self.device, self.dtype = device, dtype
+        self._owner = owner
+        self._ops = pick_ops(device)
+        self._holder = StepHolder(self._ops)
+        self._model = owner.load(device, dtype)
+        owner.bind(self._holder)
+        self.weights = ModuleWeights(owner, device, dtype)
+        self._decoder = self._model.get_decoder()
+        self._head = _without_decoder(self._model)
+        shapes = owner.probed.shapes
+        self._windows = frozenset(shape.window for shape in shapes)
+        text_config = self._model.config.get_text_config(decoder=True)
+        self._traits = DecoderTraits(
+            vocab_size=text_config.vocab_size,
+            embedding_size=owner.probed.hidden_size,
+            kv_shapes=tuple(KVShape(num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim) for shape in shapes),
+            flops_per_token=2 * owner.probed.num_parameters,
+            has_graphs=False,
+        )
+        if device.type != "meta":
+            with owner.blaming():
+                check_decoder(self)
+
+    @property
+    def traits(self) -> DecoderTraits:
+        return self._traits
+
+    @property
+    def needs_clean_blocks(self) -> bool:
+        return self._ops.needs_clean_blocks
+
+    def forget_blocks(self) -> None:
+        self._ops.forget_blocks()
+
+    def forward(
+        self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `Decoder.forward`. Tokens of all rows are one text to the modules, of which only attention looks at more
+        than one token."""
+        embeds = self._model.get_input_embeddings()(inputs.input_ids)
+        if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
+            self._ops.splice(embeds, inputs.splice_rows, inputs.splice_embeddings)
+        plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
+        with torch.no_grad(), self._holder.during(caches, plan, inputs.slot_mapping, inputs.faults, self.dtype):
+            hidden = run_decoder(self._decoder, embeds, inputs.positions)
+        return hidden if wanted is None else hidden.index_select(0, wanted)
+
+    def compute_alone(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return float32 logits [T, vocab] of one text int64 [T] as the model computes them, without our attention."""
+        with torch.no_grad(), self._owner.attending_itself():
+            logits: torch.Tensor = self._model(input_ids=ids[None], use_cache=False, return_dict=True).logits
+        return logits[0].to(self.dtype).float()
+
+    def warm_up(self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor) -> None:
+        self.logits(self.forward(inputs, caches, wanted))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [N, vocab] of hidden states [N, hidden]: those that the model makes of its decoder's output."""
+        with torch.no_grad():
+            logits: torch.Tensor = self._head(inputs_embeds=hidden[None], use_cache=False, return_dict=True).logits
+        return logits[0].to(self.dtype)
+
+
+class _Given(torch.nn.Module):
+    """Stands for a decoder that has computed `inputs_embeds` already."""
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Output:
+        return _Output((inputs_embeds,))
+
+
+class _Output(tuple[torch.Tensor]):
+    """A decoder's output with nothing but hidden states."""
+
+    @property
+    def last_hidden_state(self) -> torch.Tensor:
+        return self[0]
+
+    def __getattr__(self, name: str) -> None:
+        """No caches, router logits or other outputs."""
+
+
+def _without_decoder(model: PreTrainedModel) -> torch.nn.Module:
+    """Return the model with its head alone: what scales or caps logits is code of the model, which runs as it is."""
+    [path] = [name for name, module in model.named_modules() if module is model.get_decoder()]
+    whole = part = _copy_of(model)
+    *outer, last = path.split(".")
+    for name in outer:
+        inner = _copy_of(part.get_submodule(name))
+        part._modules[name] = inner
+        part = inner
+    part._modules[last] = _Given()
+    return whole
+
+
+def _copy_of(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a module with the same children, which may be replaced in it."""
+    found = copy.copy(module)
+    found._modules = dict(module._modules)
+    return found

@@ -1,0 +1,312 @@
+"""A model of Transformers as modules: probed on the meta device, loaded strictly, its weights replaced and dropped.
+
+Transformers maps the names of stored tensors to its modules and joins those that it joins (experts, say). Nothing is
+unpickled, and no code of a checkpoint runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from seesay.checkpoint import Checkpoint, is_buffer
+from seesay.errors import CheckpointError
+from seesay.llm.models.module_attention import (
+    ATTENTION,
+    PROBE,
+    AttentionShape,
+    StepHolder,
+    bind,
+    check_masks,
+    probing,
+    register,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from seesay.checkpoint.parts import Part
+    from seesay.checkpoint.source import TensorSource
+
+_PROBE_TOKENS = 3
+_REFUSED_ROTARY = ("dynamic", "longrope")
+_LAYER_TYPES = frozenset(["full_attention", "sliding_attention"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """The findings of a probe. shapes: the attention of each layer. modules: the names of its modules. hidden_size:
+    components of a hidden state. num_parameters: those by which tokens are multiplied."""
+
+    shapes: tuple[AttentionShape, ...]
+    modules: tuple[str, ...]
+    hidden_size: int
+    num_parameters: int
+
+
+class ModuleModel:
+    """The modules of a model, on one device once they are loaded."""
+
+    def __init__(self, checkpoint: Checkpoint, auto_class: str) -> None:
+        """Build the modules without weights and probe them. `auto_class`: the name of the class of Transformers that
+        makes the model, such as 'AutoModelForCausalLM'. Raises `CheckpointError` saying what cannot run."""
+        register()
+        self._checkpoint, self._auto_class = checkpoint, auto_class
+        self._config = checkpoint.hf_config()
+        _check_config(self._config.get_text_config(decoder=True))
+        with self.blaming():
+            self.probed = _probe(self._build_empty())
+        self.model: PreTrainedModel | None = None
+
+    def load(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+        """Return the model with its weights; on the meta device, without values."""
+        if self.model is None:
+            with self.blaming():
+                self.model = self._build_empty() if device.type == "meta" else self._read(self._checkpoint, dtype)
+            self.model = self.model.to(device).eval().requires_grad_(False)
+        return self.model
+
+    def bind(self, holder: StepHolder) -> None:
+        """Let the layers of the loaded decoder attend through `holder`."""
+        assert self.model is not None
+        modules = [self.model.get_submodule(name) for name in self.probed.modules]
+        bind(modules, self.probed.shapes, holder)
+        self._own_attention = _set_attention(self.model, ATTENTION)
+
+    @contextlib.contextmanager
+    def attending_itself(self) -> Iterator[None]:
+        """Let the model attend as it does without us, inside of the block."""
+        assert self.model is not None
+        with _attending(self.model, self._own_attention):
+            yield
+
+    def read_again(self, source: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+        """Return another model of the same kind with the weights in `source`, on the CPU."""
+        with self.blaming():
+            return self._read(source, dtype)
+
+    def _class(self) -> Any:
+        import transformers
+
+        return getattr(transformers, self._auto_class)
+
+    def _build_empty(self) -> PreTrainedModel:
+        config = copy.deepcopy(self._config)
+        with torch.device("meta"), _quiet():
+            model: PreTrainedModel = self._class().from_config(config, trust_remote_code=False)
+        return model.eval()
+
+    def _read(self, source: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+        with _quiet():
+            model, report = self._class().from_pretrained(
+                source.path,
+                config=copy.deepcopy(self._config),
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,  # the report names them
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        _check_report(source, report)
+        found: PreTrainedModel = model
+        return found
+
+    @contextlib.contextmanager
+    def blaming(self) -> Iterator[None]:
+        """Turn exceptions of Transformers' code into `CheckpointError`: it is not ours, and may raise anything."""
+        try:
+            yield
+        except (CheckpointError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise CheckpointError(
+                f"{self._checkpoint.path}: {self._checkpoint.architecture} does not run through Transformers' modules: "
+                f"{type(error).__name__}: {reason}"
+            ) from error
+
+
+class ModuleWeights:
+    """The weights of a `ModuleModel`, as `LoadedLayers` has those of ours: all of them are replaced from a folder."""
+
+    def __init__(self, owner: ModuleModel, device: torch.device, dtype: torch.dtype) -> None:
+        self._owner = owner
+        self.device, self.dtype = device, dtype
+
+    def name_of(self, name: str) -> str | None:
+        return None if is_buffer(name) else name
+
+    def is_unread(self, name: str) -> bool:  # noqa: ARG002
+        """Names are not checked one by one: `check` reads the whole folder."""
+        return True
+
+    def parts(self) -> Mapping[str, Part]:
+        return {}
+
+    def tensors(self) -> list[torch.Tensor]:
+        model = self._owner.model
+        assert model is not None
+        return [*model.parameters(), *model.buffers()]
+
+    def check(self, source: TensorSource, *, is_partial: bool) -> None:
+        """Raise what `replace` would raise."""
+        self._read(source, is_partial=is_partial)
+
+    def replace(self, source: TensorSource, *, is_partial: bool) -> None:
+        """Load the weights of a folder in place of those that are there or were dropped."""
+        assert self._owner.model is not None
+        new = self._read(source, is_partial=is_partial).state_dict()
+        for name, tensor in self._owner.model.state_dict().items():
+            if not tensor.numel():
+                tensor.data = tensor.new_empty(new[name].shape)
+            tensor.data.copy_(new[name])
+
+    def drop(self) -> None:
+        """Free all weights."""
+        assert self._owner.model is not None
+        for parameter in self._owner.model.parameters():
+            parameter.data = parameter.data.new_empty(0)
+
+    def _read(self, source: TensorSource, *, is_partial: bool) -> PreTrainedModel:
+        if is_partial or not isinstance(source, Checkpoint):
+            raise CheckpointError(
+                f"{source.path}: a model that runs through Transformers' modules takes the weights of a whole folder, "
+                "not single tensors"
+            )
+        return self._owner.read_again(source, self.dtype)
+
+
+def _check_config(config: Any) -> None:
+    """Raise `CheckpointError` for what the probe cannot see."""
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointError("it has an encoder of text, which reads the whole prompt before the first token")
+    kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if kinds:
+        raise CheckpointError(f"its layers are of type {', '.join(sorted(map(str, kinds)))}, which have other states")
+    parameters = getattr(config, "rope_parameters", None) or {}
+    parts = [parameters, *(part for part in parameters.values() if isinstance(part, Mapping))]
+    for part in parts:
+        if (kind := part.get("rope_type", part.get("type"))) in _REFUSED_ROTARY:
+            raise CheckpointError(f"rope_type={kind!r} turns a text by the length of the longest one of a step")
+
+
+def _probe(model: PreTrainedModel) -> Probed:
+    """Run a few tokens through modules without weights, and describe their attention."""
+    if getattr(model, "_is_stateful", False):
+        raise CheckpointError(f"{type(model).__name__} keeps a state for each text that is no list of keys and values")
+    decoder = model.get_decoder()
+    if "batched_mm" in _expert_functions() and hasattr(decoder, "set_experts_implementation"):
+        decoder.set_experts_implementation("batched_mm")  # the others look at values, and there are none
+    with probing() as probe, _attending(model, PROBE):
+        embeds = _embed(model, torch.zeros(_PROBE_TOKENS, dtype=torch.int64, device="meta"))
+        hidden = run_decoder(
+            decoder,
+            embeds,
+            torch.arange(_PROBE_TOKENS, device="meta"),
+            # Without it, positions are searched for the beginnings of texts; but there are no values.
+            attention_mask=torch.ones((1, _PROBE_TOKENS), dtype=torch.int64, device="meta"),
+        )
+    num_layers = decoder.config.num_hidden_layers
+    if len(probe.shapes) != num_layers:
+        raise CheckpointError(
+            f"{type(model).__name__}: {len(probe.shapes)} of {num_layers} layers attend through Transformers' "
+            "interface for attention"
+        )
+    windows = {shape.window for shape in probe.shapes} | {None, getattr(decoder.config, "sliding_window", None)}
+    check_masks(probe.masks, frozenset(windows))
+    outside = {id(p) for p in _outside(model)}
+    num_parameters = sum(p.numel() for p in decoder.parameters() if id(p) not in outside and p.ndim > 1)
+    names = {id(module): name for name, module in model.named_modules()}
+    modules = tuple(names[id(module)] for module in probe.modules)
+    return Probed(
+        shapes=tuple(probe.shapes), modules=modules, hidden_size=hidden.shape[-1], num_parameters=num_parameters
+    )
+
+
+def _outside(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if module is not None:
+            yield from module.parameters()
+
+
+def _embed(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    embedded: torch.Tensor = model.get_input_embeddings()(ids[None])
+    return embedded[0]
+
+
+def run_decoder(
+    decoder: torch.nn.Module, embeds: torch.Tensor, positions: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """Return hidden states [T, hidden] of packed embeddings [T, hidden] at positions int64 [T]."""
+    output = decoder(
+        inputs_embeds=embeds[None], position_ids=positions[None], use_cache=False, return_dict=True, **options
+    )
+    hidden: torch.Tensor = output.last_hidden_state
+    return hidden[0]
+
+
+@contextlib.contextmanager
+def _attending(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Let the decoder of `model` attend with the function registered as `name`, inside of the block."""
+    before = _set_attention(model, name)
+    try:
+        yield
+    finally:
+        _set_attention(model, before)
+
+
+def _set_attention(model: PreTrainedModel, name: str) -> str:
+    """Let the decoder of `model` attend with the function registered as `name`. Returns the name before."""
+    decoder = model.get_decoder()
+    configs = {id(module.config): module.config for module in decoder.modules() if hasattr(module, "config")}
+    before: str = decoder.config._attn_implementation
+    for config in configs.values():
+        config._attn_implementation = name
+    return before
+
+
+def _expert_functions() -> frozenset[str]:
+    from transformers.integrations import moe
+
+    return frozenset(moe.ALL_EXPERTS_FUNCTIONS)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Transformers' own bars and advice away: what is wrong is raised."""
+    from transformers.utils import logging as their_logging
+
+    level, has_bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
+    their_logging.set_verbosity_error()
+    their_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        their_logging.set_verbosity(level)
+        if has_bars:
+            their_logging.enable_progress_bar()
+
+
+def _check_report(source: Checkpoint, report: Mapping[str, Any]) -> None:
+    """Raise `CheckpointError` naming a tensor that is missing, or has another shape than the configuration says."""
+    for kind, message in (
+        ("missing_keys", "is missing from the checkpoint"),
+        ("mismatched_keys", "has another shape than the config says"),
+        ("error_msgs", "cannot be read"),
+        ("conversion_errors", "cannot be converted"),
+    ):
+        if found := sorted(map(_name_of_key, report.get(kind) or ())):
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            raise CheckpointError(f"{source.path}: tensor {found[0]!r} {message}{more}")
+    if unexpected := sorted(map(_name_of_key, report.get("unexpected_keys") or ())):
+        raise CheckpointError(f"{source.path}: unexpected tensor {unexpected[0]!r}")
+
+
+def _name_of_key(key: object) -> str:
+    return str(key[0] if isinstance(key, tuple) else key)

@@ -1,0 +1,187 @@
+"""Reads a configuration into a `DecoderConfig`. What no option covers is refused by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, get_args
+
+from seesay.errors import CheckpointError
+from seesay.llm.models.kinds import DecoderKind, find_kind, list_backbones
+from seesay.llm.models.rope_parameters import find_trained_length, make_rotary, scale_dynamically
+from seesay.llm.models.spec import DecoderConfig, FeedForwardSpec, LayerSpec, NormSpec, QKVLayout, RotarySpec
+
+if TYPE_CHECKING:
+    from seesay.checkpoint.model_config import ModelConfig
+    from seesay.llm.ops.interface import Activation
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+
+def read_decoder_config(
+    config: ModelConfig,
+    *,
+    tied_embeddings: bool | None = None,
+    session_len: int | None = None,
+    num_deep_layers: int = 0,
+    media_run: int = 0,
+    rope_scaling_factor: float = 0.0,
+    use_logn_attn: bool = False,
+) -> DecoderConfig:
+    """Return the decoder that the configuration of a text decoder describes.
+
+    `tied_embeddings` overrides the config's own (VLM configs keep it one level up); `session_len` is the longest
+    text, which dynamic rotary scaling needs. `rope_scaling_factor` and `use_logn_attn`: see `EngineConfig`. Raises
+    `CheckpointError` naming what is not supported.
+    """
+    kind = find_kind(config)
+    if kind is None:
+        known = ", ".join(list_backbones())
+        raise CheckpointError(f"text backbone {config.model_type!r} is not supported (supported: {known})")
+    _refuse_unsupported(config)
+    attention_bias = bool(getattr(config, "attention_bias", False))
+    tied = getattr(config, "tie_word_embeddings", False) if tied_embeddings is None else tied_embeddings
+    num_heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    num_kv_heads = kind.num_kv_heads or config.num_key_value_heads or num_heads
+    rotaries, layers = _make_layers(
+        config, kind, head_dim=head_dim, session_len=session_len, rope_scaling_factor=rope_scaling_factor
+    )
+    if num_deep_layers >= len(layers):
+        raise CheckpointError(f"embeddings are added behind {num_deep_layers} layers of {len(layers)}")
+    if num_heads % num_kv_heads:
+        raise CheckpointError(f"num_attention_heads={num_heads} is no multiple of num_key_value_heads={num_kv_heads}")
+    scale = getattr(config, "query_pre_attn_scalar", head_dim) ** -0.5
+    return DecoderConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        norm=kind.norm or NormSpec(eps=config.rms_norm_eps),
+        max_position_embeddings=config.max_position_embeddings,
+        attention_scale=float(scale if kind.attention_scale is None else kind.attention_scale),
+        rotaries=rotaries,
+        layers=layers,
+        qkv=_qkv_layout(config, kind),
+        qkv_bias=attention_bias if kind.qkv_bias is None else kind.qkv_bias,
+        output_bias=attention_bias if kind.output_bias is None else kind.output_bias,
+        qk_norm=kind.qk_norm,
+        turns_neighbours=kind.turns_neighbours,
+        qkv_limit=kind.qkv_limit,
+        tied_embeddings=bool(tied),
+        attention_soft_cap=getattr(config, "attn_logit_softcapping", None),
+        logit_soft_cap=getattr(config, "final_logit_softcapping", None),
+        num_deep_layers=num_deep_layers,
+        media_run=media_run,
+        embedding_scale=kind.embedding_scale,
+        scales_media=kind.scales_media,
+        residual_scale=kind.residual_scale,
+        logit_scale=kind.logit_scale,
+        has_unit_head=bool(getattr(config, "has_unit_head", False)),
+        log_length=_log_length(config, use_logn_attn=use_logn_attn),
+    )
+
+
+def _log_length(config: ModelConfig, *, use_logn_attn: bool) -> int | None:
+    """Return the base of the logarithm by which queries are scaled; None where they are not."""
+    if not (use_logn_attn or getattr(config, "use_logn_attn", False)):
+        return None
+    length = find_trained_length(config)
+    if length < 2:
+        raise CheckpointError(f"use_logn_attn needs a trained length of at least 2 positions, got {length}")
+    return length
+
+
+def _qkv_layout(config: ModelConfig, kind: DecoderKind) -> QKVLayout:
+    layout: QKVLayout = getattr(config, "qkv_layout", None) or kind.qkv
+    if layout not in get_args(QKVLayout):
+        raise CheckpointError(f"qkv_layout must be one of {', '.join(get_args(QKVLayout))}, got {str(layout)[:40]!r}")
+    return layout
+
+
+def _feed_forward(config: ModelConfig, kind: DecoderKind) -> FeedForwardSpec:
+    return FeedForwardSpec(
+        kind=kind.feed_forward,
+        size=kind.inner_size or config.intermediate_size,
+        activation=_activation(config, kind.activation_option),
+        has_bias=bool(getattr(config, "mlp_bias", False)) if kind.inner_bias is None else kind.inner_bias,
+        is_joined=kind.joins_gate_up,
+    )
+
+
+def _refuse_unsupported(config: ModelConfig) -> None:
+    for option in ("is_encoder_decoder", "use_bidirectional_attention"):
+        if getattr(config, option, False):
+            raise CheckpointError(f"{option}=True is not supported")
+
+
+def _activation(config: ModelConfig, option: str) -> Activation:
+    name = getattr(config, option)
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(f"{option}={name!r} is not supported (supported: {', '.join(_ACTIVATIONS)})")
+    return _ACTIVATIONS[name]
+
+
+def _make_layers(
+    config: ModelConfig, kind: DecoderKind, *, head_dim: int, session_len: int | None, rope_scaling_factor: float
+) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
+    """Return the rotary embeddings of a decoder, and its layers."""
+    windows = _windows(config)
+    parameters: dict[str, Any] = dict(config.rope_parameters or {})
+    if rope_scaling_factor:
+        parameters = scale_dynamically(parameters, rope_scaling_factor)
+    if parameters.keys() & set(_LAYER_TYPES):  # by type of layer
+        types = [_LAYER_TYPES[window is not None] for window in windows]
+        found = sorted(set(types))
+        rotaries = [
+            make_rotary(config, _of_layer_type(parameters, name), head_dim=head_dim, session_len=None) for name in found
+        ]
+        choices = [found.index(name) for name in types]
+    else:
+        rotaries = [make_rotary(config, parameters, head_dim=head_dim, session_len=session_len)]
+        choices = [0] * len(windows)
+        if unturned := [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]:
+            if unturned[-1] >= len(windows):
+                raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
+            rotaries.append(_make_still(rotaries[0]))
+            choices = [int(i in unturned) for i in range(len(windows))]
+    feed_forward = _feed_forward(config, kind)
+    layers = (
+        LayerSpec(feed_forward=feed_forward, norms=kind.norms, window=window, rotary=choice)
+        for window, choice in zip(windows, choices, strict=True)
+    )
+    return tuple(rotaries), tuple(layers)
+
+
+def _of_layer_type(parameters: dict[str, Any], kind: str) -> dict[str, Any]:
+    found = parameters.get(kind)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"rope_parameters={parameters!r} has nothing for the layers of type {kind!r}")
+    if found.get("rope_type", "default") not in ("default", "linear"):
+        raise CheckpointError(f"rope_parameters.{kind}.rope_type={found['rope_type']!r} is not supported")
+    return found
+
+
+def _make_still(rotary: RotarySpec) -> RotarySpec:
+    """Return a rotary embedding of the same form whose angles are all 0: it turns nothing."""
+    return RotarySpec(dim=rotary.dim, sections=rotary.sections, inv_freq=(0.0,) * len(rotary.inv_freq))
+
+
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+
+
+def _windows(config: ModelConfig) -> tuple[int | None, ...]:
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds: list[str] | None = getattr(config, "layer_types", None)
+    if kinds is None:
+        return (window,) * int(config.num_hidden_layers)
+    for kind in kinds:
+        if kind not in _LAYER_TYPES:
+            raise CheckpointError(f"layer_types: {kind!r} is not supported")
+    if "sliding_attention" in kinds and window is None:
+        raise CheckpointError("layer_types has 'sliding_attention' but sliding_window is not set")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

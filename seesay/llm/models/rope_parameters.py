@@ -1,0 +1,128 @@
+"""Rotary embeddings as configurations describe them. Imports torch and Transformers only to make frequencies.
+
+Scalings by kind (`rope_type`), where L is the length of a text and M that for which the model was trained:
+
+- linear (Chen et al. 2023), yarn (Peng et al. 2023) and llama3 (Meta 2024) change the frequencies of all texts.
+- dynamic (NTK-aware, u/emozilla 2023) changes those of texts with L > M: the base is multiplied by
+  (factor · S / M - (factor - 1)) ** (dim / (dim - 2)), where S is `session_len`, the longest text.
+- longrope (Ding et al. 2024) has one set of frequencies for texts with L <= M, another for longer ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from seesay.errors import CheckpointError
+from seesay.llm.models.spec import RotarySpec
+
+if TYPE_CHECKING:
+    from seesay.checkpoint.model_config import ModelConfig
+
+_BESIDE_SCALING = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+"""Rotary parameters that are not part of a scaling."""
+_LARGEST_FACTOR = 1024
+
+
+def make_rotary(
+    config: ModelConfig, parameters: dict[str, Any], *, head_dim: int, session_len: int | None
+) -> RotarySpec:
+    """The rotary embedding that `parameters` describe, of `config.rope_parameters`; frequencies by Transformers' own
+    functions."""
+    kind = parameters.get("rope_type", "default")
+    if "rope_theta" not in parameters:
+        raise CheckpointError(f"rope_parameters={parameters!r} has no rope_theta")
+    dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+    sections = tuple(parameters.get("mrope_section") or ())
+    is_interleaved = bool(parameters.get("mrope_interleaved"))
+    if sections and sum(sections) * 2 != dim:
+        raise CheckpointError(f"rope_parameters.mrope_section={sections}: adds up to {sum(sections)}, not {dim // 2}")
+    if is_interleaved and (len(sections) != 3 or any(3 * sections[i] - 3 + i >= dim // 2 for i in (1, 2))):
+        raise CheckpointError(f"rope_parameters.mrope_section={sections} cannot be interleaved")
+    inv_freq, scale = _frequencies(config, parameters, dim, seq_len=None)
+    long_inv_freq = short_limit = None
+    if kind == "longrope":
+        short_limit = int(parameters["original_max_position_embeddings"])
+        long_inv_freq, _ = _frequencies(config, parameters, dim, seq_len=short_limit + 1)
+    elif kind == "dynamic" and session_len is not None and session_len > (trained := find_trained_length(config)):
+        short_limit = trained
+        stretch = parameters["factor"] * session_len / trained - (parameters["factor"] - 1)
+        long_inv_freq = _plain_frequencies(parameters["rope_theta"] * stretch ** (dim / (dim - 2)), dim)
+    return RotarySpec(
+        dim=dim,
+        sections=sections,
+        inv_freq=inv_freq,
+        is_interleaved=is_interleaved,
+        long_inv_freq=long_inv_freq,
+        short_limit=short_limit,
+        scale=scale,
+    )
+
+
+def scale_dynamically(parameters: dict[str, Any], factor: float) -> dict[str, Any]:
+    """Return `parameters` with dynamic NTK of this factor in place of their own scaling. Raises `CheckpointError` for
+    layers of several kinds, whose lengths differ."""
+    if "rope_theta" not in parameters:
+        raise CheckpointError(
+            f"rope_scaling_factor={factor} needs one rotary embedding for all layers; rope_parameters={parameters!r}"
+        )
+    kept = {name: value for name, value in parameters.items() if name in _BESIDE_SCALING}
+    return {**kept, "rope_type": "dynamic", "factor": factor}
+
+
+def find_trained_length(config: ModelConfig) -> int:
+    """Return how many positions the model was trained for, without any scaling of its rotary embedding that reaches
+    further."""
+    return int(config.max_position_embeddings)
+
+
+def find_covered_length(config: ModelConfig) -> int:
+    """Return how many positions are covered by the training and the rotary scaling of the configuration.
+
+    Some configurations have in `max_position_embeddings` the length with the scaling, some that without: yarn says
+    which by `original_max_position_embeddings`. Dynamic scaling covers any length.
+    """
+    trained = find_trained_length(config)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kind, factor = parameters.get("rope_type", "default"), parameters.get("factor")
+    if kind == "dynamic":
+        return 1 << 62
+    if kind == "yarn" and isinstance(factor, int | float):
+        return max(trained, int((parameters.get("original_max_position_embeddings") or trained) * factor))
+    return trained
+
+
+def _plain_frequencies(base: float, dim: int) -> tuple[float, ...]:
+    import torch
+
+    exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+    return tuple((1.0 / (base**exponents)).tolist())
+
+
+def _frequencies(
+    config: ModelConfig, parameters: dict[str, Any], dim: int, *, seq_len: int | None
+) -> tuple[tuple[float, ...], float]:
+    import torch
+
+    kind = parameters.get("rope_type", "default")
+    if kind in ("default", "linear", "dynamic"):  # dynamic: of texts that need none
+        factor: Any = parameters.get("factor", None if kind == "dynamic" else 1.0)
+        if kind != "default" and (isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0):
+            raise CheckpointError(f"rope_parameters.factor={factor!r} must be a positive number")
+        if kind == "dynamic" and not (1 <= factor <= _LARGEST_FACTOR and dim > 2):
+            raise CheckpointError(
+                f"rope_parameters.factor={factor!r} must be in [1, {_LARGEST_FACTOR}] for dynamic scaling, which needs "
+                f"more than 2 components, got {dim}"
+            )
+        by = factor if kind == "linear" else 1.0
+        return tuple(value / by for value in _plain_frequencies(parameters["rope_theta"], dim)), 1.0
+    if kind not in ("yarn", "longrope", "llama3"):
+        raise CheckpointError(f"rope_parameters.rope_type={kind!r} is not supported")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    try:
+        inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config.to_transformers(), torch.device("cpu"), seq_len=seq_len)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"rope_parameters of rope_type {kind!r} are incomplete or wrong: {error!r}") from None
+    if len(inv_freq) * 2 != dim:
+        raise CheckpointError(f"rope_parameters of rope_type {kind!r} give {len(inv_freq)} frequencies, not {dim // 2}")
+    return tuple(inv_freq.tolist()), float(scale)

@@ -1,0 +1,37 @@
+"""The properties of a decoder by which the engine plans, fills and sizes its steps, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVShape:
+    """The keys, and the values, of one token in one layer."""
+
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderTraits:
+    """Properties of a decoder.
+
+    embedding_size: of an embedding that takes the place of a token's. kv_shapes: one entry per layer.
+    num_position_axes: rotary positions of a token.
+    media_run: most neighbouring tokens that take embeddings and see each other; 0: no token sees later ones.
+    short_limit: texts of more positions are computed in another way from their first token on; None where all are
+        computed alike. `ModelInput.is_long` says which are.
+    flops_per_token: floating-point operations of one token's matrix products, without attention and the output head.
+    has_graphs: its steps may be captured as CUDA graphs.
+    """
+
+    vocab_size: int
+    embedding_size: int
+    kv_shapes: tuple[KVShape, ...]
+    num_position_axes: Literal[1, 3] = 1
+    media_run: int = 0
+    short_limit: int | None = None
+    flops_per_token: int
+    has_graphs: bool = True

@@ -1,0 +1,22 @@
+"""Baichuan and Baichuan 2 of 7B: a Llama with one tensor for queries, keys and values. The second one's head is
+normalized."""
+
+from __future__ import annotations
+
+from seesay.vl.families.text import TextFamily
+from seesay.vl.published import Published
+from seesay.vl.weight_map import BARE_DECODER, WeightMap
+
+
+class Baichuan(TextFamily):
+    """Configuration and model are code beside the weights; none of it is run. ALiBi (13B) is refused."""
+
+    architectures = ("BaiChuanForCausalLM", "BaichuanForCausalLM")
+    published = (
+        Published(decoder="llama", names=("baichuan-inc/Baichuan-7B",), architecture="BaiChuanForCausalLM"),
+        Published(decoder="llama", names=("baichuan-inc/Baichuan2-7B-Chat",), architecture="BaichuanForCausalLM"),
+    )
+    weights = WeightMap(
+        decoder={**BARE_DECODER, "model.": "", "lm_head.": "lm_head."},
+        decoder_patterns=((r"\.self_attn\.W_pack\.", ".self_attn.qkv_proj."),),
+    )

@@ -1,0 +1,13 @@
+"""MiniCPM: a Llama with factors, under names of its own; read as a Granite."""
+
+from __future__ import annotations
+
+from seesay.vl.families.text import TextFamily
+from seesay.vl.published import Published
+
+
+class MiniCPM(TextFamily):
+    """Configuration and model are code beside the weights; none of it is run."""
+
+    architectures = ("MiniCPMForCausalLM",)
+    published = (Published(decoder="granite", names=("openbmb/MiniCPM-2B-sft-bf16", "openbmb/MiniCPM-2B-dpo-bf16")),)

@@ -1,0 +1,98 @@
+"""Models of Transformers that no family here describes: their own modules compute, our engine does the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.models.spec import DecoderConfig
+from seesay.vl.families.text import TextFamily
+from seesay.vl.family import Backbone
+from seesay.vl.weight_map import WeightMap
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.llm.models.decoder import Decoder
+    from seesay.llm.models.module_model import ModuleModel
+
+ANY_TEXT = "AutoModelForCausalLM"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleBackbone(Backbone):
+    """The decoder of a Transformers model. family: has its modules, which are built when they are needed."""
+
+    family: ModuleTextFamily = field(repr=False)
+
+    def decoder_config(
+        self,
+        *,
+        session_len: int,  # noqa: ARG002
+        rope_scaling_factor: float = 0.0,  # noqa: ARG002
+        use_logn_attn: bool = False,  # noqa: ARG002
+    ) -> DecoderConfig:
+        raise ConfigError(
+            f"{self.family.checkpoint.architecture} runs through Transformers' modules, which cannot be quantized here"
+        )
+
+    def load_decoder(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        session_len: int,  # noqa: ARG002
+        rope_scaling_factor: float = 0.0,
+        use_logn_attn: bool = False,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Decoder:
+        from seesay.llm.models.module_decoder import ModuleDecoder
+
+        if checkpoint.quantization is not None:
+            raise CheckpointError(
+                f"{checkpoint.path}: {checkpoint.architecture} runs through Transformers' modules, with plain weights "
+                "only: take a folder without quantization_config, and leave quantization= out"
+            )
+        options = {"rope_scaling_factor": rope_scaling_factor, "use_logn_attn": use_logn_attn}
+        if given := [f"{name}={value}" for name, value in options.items() if value]:
+            raise ConfigError(
+                f"{given[0]}: {checkpoint.architecture} runs through Transformers' modules, which have their own "
+                "rotary embedding and attention: leave it out"
+            )
+        return ModuleDecoder(self.family.model, device=device, dtype=dtype)
+
+
+class ModuleTextFamily(TextFamily):
+    """A text model through Transformers' modules."""
+
+    architectures: ClassVar[tuple[str, ...]] = ()
+    weights = WeightMap(decoder={"": ""})
+
+    @property
+    def name(self) -> str:
+        return "transformers"
+
+    @cached_property
+    def model(self) -> ModuleModel:
+        """The modules, without weights. Raises `CheckpointError` saying why they cannot run here."""
+        from seesay.llm.models.module_model import ModuleModel
+
+        return ModuleModel(self.checkpoint, ANY_TEXT)
+
+    def backbone(self) -> Backbone:
+        return ModuleBackbone(
+            text_config=self.checkpoint.text_config,
+            decoder_name=self.weights.decoder_name,
+            tie_word_embeddings=False,
+            family=self,
+        )
+
+
+def is_known_to_transformers(architecture: str) -> bool:
+    """Return whether Transformers has a causal language model of this name. Imports Transformers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

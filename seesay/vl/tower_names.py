@@ -1,0 +1,36 @@
+"""Patterns of the names that checkpoints give to a tower's tensors, and what the tower calls these: see
+`WeightMap.tower_patterns`."""
+
+from __future__ import annotations
+
+Patterns = tuple[tuple[str, str], ...]
+
+CLIP_TOWER: Patterns = (
+    (r"^tower\.embeddings\.class_embedding$", "tower.cls_token"),
+    (r"^tower\.embeddings\.patch_embedding\.", "tower.patch_embed."),
+    (r"^tower\.embeddings\.position_embedding\.weight$", "tower.pos_embed"),
+    (r"^tower\.pre_layrnorm\.", "tower.norm_pre."),
+    (r"^tower\.post_layernorm\.", "tower.norm."),
+    (r"^tower\.encoder\.layers\.", "tower.blocks."),
+    (r"\.layer_norm(\d)\.", r".norm\1."),
+    (r"\.self_attn\.out_proj\.", ".attn.proj."),
+    (r"\.self_attn\.", ".attn."),
+)
+"""CLIP and SigLIP."""
+
+INTERN_TOWER: Patterns = (
+    (r"^tower\.embeddings\.(?:cls_token|class_embedding)$", "tower.cls_token"),
+    (r"^tower\.embeddings\.patch_embedding(?:s\.projection)?\.", "tower.patch_embed."),
+    (r"^tower\.embeddings\.position_embeddings?$", "tower.pos_embed"),
+    (r"^tower\.layernorm\.", "tower.norm."),
+    (r"^tower\.encoder\.layers?\.", "tower.blocks."),
+    (r"\.layernorm_before\.", ".norm1."),
+    (r"\.layernorm_after\.", ".norm2."),
+    (r"\.attention\.projection_layer\.", ".attn.proj."),
+    (r"\.attention\.", ".attn."),
+    (r"\.(?:lambda_|ls)(\d)$", r".gamma_\1"),
+)
+"""InternViT, in Transformers' layout and in that of its authors."""
+
+TWO_LAYERS: Patterns = ((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2."))
+"""A projector of two linear layers, saved as a sequence."""

@@ -1,0 +1,85 @@
+"""The names of a checkpoint's tensors: which are the decoder's, which the tower's, and what they are called there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from seesay.checkpoint import is_buffer
+
+BARE_DECODER = {name: name for name in ("layers.", "embed_tokens.", "norm.")}
+"""Tensor names of a decoder that was saved by itself, without its head: see `WeightMap.decoder`."""
+NESTED_DECODER = {
+    "language_model.": "",
+    "language_model.model.": "",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "",
+    "lm_head.": "lm_head.",
+}
+"""Tensor names of a decoder inside of a vision-language model, with its head inside (older) or beside it (newer)."""
+INTERNLM2_DECODER = (
+    (r"^tok_embeddings\.", "embed_tokens."),
+    (r"\.attention_norm\.", ".input_layernorm."),
+    (r"\.attention\.wqkv\.", ".self_attn.qkv_proj."),
+    (r"\.attention\.wo\.", ".self_attn.o_proj."),
+    (r"\.ffn_norm\.", ".post_attention_layernorm."),
+    (r"\.feed_forward\.w1\.", ".mlp.gate_proj."),
+    (r"\.feed_forward\.w2\.", ".mlp.down_proj."),
+    (r"\.feed_forward\.w3\.", ".mlp.up_proj."),
+)
+"""`WeightMap.decoder_patterns` of an InternLM2."""
+NESTED_FRONTS = ("", "model.")
+"""Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightMap:
+    """Assign checkpoint tensors to the decoder and the tower, by prefix of their names; the longest matching prefix
+    decides.
+
+    `decoder` and `tower` map a prefix to what replaces it in the decoder's names (`layers.0.self_attn.q_proj.weight`,
+    `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and in the tower's. Tensors whose prefix is in `ignored` are
+    not used, and neither are buffers (`is_buffer`). decoder_patterns, tower_patterns: regular expressions and what
+    replaces them in the decoder's and the tower's names, one after another.
+    """
+
+    decoder: Mapping[str, str]
+    tower: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    decoder_patterns: tuple[tuple[str, str], ...] = ()
+    tower_patterns: tuple[tuple[str, str], ...] = ()
+
+    def decoder_name(self, name: str) -> str | None:
+        """Return the decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
+        return self._rename(name, self.decoder, self.decoder_patterns)
+
+    def tower_name(self, name: str) -> str | None:
+        """Return the tower's name of checkpoint tensor `name`; None when it is not the tower's."""
+        return self._rename(name, self.tower, self.tower_patterns)
+
+    def is_leftover(self, name: str) -> bool:
+        """Return whether neither decoder nor tower use the tensor, and it is not expected either: another head of the
+        model, or a buffer other than the rotary frequencies and position ids that many checkpoints contain."""
+        if is_buffer(name):
+            return not name.endswith((".inv_freq", ".position_ids"))
+        return self._prefix(name) is None
+
+    def _prefix(self, name: str) -> str | None:
+        fitting = (p for p in (*self.decoder, *self.tower, *self.ignored) if name.startswith(p))
+        return max(fitting, key=len, default=None)
+
+    def _rename(self, name: str, owner: Mapping[str, str], patterns: tuple[tuple[str, str], ...]) -> str | None:
+        prefix = self._prefix(name)
+        if prefix is None or prefix not in owner or is_buffer(name):
+            return None
+        found = owner[prefix] + name[len(prefix) :]
+        for pattern, replacement in patterns:
+            found = re.sub(pattern, replacement, found)
+        return found
+
+
+def is_layer_above(name: str, prefix: str, count: int) -> bool:
+    """Return whether parameter `name` belongs to a layer (`prefix` + its number) beyond the first `count`."""
+    number = name.removeprefix(prefix).partition(".")[0]
+    return name.startswith(prefix) and number.isdigit() and int(number) >= count
