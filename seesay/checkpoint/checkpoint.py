@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.kept import keep, make_key, read_kept
@@ -57,6 +57,8 @@ class Checkpoint:
     """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places.
     `quantization`: how linear layers are stored or to be quantized; None for plain weights."""
 
+    remedy: ClassVar[str] = "download the checkpoint again"
+
     path: Path
     config: Mapping[str, Any]
     generation_config: Mapping[str, Any]
@@ -98,7 +100,8 @@ class Checkpoint:
             for name, shard in index["weight_map"].items():
                 if name not in stored or stored[name].file != path / shard:
                     raise CheckpointError(
-                        f"{path / shard}: tensor {name!r} is missing, but {INDEX_FILE} lists it in this file"
+                        f"{path / shard}: tensor {name!r} is missing, but {INDEX_FILE} lists it in this file: "
+                        "download this shard again"
                     )
         return cls(
             path=path,
@@ -167,7 +170,8 @@ class Checkpoint:
 
     @cached_property
     def _described(self) -> _Described:
-        key = make_key(_KEPT_CONFIG, ["transformers"], [_serialize(self.config)])
+        made_from = [_serialize(self.config), _serialize(self._stand_in.config)]
+        key = make_key(_KEPT_CONFIG, ["transformers"], made_from)
         kept = read_kept(key)
         if kept is not None:
             check_numbers(self.path / "config.json", self.config)

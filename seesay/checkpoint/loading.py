@@ -17,6 +17,10 @@ from seesay.checkpoint.source import TensorSource
 from seesay.errors import CheckpointError
 
 _MAX_NAMES = 3
+_INSTEAD_OF_WEIGHT = ("qweight", "weight_packed")
+_OF_QUANTIZED_WEIGHTS = (".weight_scale", ".weight_scale_inv", ".qweight", ".qzeros", ".scales", ".weight_packed")
+"""Endings of the names of tensors that only quantized modules have."""
+_UNDESCRIBED = "config.json has no quantization_config for this layer"
 
 
 def _nothing() -> None:
@@ -63,7 +67,10 @@ def load_weights(
     if missing := next((part.tensor for part in parts if part.tensor not in stored_as), None):
         names = find_stored_names(missing, checkpoint.tensor_names(), name_of, known)
         told = " or ".join(map(repr, names[:_MAX_NAMES]))
-        raise CheckpointError(f"{checkpoint.path}: tensor {told} is missing from the checkpoint")
+        beside = (f"{name.removesuffix('.weight')}.{kind}" for name in names for kind in _INSTEAD_OF_WEIGHT)
+        quantized = next((name for name in beside if name in checkpoint.tensor_names()), None)
+        hint = checkpoint.remedy if quantized is None else f"it has {quantized!r}, and {_UNDESCRIBED}"
+        raise CheckpointError(f"{checkpoint.path}: tensor {told} is missing from the checkpoint: {hint}")
     _check_expected(checkpoint, [part.tensor for part in parts], stored_as, ignored)
     for part in parts:
         check_stored(checkpoint, part, stored_as[part.tensor])
@@ -91,7 +98,8 @@ def _check_expected(
 ) -> None:
     if unexpected := sorted(stored_as[name] for name in stored_as.keys() - set(wanted) - ignored):
         more = f" (and {len(unexpected) - 1} more)" if len(unexpected) > 1 else ""
-        raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}")
+        hint = f": {_UNDESCRIBED}" if unexpected[0].endswith(_OF_QUANTIZED_WEIGHTS) else ""
+        raise CheckpointError(f"{checkpoint.path}: unexpected tensor {unexpected[0]!r}{more}{hint}")
 
 
 def check_stored(checkpoint: TensorSource, part: Part, name: str) -> None:
@@ -155,6 +163,8 @@ class _Loading:
                     place[target].copy_(tensor.read(picks))
                 if weight.offset:
                     place.add_(weight.offset)
+                if weight.has_unit_rows:
+                    place.div_(place.norm(dim=1, keepdim=True).clamp_(min=1e-12))
                 self._missing[index] -= 1
                 if self._missing[index] == 0:
                     self._finish(self._groups[index], checkpoint)

@@ -16,11 +16,13 @@ from seesay.errors import CheckpointError
 _MOST_LAYERS, _MOST_HEADS, _MOST_SIZE, _MOST_POSITIONS = 1 << 10, 1 << 12, 1 << 20, 1 << 30
 
 _COUNTS: Mapping[str, int] = {
-    **dict.fromkeys(("num_hidden_layers", "depth"), _MOST_LAYERS),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "depth"), _MOST_LAYERS),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads", "head_dim"), _MOST_HEADS),
+    **dict.fromkeys(("num_kv_heads", "multi_query_group_num", "kv_channels"), _MOST_HEADS),
     **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "out_hidden_size"), _MOST_SIZE),
-    **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), _MOST_POSITIONS),
-    "vocab_size": 1 << 24,
+    **dict.fromkeys(("ffn_hidden_size", "dim_model_base"), _MOST_SIZE),
+    **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings", "seq_length"), _MOST_POSITIONS),
+    **dict.fromkeys(("vocab_size", "padded_vocab_size"), 1 << 24),
     "sliding_window": _MOST_POSITIONS,
     "window_size": 1 << 16,
     "image_size": 1 << 14,
@@ -40,10 +42,15 @@ _POSITIVE: Mapping[str, float] = {
     "downsample_ratio": 1.0,
     "attn_logit_softcapping": 1e6,
     "final_logit_softcapping": 1e6,
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"), 1e6),
+    **dict.fromkeys(("scale_emb", "scale_depth", "logit_scale", "clip_qkv", "rope_ratio"), 1e6),
 }
 """Fields that hold a number above 0, or a list of such numbers, with the largest plausible value."""
 
-_FROM_ZERO: Mapping[str, float] = {"rms_norm_eps": 1.0, "layer_norm_eps": 1.0, "tokens_per_second": 1e6}
+_FROM_ZERO: Mapping[str, float] = {
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon"), 1.0),
+    "tokens_per_second": 1e6,
+}
 
 _MAX_DEPTH = 4
 """Nesting depth of configurations: text_config, rope_parameters, a layer type."""

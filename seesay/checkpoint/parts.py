@@ -37,12 +37,15 @@ class Axis:
     per: elements of the matrix that one stored element stands for: 8 where int4 weights are packed into int32, the
         group size in a tensor of scales, 1 in a plain weight.
     picks: the elements that are taken, in this order; all by default.
+    is_reordered_later: stored elements that stand for several are taken in their own order; what unpacks them brings
+        the elements into the order of `picks`, by `order`.
     """
 
     dim: int
     size: int
     per: int = 1
     picks: tuple[range, ...] = ()
+    is_reordered_later: bool = False
 
     def __post_init__(self) -> None:
         if not self.picks:
@@ -62,12 +65,45 @@ class Axis:
         if self.per == 1:
             return self.picks
         found = []
-        for pick in self.picks:
+        for pick in self._spans() if self.is_reordered_later else self.picks:
             is_whole = pick.start % self.per == 0 and (pick.stop % self.per == 0 or pick.stop == self.size)
             if pick.step != 1 or not is_whole:
                 raise ValueError(f"elements {pick.start} to {pick.stop} cut groups of {self.per} apart")
             found.append(range(pick.start // self.per, -(-pick.stop // self.per)))
         return tuple(found)
+
+    def order(self) -> tuple[range, ...] | None:
+        """Return what is picked, counted in the elements that the stored ones which are taken stand for; None where
+        that is all of these in their order."""
+        return self.places() if self.is_reordered_later and self.per > 1 else None
+
+    def places(self) -> tuple[range, ...] | None:
+        """Return what is picked, counted in the elements that are picked; None where they are in their order."""
+        found, spans = [], self._spans()
+        for pick in self.picks:
+            first = 0
+            for span in spans:
+                if pick.start in span:
+                    break
+                first += len(span)
+            start = first + pick.start - span.start
+            found.append(range(start, start + len(pick) * pick.step, pick.step))
+        stops = [0, *(place.stop for place in found)]
+        is_in_order = all(place.step == 1 and place.start == stop for place, stop in zip(found, stops, strict=False))
+        return None if is_in_order else tuple(found)
+
+    def _spans(self) -> tuple[range, ...]:
+        """Return the elements that are picked, in their order in the matrix. Raises ValueError where picks leave some
+        between them out."""
+        spans: list[range] = []
+        for pick in sorted(self.picks, key=lambda pick: pick.start):
+            if spans and pick.start <= spans[-1].stop:
+                spans[-1] = range(spans[-1].start, max(spans[-1].stop, pick[-1] + 1))
+            else:
+                spans.append(range(pick.start, pick[-1] + 1))
+        if sum(map(len, spans)) != self.num_picked:
+            raise ValueError(f"of elements {spans[0].start} to {spans[-1].stop} only some are taken")
+        return tuple(spans)
 
     def shard(self, rank: int, size: int) -> Axis:
         """Return piece `rank` of `size` equal pieces of what is taken. Raises ValueError if it cannot be divided."""
@@ -106,6 +142,10 @@ class Part:
         """The shape of what is taken. Raises `CheckpointError` where elements that are stored together are cut."""
         return tuple(sum(map(len, picks)) for picks in self._stored_picks())
 
+    def output_order(self) -> tuple[range, ...] | None:
+        """Return the order of the outputs once they are unpacked: see `Axis.order`."""
+        return next((axis.order() for axis in self.axes if axis.dim == OUTPUTS), None)
+
     def shard(self, rank: int, size: int, dim: int) -> Part:
         """Return the part of one of `size` ranks that divide axis `dim` of the matrix equally. Tensors without that
         axis, such as the bias of a layer whose inputs are divided, stay whole. Raises `CheckpointError` that names the
@@ -143,12 +183,14 @@ class Weight:
     """One tensor of a model: parts of equal layout, joined along the axis of the matrix's outputs, or stacked along a
     new first axis where they have none. `data` is set by `load_weights`.
 
-    dtype: None for the model's own. offset: added to the stored numbers.
+    dtype: None for the model's own. offset: added to the stored numbers. has_unit_rows: the rows of the stored matrix
+    are divided by their lengths.
     """
 
     parts: tuple[Part, ...]
     dtype: torch.dtype | None = None
     offset: float = 0.0
+    has_unit_rows: bool = False
     data: torch.Tensor = field(init=False, repr=False)
 
     @property
@@ -176,11 +218,12 @@ class Weight:
     def shard(self, rank: int, size: int, dim: int) -> Weight:
         """Return one rank's weight: see `Part.shard`. Each part is divided, so that a rank has its share of all."""
         parts = tuple(part.shard(rank, size, dim) for part in self.parts)
-        return Weight(parts=parts, dtype=self.dtype, offset=self.offset)
+        assert not (self.has_unit_rows and dim != OUTPUTS), "a part of a row does not know its length"
+        return Weight(parts=parts, dtype=self.dtype, offset=self.offset, has_unit_rows=self.has_unit_rows)
 
     def without_data(self) -> Weight:
         """Return the same weight, not loaded."""
-        return Weight(parts=self.parts, dtype=self.dtype, offset=self.offset)
+        return Weight(parts=self.parts, dtype=self.dtype, offset=self.offset, has_unit_rows=self.has_unit_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,13 +246,14 @@ class Source:
 class TensorLayout:
     """How a format stores one of the tensors of every linear layer: `name` behind the module's name, (dim, per) of each
     stored axis (see `Axis`), the accepted types, and the type in the model (None for the model's own). own_shape: the
-    shape of a tensor that has no axis of the matrix, in place of `axes`."""
+    shape of a tensor that has no axis of the matrix, in place of `axes`. is_reordered_later: see `Axis`."""
 
     name: str
     axes: tuple[tuple[int, int], ...] = ()
     own_shape: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = FLOATS
     dtype: torch.dtype | None = None
+    is_reordered_later: bool = False
 
     def weight(self, sources: Sequence[Source], num_inputs: int) -> Weight:
         """Return the weight that is this tensor of all `sources`."""
@@ -221,7 +265,10 @@ class TensorLayout:
             INPUTS: (num_inputs, ()),
             NEITHER: (1, ()),
         }
-        axes = tuple(Axis(dim=dim, size=sizes[dim][0], per=per, picks=sizes[dim][1]) for dim, per in self.axes)
+        axes = tuple(
+            Axis(dim=dim, size=sizes[dim][0], per=per, picks=sizes[dim][1], is_reordered_later=self.is_reordered_later)
+            for dim, per in self.axes
+        )
         axes += tuple(Axis(dim=NEITHER, size=size) for size in self.own_shape)
         return Part(tensor=f"{source.module}.{self.name}", axes=axes, dtypes=self.dtypes)
 

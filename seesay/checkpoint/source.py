@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class TensorSource(Protocol):
-    """Tensors by their names in a checkpoint. `path` names the source in messages."""
+    """Tensors by their names in a checkpoint. `path` names the source in messages, and `remedy` says what to do if a
+    tensor is missing."""
+
+    remedy: ClassVar[str]
 
     @property
     def path(self) -> Path: ...

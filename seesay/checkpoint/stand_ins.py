@@ -10,6 +10,7 @@ from typing import Any
 from seesay.checkpoint.original_flat import read_minicpmv, read_phi3_v
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
+from seesay.checkpoint.original_text import read_baichuan, read_chatglm, read_minicpm
 from seesay.errors import CheckpointError
 
 
@@ -32,7 +33,7 @@ def _as_llama(config: Mapping[str, Any], **changes: Any) -> StandIn:
 
 def _read_internlm2(config: Mapping[str, Any]) -> StandIn:
     """InternLM2 is Llama with other tensor names (arXiv 2403.17297, section 2.2)."""
-    return _as_llama(config, attention_bias=bool(config.get("bias", True)), has_grouped_qkv=True)
+    return _as_llama(config, attention_bias=bool(config.get("bias", True)), qkv_layout="grouped")
 
 
 def _read_internlm3(config: Mapping[str, Any]) -> StandIn:
@@ -62,8 +63,11 @@ _BY_ARCHITECTURE: Mapping[str, _Reader] = {
     "LlavaQwenForCausalLM": _read_llava,
 }
 _BY_MODEL_TYPE: Mapping[str, _Reader] = {
+    "baichuan": lambda config: StandIn(config=read_baichuan(config)),
+    "chatglm": lambda config: StandIn(config=read_chatglm(config)),
     "internlm2": _read_internlm2,
     "internlm3": _read_internlm3,
+    "minicpm": lambda config: StandIn(config=read_minicpm(config)),
     "minicpmv": lambda config: StandIn(config=read_minicpmv(config)),
     "phi3_v": lambda config: StandIn(config=read_phi3_v(config)),
 }

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,8 @@ def find_stored_names(
             return [alike]
     if own in known and any(known.get(name_of(name) or "") == name for name in stored):
         return [known[own]]
+    if (beside := _find_beside(own, stored, name_of)) is not None:
+        return [beside]
     fronts = {""} | {name[: end + 1] for name in stored for end, char in enumerate(name) if char == "."}
     parts = own.split(".")
     for first in (*range(1, len(parts)), 0):  # the parts before `first` are among those of the front
@@ -94,6 +96,28 @@ def find_stored_names(
         if found:
             return [max(found, key=len)] if first else sorted(found, key=len)
     return [own]
+
+
+def _find_beside(own: str, stored: Iterable[str], name_of: Callable[[str], str | None]) -> str | None:
+    """Return a name that differs from that of a nearest neighbour in its last part, in one small number or in both, and
+    that the model calls `own`. So names are found that patterns change, such as `0.weight` for `linear_1.weight`."""
+    parts = own.split(".")
+    near: dict[int, list[str]] = {}
+    for name in stored:
+        if (model_name := name_of(name)) is not None:
+            pairs = zip(parts, model_name.split("."), strict=False)
+            near.setdefault(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), []).append(name)
+    if (nearest := max(near, default=0)) == 0:
+        return None
+    for name in near[nearest]:
+        for base in (name, f"{name.rpartition('.')[0]}.{parts[-1]}"):
+            numbered = (
+                base[: at.start()] + str(n) + base[at.end() :] for at in _NUMBER.finditer(base) for n in range(10)
+            )
+            found = next((each for each in (base, *numbered) if name_of(each) == own), None)
+            if found is not None:
+                return found
+    return None
 
 
 def _renumber(name: str, model_name: str | None, own: str) -> str:
@@ -121,7 +145,7 @@ def find_shards(folder: Path, index: dict[str, Any] | None) -> list[Path]:
         files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
         for file in files:
             if not file.is_file():
-                raise CheckpointError(f"{file}: the shard is missing, but {INDEX_FILE} lists it")
+                raise CheckpointError(f"{file}: the shard is missing, but {INDEX_FILE} lists it: download it")
         return files
     if (folder / SINGLE_FILE).is_file():
         return [folder / SINGLE_FILE]

@@ -56,10 +56,11 @@ class BlockFp8:
     def _scale_per_output(self, weight: Weight, scale: Weight) -> torch.Tensor:
         """Return scales [out, groups of inputs]."""
         num_outputs = self._quantization.block_size[0]
-        pieces = [
-            scales.index_select(0, torch.arange(len(numbers), device=scales.device) // num_outputs)
-            for (_, numbers), (_, scales) in zip(weight.places(), scale.places(), strict=True)
-        ]
+        pieces = []
+        for (_, numbers), (part, scales) in zip(weight.places(), scale.places(), strict=True):
+            order = part.output_order() or (range(len(numbers)),)
+            outputs = torch.cat([torch.arange(run.start, run.stop, run.step) for run in order])
+            pieces.append(scales.index_select(0, (outputs // num_outputs).to(scales.device)))
         return torch.cat(pieces).t().contiguous().t()  # outputs side by side, as kernels read them
 
 

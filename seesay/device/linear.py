@@ -5,6 +5,7 @@ method that its checkpoint or the user chose for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from seesay.device.linear_method import (
 )
 from seesay.device.matmul import make_product
 from seesay.device.row_quantization import RowFormat
+from seesay.errors import CheckpointError
 
 _BIAS = TensorLayout(name="bias", axes=((OUTPUTS, 1),))
 
@@ -57,8 +59,10 @@ class Linear(nn.Module):
     """y = x Wᵀ + b over the last axis.
 
     `sources` are the modules of the checkpoint that its outputs come from, one after another, named beside the layer
-    itself; by default it is one module of its own name. Inputs, and the outputs of each source, may be padded with
-    zeros to multiples in memory, when `finish` is called.
+    itself; by default it is one module of its own name. `bias_sources` are those of the bias, where they differ: one
+    for each source, None for one without a bias. Inputs, and the outputs of each source, may be padded with zeros to
+    multiples in memory, when `finish` is called. has_unit_rows: each row of the stored weight is divided by its length;
+    only the plain format has that.
 
     A layer is made with parameters `weight` and `bias`, usually on the meta device, and computes with them as they are.
     When it is finished, `method` makes a product of the loaded tensors; the `weight` parameter then is empty. Finished
@@ -79,11 +83,15 @@ class Linear(nn.Module):
         *,
         bias: bool = True,
         sources: Sequence[Source] | None = None,
+        bias_sources: Sequence[Source | None] | None = None,
         input_multiple: int = 1,
         output_multiple: int = 1,
+        has_unit_rows: bool = False,
     ) -> None:
         super().__init__()
+        self._has_unit_rows = has_unit_rows
         self._sources = None if sources is None else tuple(sources)
+        self._bias_sources = None if bias_sources is None else tuple(bias_sources)
         outputs = (out_features,) if sources is None else tuple(source.num_picked for source in sources)
         assert all(outputs) and (sources is None or out_features is None)
         self.sizes = Sizes(
@@ -127,11 +135,18 @@ class Linear(nn.Module):
         """Return the weights of the layer, which is at `path` in the model, for its method, and its bias; or one rank's
         share of them."""
         sources = self._sources_at(path)
+        bias_sources = sources
+        if self._bias_sources is not None:
+            bias_sources = _name_at(path, [source for source in self._bias_sources if source is not None])
         if shard is None:
-            sources = _join_whole(sources)
+            sources, bias_sources = _join_whole(sources), _join_whole(bias_sources)
         layouts = self.method.layouts(self.in_features)
         weights = {name: layout.weight(sources, self.in_features) for name, layout in layouts.items()}
-        bias = None if self.bias is None else _BIAS.weight(sources, self.in_features)
+        if self._has_unit_rows:
+            if self.method is not UNQUANTIZED:
+                raise CheckpointError(f"{path} must not be quantized: its weight is normalized")
+            weights["weight"].has_unit_rows = True
+        bias = None if self.bias is None else _BIAS.weight(bias_sources, self.in_features)
         if shard is None:
             return weights, bias
         return {name: weight.shard(*shard) for name, weight in weights.items()}, bias and bias.shard(*shard)
@@ -142,7 +157,7 @@ class Linear(nn.Module):
         weights, bias = self.list_weights(path)
 
         def finish() -> None:
-            product, padded = self._prepare(weights, None if bias is None else bias.data)
+            product, padded = self._prepare(weights, None if bias is None else self._fill_bias(bias.data))
             if not is_trial:
                 self._take(product, padded)
 
@@ -196,12 +211,17 @@ class Linear(nn.Module):
     def _sources_at(self, path: str) -> tuple[Source, ...]:
         if self._sources is None:
             return (Source(module=path, num_outputs=self.out_features),)
-        parent = path.rpartition(".")[0]
-        front = f"{parent}." if parent else ""
-        return tuple(
-            Source(module=front + source.module, num_outputs=source.num_outputs, picks=source.picks)
-            for source in self._sources
-        )
+        return _name_at(path, self._sources)
+
+    def _fill_bias(self, stored: Tensor) -> Tensor:
+        """Return the bias of all outputs: that of the checkpoint, and zeros where it has none."""
+        if self._bias_sources is None:
+            return stored
+        pieces, first = [], 0
+        for source, size in zip(self._bias_sources, self.sizes.outputs, strict=True):
+            pieces.append(stored.new_zeros(size) if source is None else stored[first : first + size])
+            first += 0 if source is None else size
+        return torch.cat(pieces)
 
     def _prepare(self, weights: Mapping[str, Weight], bias: Tensor | None) -> tuple[Product, Tensor | None]:
         """Return the product with loaded weights, which are given up, and its bias."""
@@ -252,6 +272,13 @@ class Linear(nn.Module):
             return y if reduce is None else reduce(y)
 
         return extended
+
+
+def _name_at(path: str, sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Return sources that are named beside the layer at `path` with their names in the model."""
+    parent = path.rpartition(".")[0]
+    front = f"{parent}." if parent else ""
+    return tuple(replace(source, module=front + source.module) for source in sources)
 
 
 def _join_whole(sources: Sequence[Source]) -> tuple[Source, ...]:

@@ -49,7 +49,7 @@ def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
     """Return the largest number of rows for `seesay.kernels.few_row_matmul.multiply`; 0 if it cannot run."""
     if not has_kernels(device):
         return 0
-    from seesay.kernels.few_row_matmul import MAX_ROWS
+    from seesay.kernels.few_row_tilings import MAX_ROWS
 
     # More than one row was measured on Hopper only, and needs its shared memory.
     return MAX_ROWS if dtype.itemsize == 2 and torch.cuda.get_device_capability(device) >= (9, 0) else 1

@@ -62,9 +62,17 @@ class Awq(_PackedMethod):
 
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
         _check_scales(weights["scales"])
+        orders = _find_output_orders(weights["qweight"])
         stored = [
-            _Stored(scales.shape[1], _make_awq_unpacker(words), scales, _unpack_awq(zeros))
-            for words, zeros, scales in _zip_places(weights, "qweight", "qzeros", "scales")
+            _Stored(
+                scales.shape[1],
+                _in_order(_make_awq_unpacker(words), order),
+                scales,
+                _reorder(_unpack_awq(zeros), order),
+            )
+            for (words, zeros, scales), order in zip(
+                _zip_places(weights, "qweight", "qzeros", "scales"), orders, strict=True
+            )
         ]
         return _make_product(stored, bias, sizes, self._quantization, self._dtype)
 
@@ -86,20 +94,42 @@ class Gptq(_PackedMethod):
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
         _check_scales(weights["scales"])
         orders = _find_orders(weights["g_idx"], weights["scales"], self._quantization)
-        bits, offset = self._quantization.bits, self._quantization.zero_offset
+        bits = self._quantization.bits
+        zeros_of = self._unpack_zeros(weights["qzeros"])
         stored = [
-            _Stored(
-                scales.shape[1],
-                _make_gptq_unpacker(words, bits, sizes.inputs),
-                scales,
-                _unpack(zeros, bits).to(torch.int16) + offset,
-                order,
-            )
-            for (words, zeros, scales), order in zip(
-                _zip_places(weights, "qweight", "qzeros", "scales"), orders, strict=True
+            _Stored(scales.shape[1], _make_gptq_unpacker(words, bits, sizes.inputs), scales, zeros, order)
+            for (words, scales), zeros, order in zip(
+                _zip_places(weights, "qweight", "scales"), zeros_of, orders, strict=True
             )
         ]
         return _make_product(stored, bias, sizes, self._quantization, self._dtype)
+
+    def _unpack_zeros(self, weight: Weight) -> list[torch.Tensor]:
+        """Return the zero points [groups, out] of each source. Version 1 stores them less by one: the word
+        that would be one more than the largest number means 0 to some kernels, and is refused."""
+        bits, offset = self._quantization.bits, self._quantization.zero_offset
+        found, most = [], (1 << bits) - 1
+        for (part, words), order in zip(weight.places(), _find_output_orders(weight), strict=True):
+            zeros = _reorder(_unpack(words, bits), order).to(torch.int16) + offset
+            if not (zeros <= most).all():
+                raise TensorError(part.tensor, f"has zero points outside of {offset} to {most}")
+            if self._quantization.is_symmetric:
+                _check_version(part.tensor, zeros, bits, offset)
+            found.append(zeros)
+        return found
+
+
+def _check_version(name: str, zeros: torch.Tensor, bits: int, offset: int) -> None:
+    """Raise `TensorError` if the zero points of symmetric weights are those of the other version of GPTQ. One folder is
+    easily taken for the other, and all answers would be noise."""
+    middle = 1 << (bits - 1)
+    if (zeros == middle + (1 if offset else -1)).all():
+        claimed, other = ("gptq", "gptq_v2") if offset else ("gptq_v2", "gptq")
+        raise TensorError(
+            name,
+            f"has zero points of {int(zeros.flatten()[0])}; sym=true means {middle}. checkpoint_format is {claimed!r}, "
+            f"but the tensors are those of {other!r}: correct it in quantization_config",
+        )
 
 
 class PackQuantized(_PackedMethod):
@@ -138,7 +168,8 @@ class PackQuantized(_PackedMethod):
                 zeros = torch.full_like(scales.t(), middle, dtype=torch.int16)
             else:
                 _, zero_words = weights["weight_zero_point"].places()[index]
-                zeros = _unpack(zero_words.t().contiguous(), bits)[:, : len(scales)]
+                order = _find_output_orders(weights["weight_zero_point"])[index]
+                zeros = _reorder(_unpack(zero_words.t().contiguous(), bits)[:, : len(scales)], order)
             unpack = _make_row_unpacker(words, bits, sizes.inputs)
             stored.append(_Stored(len(scales), unpack, scales.t(), zeros, orders[index]))
         return _make_product(stored, bias, sizes, quantization, self._dtype)
@@ -201,8 +232,40 @@ def _zip_places(weights: Mapping[str, Weight], *names: str) -> list[tuple[torch.
     ]
 
 
+def _find_output_orders(weight: Weight) -> list[torch.Tensor | None]:
+    """Return, for each source, its unpacked outputs in the order in which the layer has them, int64 [out] on the CPU;
+    None where they are in that order."""
+    orders = [part.output_order() for part in weight.parts]
+    return [None if order is None else torch.cat([torch.arange(*_ends(run)) for run in order]) for order in orders]
+
+
+def _ends(run: range) -> tuple[int, int, int]:
+    return run.start, run.stop, run.step
+
+
+def _reorder(outputs: torch.Tensor, order: torch.Tensor | None) -> torch.Tensor:
+    """Return the columns of outputs [groups, out] in this order."""
+    return outputs if order is None else outputs.index_select(1, order.to(outputs.device))
+
+
+def _in_order(
+    unpack: Callable[[int, int], torch.Tensor], order: torch.Tensor | None
+) -> Callable[[int, int], torch.Tensor]:
+    """Return what unpacks outputs in this order, by what unpacks some in their own."""
+    if order is None:
+        return unpack
+
+    def unpack_in_order(start: int, stop: int) -> torch.Tensor:
+        wanted = order[start:stop]
+        first, last = int(wanted.min()) // 8 * 8, int(wanted.max())
+        numbers = unpack(first, last + 1)
+        return numbers.index_select(0, (wanted - first).to(numbers.device))
+
+    return unpack_in_order
+
+
 def _integers(name: str, *axes: tuple[int, int]) -> TensorLayout:
-    return TensorLayout(name=name, axes=axes, dtypes=("I32",), dtype=torch.int32)
+    return TensorLayout(name=name, axes=axes, dtypes=("I32",), dtype=torch.int32, is_reordered_later=True)
 
 
 def _group_axis(group_size: int | None, num_inputs: int) -> tuple[int, int]:

@@ -28,7 +28,11 @@ def list_layouts(quantization: Quantization, stored_dtype: str, dtype: torch.dty
     layouts = {
         "weight": TensorLayout(name="weight", axes=((OUTPUTS, 1), (INPUTS, 1)), dtypes=(stored_dtype,), dtype=dtype),
         "scale": TensorLayout(
-            name=quantization.scale_name, axes=axes[quantization.strategy], dtypes=FLOATS, dtype=torch.float32
+            name=quantization.scale_name,
+            axes=axes[quantization.strategy],
+            dtypes=FLOATS,
+            dtype=torch.float32,
+            is_reordered_later=quantization.strategy == "block",
         ),
     }
     if quantization.has_input_scale:

@@ -2,7 +2,8 @@
 
 Side by side, each kernel of a step waits for blocks of the tower's products to end, whatever the priorities: a step
 takes three times as long, and the tower gains nothing. So a call of the tower is put between two steps. It does not
-wait when no step runs.
+wait when no step runs. A stream can only wait for kernels that are launched, so steps and calls are not launched at the
+same time.
 """
 
 from __future__ import annotations
@@ -19,36 +20,45 @@ if TYPE_CHECKING:
 
 MAX_WAIT_S = 0.1
 """A call of the tower waits no longer than this for its turn."""
+MAX_LAUNCH_S = 0.02
+"""A step waits no longer than this while a call is launched; the step before it is computed meanwhile."""
 
 
 class TowerPacer:
     """Steps are launched by one thread, calls of the tower by another. On the CPU nothing waits."""
 
-    def __init__(self, *, max_wait_s: float = MAX_WAIT_S) -> None:
+    def __init__(self, *, max_wait_s: float = MAX_WAIT_S, max_launch_s: float = MAX_LAUNCH_S) -> None:
         self._max_wait_s = max_wait_s
+        self._max_launch_s = max_launch_s
         self._changed = threading.Condition()
         self._has_steps = False
         self._num_steps = 0
         self._num_steps_before = 0  # steps when the tower was called last
+        self._is_stepping = self._is_calling = False  # while kernels are being launched
         self._step: torch.cuda.Event | None = None
         self._call: torch.cuda.Event | None = None
 
     @contextmanager
-    def step(self, stream: torch.cuda.Stream | None) -> Iterator[None]:
-        """Launch a step in the block. It is computed after the calls of the tower that were launched before."""
+    def step(self, stream: torch.cuda.Stream | None) -> Iterator[bool]:
+        """Launch a step in the block. It is computed after the calls of the tower that were launched before. Gives
+        whether no call runs beside it; else one was being launched for too long, and the step's duration says little.
+        """
         if stream is None:
-            yield
+            yield True
             return
         with self._changed:
             self._has_steps = True
+            is_alone = self._changed.wait_for(lambda: not self._is_calling, timeout=self._max_launch_s)
+            self._is_stepping = True
             hold_stream(stream, self._call)
             self._call = None
         try:
-            yield
+            yield is_alone
         finally:
             with self._changed:
                 self._step = record_event(stream)
                 self._num_steps += 1
+                self._is_stepping = False
                 self._changed.notify_all()
 
     @property
@@ -71,14 +81,19 @@ class TowerPacer:
             yield
             return
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._has_steps or self._num_steps > self._num_steps_before, timeout=self._max_wait_s
-            )
+            self._changed.wait_for(self._is_turn_of_call, timeout=self._max_wait_s)
             if self._has_steps:
                 hold_stream(stream, self._step)
+            self._is_calling = True
         try:
             yield
         finally:
             with self._changed:
                 self._call = record_event(stream)
                 self._num_steps_before = self._num_steps
+                self._is_calling = False
+                self._changed.notify_all()
+
+    def _is_turn_of_call(self) -> bool:
+        is_next = not self._has_steps or self._num_steps > self._num_steps_before
+        return is_next and not self._is_stepping

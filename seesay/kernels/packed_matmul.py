@@ -16,9 +16,16 @@ import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
 from seesay.kernels.packed_numbers import PackedTensors, find_group, load_zeros, unpack_planes
-from seesay.kernels.packed_tilings import MAX_FUSED_ROWS, FewRowTiling, Tiling, tile_few_rows, tile_rows
+from seesay.kernels.packed_tilings import (
+    MAX_FUSED_ROWS,
+    MAX_GATED_ROWS,
+    FewRowTiling,
+    Tiling,
+    tile_few_rows,
+    tile_rows,
+)
 from seesay.kernels.sizes import power_of_2_from
-from seesay.kernels.token_kernels import activate
+from seesay.kernels.token_kernels import act_and_mul, activate
 from seesay.kernels.token_kernels import norm as rms_norm
 
 
@@ -66,15 +73,12 @@ def packed_few_rows_kernel(
     zero_ptr,
     order_ptr,
     bias_ptr,
-    norm_ptr,
     out_ptr,
     num_rows,
     num_outputs,
     x_stride,
     out_stride,
-    eps,
     SIZE: tl.constexpr,
-    PADDED_SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
@@ -85,7 +89,6 @@ def packed_few_rows_kernel(
     PREFETCHED: tl.constexpr,
     HAS_ORDER: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HAS_NORM: tl.constexpr,
     GATE: tl.constexpr,
     ADDS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -93,9 +96,8 @@ def packed_few_rows_kernel(
 ):
     """Program i computes columns i · OUTPUTS … of out [num_rows, num_outputs] from x [num_rows, SIZE], num_rows ≤ ROWS.
 
-    HAS_ORDER: input k of the matrix is column order[k] of x. HAS_NORM: x is one row; divide it by its root mean square
-    and multiply it by `norm` [SIZE]. GATE, if given: the matrix has 2 · num_outputs rows, and out is this activation of
-    the first half times the second half. ADDS: add the result to out.
+    HAS_ORDER: input k of the matrix is column order[k] of x. GATE, if given: the matrix has 2 · num_outputs rows, and
+    out is this activation of the first half times the second half. ADDS: add the result to out.
     """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
@@ -117,11 +119,6 @@ def packed_few_rows_kernel(
             if GATE is not None:
                 _prefetch(heads + tl.cast(num_outputs, tl.int64) * (num_blocks * WIDTH), num_blocks, PREFETCHED, WIDTH)
         tl.extra.cuda.gdc_wait()
-    root = 1.0
-    if HAS_NORM:
-        everywhere = tl.arange(0, PADDED_SIZE)
-        whole = tl.load(x_ptr + everywhere, mask=everywhere < SIZE, other=0.0).to(tl.float32)
-        root = 1.0 / tl.sqrt(tl.sum(whole * whole, axis=0) / SIZE + eps)
     for first in tl.range(0, num_blocks, SPLITS, num_stages=STAGES):
         blocks = first + splits
         is_inside = is_output[None, :] & (blocks < num_blocks)[:, None]
@@ -135,9 +132,6 @@ def packed_few_rows_kernel(
                 inputs = tl.load(order_ptr + inputs, mask=is_input, other=0)
             x_places = x_ptr + rows[None, None, :] * x_stride + inputs[:, :, None]
             x = tl.load(x_places, mask=is_row[None, None, :] & is_input[:, :, None], other=0.0)
-            if HAS_NORM:
-                factors = tl.load(norm_ptr + inputs, mask=is_input, other=0.0).to(tl.float32)
-                x = (x.to(tl.float32) * root * factors[:, :, None]).to(x.dtype)
             xs = xs + (x,)  # noqa: RUF005  # Triton has no starred tuples
         total = _add_planes(
             total, words, xs, scale_ptr + outputs[None, :], zero_ptr + outputs[None, :], blocks, is_inside, num_sums,
@@ -241,16 +235,19 @@ def multiply_few(
     num_rows, num_outputs = len(x), len(packed.words)
     assert 0 < num_rows <= MAX_FUSED_ROWS and x.stride(1) == 1 and x.shape[1] >= packed.num_inputs
     assert x.itemsize == 2 and packed.words.is_contiguous() and (norm is None or x.shape[1] == packed.num_inputs)
+    if norm is not None:
+        x = rms_norm(x, None, *norm)  # fused, it would be computed for each tile of x anew, and took longer
     if activation is not None:
         num_outputs //= 2
+        if tiling is None and add_to is None and num_rows > MAX_GATED_ROWS:
+            return act_and_mul(multiply_tiles(x, packed, bias), activation)
     out = x.new_empty(num_rows, num_outputs) if add_to is None else add_to
     assert out.stride(1) == 1
-    if norm is not None and num_rows > 1:
-        x, norm = rms_norm(x, None, *norm), None
     is_dependent = has_dependent_launch(x.get_device())
     padded_rows = max(8, power_of_2_from(num_rows))
     if tiling is None:
-        tiling = tile_few_rows(num_rows, activation is not None)
+        has_large_memory = has_large_shared_memory(x.get_device())
+        tiling = tile_few_rows(num_rows, num_outputs, activation is not None, has_large_memory)
     packed_few_rows_kernel[(-(-num_outputs // tiling.num_outputs),)](
         x,
         packed.words,
@@ -258,21 +255,17 @@ def multiply_few(
         packed.zeros,
         packed.words if packed.order is None else packed.order,
         x if bias is None else bias,
-        x if norm is None else norm[0],
         out,
         num_rows,
         num_outputs,
         x.stride(0),
         out.stride(0),
-        0.0 if norm is None else norm[1],
-        PADDED_SIZE=power_of_2_from(packed.num_inputs),
         ROWS=padded_rows,
         OUTPUTS=tiling.num_outputs,
         SPLITS=tiling.num_warps,
         STAGES=tiling.num_stages,
         PREFETCHED=tiling.num_prefetched,
         HAS_BIAS=bias is not None,
-        HAS_NORM=norm is not None,
         GATE=activation,
         ADDS=add_to is not None,
         IS_DEPENDENT=is_dependent,

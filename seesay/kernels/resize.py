@@ -1,8 +1,9 @@
-"""Antialiased resizing of uint8 frames on a GPU, bit-identical to torch's `interpolate` on a CPU, and cutting of the
-result into patch vectors.
+"""Antialiased resizing of uint8 frames on a GPU, bit-identical to torch's `interpolate` on a CPU or to Pillow, and
+cutting of the result into patch vectors.
 
 The CPU algorithm (aten/src/ATen/native/cpu/UpSampleKernel.cpp, after Pillow) uses 16-bit integer weights of one
-precision, resizes columns before rows, and rounds to 8 bits in between. `interpolate` on CUDA computes in float32.
+precision, resizes columns before rows, and rounds to 8 bits in between. Pillow's weights are 32-bit integers, of the
+same precision for all sizes. `interpolate` on CUDA computes in float32.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -11,21 +12,21 @@ precision, resizes columns before rows, and rounds to 8 bits in between. `interp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import triton
 import triton.language as tl
 
+from seesay.frame_chain import CHANNELS, Patches, Resample
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-Filter = Literal["bilinear", "bicubic"]
-
-CHANNELS = 3
+PILLOW_PRECISION = 22
+"""Bits of Pillow's weights behind the point."""
 COLUMN_BLOCK, ROW_BLOCK = 128, 4
 """Columns and rows of pixels per program in the first pass."""
 SPAN = 1024
@@ -37,8 +38,8 @@ SPAN = 1024
 
 class Taps(NamedTuple):
     """The filter of one axis: output o is (half + Σ weights[t, o] · pixel[starts[o] + t]) >> precision, clamped to 8
-    bits, with half = (1 << precision) / 2. `starts` is int32 [out]. `weights` is int16 [taps, out], zero beyond the end
-    of the input."""
+    bits, with half = (1 << precision) / 2. `starts` is int32 [out]. `weights` is int16 [taps, out], or int32 if they
+    have Pillow's precision, zero beyond the end of the input."""
 
     starts: Any
     weights: Any
@@ -61,14 +62,24 @@ def _weigh_cubic(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
 
-_FILTERS = {"bilinear": (1.0, _weigh_linear), "bicubic": (2.0, _weigh_cubic)}
+def _weigh_lanczos(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the weights of a sinc in a window of three lobes."""
+    return np.where(np.abs(x) < 3, _sinc(x) * _sinc(x / 3), 0.0)
+
+
+def _sinc(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    angles = np.where(x == 0, 1.0, x * math.pi)
+    return np.where(x == 0, 1.0, np.sin(angles) / angles)
+
+
+_FILTERS = {"bilinear": (1.0, _weigh_linear), "bicubic": (2.0, _weigh_cubic), "lanczos": (3.0, _weigh_lanczos)}
 """Radius in pixels, and weight by distance."""
 
 
 @lru_cache(maxsize=512)
-def make_taps(size: int, new_size: int, kind: Filter) -> Taps:
-    """Return the filter that resizes an axis from `size` to `new_size`, as read-only NumPy arrays. An axis that keeps
-    its size is copied."""
+def make_taps(size: int, new_size: int, kind: Resample, precision: int | None = None) -> Taps:
+    """Return the filter that resizes an axis from `size` to `new_size`, as read-only NumPy arrays: torch's, or one of
+    the given precision. An axis that keeps its size is copied."""
     if size == new_size:
         return Taps(np.arange(size, dtype=np.int32), np.ones((1, size), dtype=np.int16), 0)
     reach, weigh = _FILTERS[kind]
@@ -84,11 +95,13 @@ def make_taps(size: int, new_size: int, kind: Filter) -> Taps:
     weights = np.where(taps < counts, weigh((taps + starts - centers + 0.5) * (1.0 / stretch)), 0.0)
     # Add one by one, as the CPU kernel does: NumPy's sum rounds differently.
     weights /= np.cumsum(weights, axis=0)[-1]
-    precision = 0
-    while precision < 22 and int(0.5 + weights.max() * (1 << (precision + 1))) < 1 << 15:
-        precision += 1
+    width: type[np.signedinteger[Any]] = np.int32
+    if precision is None:
+        width, precision = np.int16, 0
+        while precision < 22 and int(0.5 + weights.max() * (1 << (precision + 1))) < 1 << 15:
+            precision += 1
     scaled = weights * (1 << precision)
-    rounded = np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int16)
+    rounded = np.trunc(scaled + np.copysign(0.5, scaled)).astype(width)
     return Taps(starts.astype(np.int32), np.ascontiguousarray(rounded[: counts.max()]), precision)
 
 
@@ -212,30 +225,9 @@ def patches_kernel(
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchLayout:
-    """The layout of patches: each has `patch` (height, width) pixels of `num_frames` frames. The patches of a `group`
-    (height, width) are consecutive. Groups, and patches in a group, are in row-major order."""
-
-    patch: tuple[int, int]
-    group: tuple[int, int]
-    num_frames: int
-
-    @property
-    def vector_size(self) -> int:
-        return CHANNELS * self.num_frames * math.prod(self.patch)
-
-    def count_groups(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return (rows, columns) of groups in frames of `size` (height, width), a multiple of the group's size."""
-        (rows, rest_h), (columns, rest_w) = (
-            divmod(length, patch * group) for length, patch, group in zip(size, self.patch, self.group, strict=True)
-        )
-        assert not rest_h and not rest_w, f"frames of {size} cannot be cut into {self}"
-        return rows, columns
-
-
 def resize_columns(frames: Tensor, taps: Taps) -> Tensor:
-    """Resize the width of frames uint8 [N, H, W, 3]. Returns [N, H, new W, 3], a view of memory [3, N, H, new W]."""
+    """Resize the width of contiguous frames uint8 [N, H, W, 3]. Returns [N, H, new W, 3], a view of memory
+    [3, N, H, new W]."""
     count, height, width, _ = frames.shape
     new_width = len(taps.starts)
     out = frames.new_empty(CHANNELS, count, height, new_width)
@@ -259,19 +251,30 @@ def resize_columns(frames: Tensor, taps: Taps) -> Tensor:
     return out.permute(1, 2, 3, 0)
 
 
-def cut_patches(frames: Tensor, taps: Taps, table: Tensor, layout: PatchLayout, out: Tensor) -> None:
-    """Resize the height of frames uint8 [N, H, W, 3], cut them into patch vectors in the order (channel, frame, y, x),
-    and write table[channel, value] for each value into `out` [patches, layout.vector_size].
+_PIXEL = Patches((1, 1), (1, 1), 1)
 
-    The last frame is repeated up to a multiple of `layout.num_frames`. `table` [3, 256] has the dtype of `out`.
+
+def resize_rows(frames: Tensor, taps: Taps, levels: Tensor) -> Tensor:
+    """Resize the height of frames uint8 [N, H, W, 3], which may lie in memory in any way: [N, new H, W, 3], contiguous.
+    `levels` is uint8 [3, 256], the numbers 0 … 255."""
+    count, _, width, channels = frames.shape
+    out = frames.new_empty(count * len(taps.starts) * width, channels)
+    cut_patches(frames, taps, levels, _PIXEL, out)
+    return out.view(count, -1, width, channels)
+
+
+def cut_patches(frames: Tensor, taps: Taps, table: Tensor, layout: Patches, out: Tensor) -> None:
+    """Resize the height of frames uint8 [N, H, W, 3], which may lie in memory in any way, cut them into patch vectors
+    of the layout, and write table[channel, value] for each value into `out` [patches, layout.vector_size].
+
+    `table` [3, 256] has the dtype of `out`.
     """
     count, height, width, _ = frames.shape
     new_height = len(taps.starts)
     rows, columns = layout.count_groups((new_height, width))
     distinct = 1 if count == 1 else layout.num_frames
     num_values = out.numel() * distinct // layout.num_frames
-    steps = -(-count // layout.num_frames)
-    assert out.shape == (steps * rows * columns * math.prod(layout.group), layout.vector_size), (out.shape, layout)
+    assert out.shape == (layout.count(count, (new_height, width)), layout.vector_size), (out.shape, layout)
     assert out.is_contiguous() and table.is_contiguous() and table.dtype == out.dtype
     patches_kernel[(triton.cdiv(num_values, SPAN),)](
         frames,
@@ -289,8 +292,8 @@ def cut_patches(frames: Tensor, taps: Taps, table: Tensor, layout: PatchLayout, 
         len(taps.weights),
         taps.half,
         taps.precision,
-        PATCH_H=layout.patch[0],
-        PATCH_W=layout.patch[1],
+        PATCH_H=layout.size[0],
+        PATCH_W=layout.size[1],
         GROUP_H=layout.group[0],
         GROUP_W=layout.group[1],
         FRAMES=distinct,

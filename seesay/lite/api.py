@@ -16,7 +16,7 @@ from seesay.demo.scenes import FIRST_EVALUATION_SEED
 from seesay.lite.awq import BITS, AwqMethod
 from seesay.lite.builtin import builtin_calibration
 from seesay.lite.calibrating import write_statistics
-from seesay.lite.dataset import LoadCalibrationSet, open_dataset
+from seesay.lite.dataset import CalibrationSet, LoadCalibrationSet, open_dataset
 from seesay.lite.eight_bits import EightBits, QuantDtype
 from seesay.lite.gptq import GptqMethod
 from seesay.lite.method import Method
@@ -26,6 +26,8 @@ from seesay.lite.settings import LiteSettings
 
 _DEFAULT_DATASET = "ptb"
 _SCORED_SCENES = 20
+_SCORING_BLOCKS = 512
+"""KV blocks for all scenes of a task at once. More would only take memory from other programs."""
 
 Folder = str | os.PathLike[str]
 
@@ -60,12 +62,15 @@ def auto_gptq(
     w_sym: bool = True,
     w_group_size: int = 128,
     desc_act: bool = False,
+    static_groups: bool = False,
     damp_percent: float = 0.01,
     **settings: Any,
 ) -> Report:
     """Quantize to 4 or 8 bits with GPTQ, written as AutoGPTQ writes it.
 
-    desc_act: round the columns with the largest inputs first, which loses less; engines read such weights more slowly.
+    desc_act: round the columns with the largest inputs first, which loses less. Columns that share a scale are then
+    apart, which engines read more slowly or refuse. static_groups: columns that share a scale stay side by side, also
+    with `desc_act`; every scale is found before a column is rounded.
     damp_percent: what is added to the Hessian's diagonal, relative to its mean. Others: see `auto_awq`.
     """
     method = GptqMethod(
@@ -74,12 +79,14 @@ def auto_gptq(
         is_symmetric=w_sym,
         orders_by_activation=desc_act,
         damping=damp_percent,
+        has_static_groups=static_groups,
     )
     options = {
         "w_bits": w_bits,
         "w_sym": w_sym,
         "w_group_size": w_group_size,
         "desc_act": desc_act,
+        "static_groups": static_groups,
         "damp_percent": damp_percent,
     }
     return _run(method, options, LiteSettings(model=model, work_dir=work_dir, **settings))
@@ -129,12 +136,20 @@ def _run(method: Method, options: dict[str, Any], settings: LiteSettings) -> Rep
 
 def _find_calibration(settings: LiteSettings, *, is_needed: bool) -> LoadCalibrationSet | None:
     """Return what loads the calibration set that is asked for; by default the built-in one for the built-in model, and
-    for others none where it is not needed."""
-    if settings.calib_dataset is not None:
-        return open_dataset(os.fspath(settings.calib_dataset))
-    if _is_builtin(settings):
+    for others none where it is not needed. It is checked at once if the model may have to be downloaded, and otherwise
+    when it is loaded, after the model."""
+    if settings.calib_dataset is None and _is_builtin(settings):
         return partial(builtin_calibration, settings.calib_samples)
-    return open_dataset(_DEFAULT_DATASET) if is_needed else None
+    if settings.calib_dataset is None and not is_needed:
+        return None
+    name = os.fspath(settings.calib_dataset or _DEFAULT_DATASET)
+    if Path(settings.model).expanduser().is_dir():
+        return partial(_load_dataset, name)
+    return open_dataset(name)
+
+
+def _load_dataset(name: str) -> CalibrationSet:
+    return open_dataset(name)()
 
 
 def _is_builtin(settings: LiteSettings) -> bool:
@@ -145,7 +160,7 @@ def _is_builtin(settings: LiteSettings) -> bool:
 
 def _score_on(device: str) -> Score:
     def score(folder: Path) -> dict[str, float]:
-        with seesay_answerer(str(folder), EngineConfig(device_type=device)) as answer:
+        with seesay_answerer(str(folder), EngineConfig(device_type=device, num_gpu_blocks=_SCORING_BLOCKS)) as answer:
             return evaluate(answer, num_scenes=_SCORED_SCENES, seed=FIRST_EVALUATION_SEED)
 
     return score

@@ -67,7 +67,7 @@ class AwqMethod:
             weights = pair.shared(_mean_in_groups(matrix, self._size(matrix.shape[1])))
             return partial(_make_scales, pair.shared(inputs.abs_mean), weights)
 
-        pairs = all_pairs(layer.source.config)
+        pairs = all_pairs(layer)
         statistics, ratios = scale_pairs(layer, calibrated.statistics, pairs, scales_for, search)
         return replace(calibrated, statistics=statistics), {"ratios": ratios}
 

@@ -56,7 +56,7 @@ class Batch:
         starts = np.cumsum([0, *lengths])
         rows = [start + item.slots for start, prompt in zip(starts, self._prompts) for item in prompt.input.items]
         embeddings = [rows for prompt in self._prompts for rows in prompt.embeddings]
-        limit = self._config.rotary.short_limit
+        limit = self._config.rotaries[0].short_limit
         is_long = [length > (limit or length) for length in lengths]
         return ModelInput(
             input_ids=_to(np.concatenate([prompt.input.token_ids for prompt in self._prompts]), device),
@@ -104,7 +104,7 @@ def make_batches(prompts: Sequence[Prompt], config: DecoderConfig, batch_size: i
 
 def make_cache(batches: Sequence[Batch], config: DecoderConfig, *, device: torch.device, dtype: torch.dtype) -> KVCache:
     """Return a KV cache of one layer for the largest batch, which all layers use in turn."""
-    [layout, *_] = make_layouts(config, block_size=_BLOCK_SIZE, dtype=dtype)
+    [layout, *_] = make_layouts(config.traits.kv_shapes, block_size=_BLOCK_SIZE, dtype=dtype)
     return KVCache([layout], num_blocks=max(batch.num_blocks for batch in batches), device=device)
 
 

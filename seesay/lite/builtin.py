@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seesay.demo.evaluate import messages_for
 from seesay.demo.scenes import TRAINING_TASKS, make_example, training_seed
-from seesay.lite.dataset import CalibrationSet
+from seesay.lite.dataset import CalibrationSet, Conversation
 from seesay.values import Message, TextPart
 from seesay.vl.messages import parse_messages
 
@@ -19,5 +19,5 @@ def builtin_calibration(num_prompts: int) -> CalibrationSet:
         example = make_example(TRAINING_TASKS[index % len(TRAINING_TASKS)], training_seed(_FIRST + index))
         messages = parse_messages(messages_for(example))
         answer = Message(role="assistant", parts=(TextPart(text=example.turns[example.asked][1]),))
-        conversations.append((*messages, answer))
+        conversations.append(Conversation((*messages, answer), f"built-in scene {index}"))
     return CalibrationSet(name="the built-in scenes", conversations=tuple(conversations))

@@ -33,6 +33,14 @@ _HUB = {
 """LMDeploy's names: the name in `datasets`, the configuration, and the column with text."""
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """messages: with the answers. where: the file, and the line of it, for messages."""
+
+    messages: tuple[Message, ...]
+    where: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationSet:
     """Texts, of which pieces are taken, and whole conversations. name: for messages. folder: the only one from which
@@ -40,7 +48,7 @@ class CalibrationSet:
 
     name: str
     texts: tuple[str, ...] = ()
-    conversations: tuple[tuple[Message, ...], ...] = ()
+    conversations: tuple[Conversation, ...] = ()
     folder: Path | None = None
 
 
@@ -71,7 +79,7 @@ def open_dataset(name: str) -> LoadCalibrationSet:
 
 def _read_file(path: Path) -> CalibrationSet:
     texts: list[str] = []
-    conversations: list[tuple[Message, ...]] = []
+    conversations: list[Conversation] = []
     _add_file(path, texts, conversations)
     return _make_set(str(path), texts, conversations, path.parent)
 
@@ -86,7 +94,7 @@ def _read_folder(folder: Path) -> CalibrationSet:
     files = sorted(file for file in files if file.is_file())
     media = {file.stem: file for file in files if file.suffix.lower() in IMAGE_SUFFIXES + VIDEO_SUFFIXES}
     texts: list[str] = []
-    conversations: list[tuple[Message, ...]] = []
+    conversations: list[Conversation] = []
     described: dict[str, str] = {}
     for file in files:
         if file.suffix == ".txt" and file.stem in media:
@@ -97,38 +105,35 @@ def _read_folder(folder: Path) -> CalibrationSet:
     return _make_set(str(folder), texts, conversations, folder)
 
 
-def _make_set(
-    name: str, texts: Sequence[str], conversations: Sequence[tuple[Message, ...]], folder: Path
-) -> CalibrationSet:
+def _make_set(name: str, texts: Sequence[str], conversations: Sequence[Conversation], folder: Path) -> CalibrationSet:
     texts = [text for text in texts if text.strip()]
     if not texts and not conversations:
         raise ConfigError(f"calib_dataset={name!r} has no text in it: {_ADVICE}")
     return CalibrationSet(name=name, texts=tuple(texts), conversations=tuple(conversations), folder=folder.resolve())
 
 
-def _make_conversation(file: Path, text: str | None) -> tuple[Message, ...]:
+def _make_conversation(file: Path, text: str | None) -> Conversation:
     """Return a question with a picture or video, and its text as the answer."""
     is_video = file.suffix.lower() in VIDEO_SUFFIXES
     media = MediaPart(modality=Modality.VIDEO if is_video else Modality.IMAGE, source=str(file.resolve()))
     question = Message(role="user", parts=(media, TextPart(text=_QUESTION)))
     if text is None or not text.strip():
-        return (question,)
-    return question, Message(role="assistant", parts=(TextPart(text=text.strip()),))
+        return Conversation((question,), str(file))
+    answer = Message(role="assistant", parts=(TextPart(text=text.strip()),))
+    return Conversation((question, answer), str(file))
 
 
-def _add_file(path: Path, texts: list[str], conversations: list[tuple[Message, ...]]) -> None:
+def _add_file(path: Path, texts: list[str], conversations: list[Conversation]) -> None:
     if path.suffix == ".txt":
         texts.append(_read_text(path))
     elif path.suffix == ".jsonl":
-        for number, line in enumerate(_read_lines(path), 1):
+        for number, line in _read_lines(path):
             _add_line(f"{path}:{number}", path.parent, line, texts, conversations)
     else:
         raise ConfigError(f"calib_dataset={str(path)!r} must end in .txt or .jsonl, or be a folder")
 
 
-def _add_line(
-    where: str, folder: Path, line: bytes, texts: list[str], conversations: list[tuple[Message, ...]]
-) -> None:
+def _add_line(where: str, folder: Path, line: bytes, texts: list[str], conversations: list[Conversation]) -> None:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -144,7 +149,7 @@ def _add_line(
     except RequestError as error:
         raise ConfigError(f"calib_dataset: {where}: {error.message}") from None
     if parsed:
-        conversations.append(tuple(_with_paths(message, folder) for message in parsed))
+        conversations.append(Conversation(tuple(_with_paths(message, folder) for message in parsed), where))
 
 
 def _with_paths(message: Message, folder: Path) -> Message:
@@ -175,16 +180,16 @@ def _decode(path: Path, data: bytes) -> str:
         raise ConfigError(f"calib_dataset: {path} must be UTF-8 text, byte {error.start} is not") from None
 
 
-def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines that are not blank, of at most `MAX_TEXT_BYTES` in all."""
-    num_bytes = 0
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, of at most `MAX_TEXT_BYTES` in all, each with its number from 1."""
+    number = num_bytes = 0
     with path.open("rb") as stream:
         while num_bytes < MAX_TEXT_BYTES and (line := stream.readline(_MAX_LINE_BYTES + 1)):
             if len(line) > _MAX_LINE_BYTES:
                 raise ConfigError(f"calib_dataset: {path} has a line of more than {_MAX_LINE_BYTES} bytes")
-            num_bytes += len(line)
+            number, num_bytes = number + 1, num_bytes + len(line)
             if line.strip():
-                yield line
+                yield number, line
 
 
 def _read_hub(name: str) -> CalibrationSet:

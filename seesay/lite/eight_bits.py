@@ -77,7 +77,7 @@ class EightBits:
         def scales_for(pair: Pair, inputs: InputStatistics) -> MakeScales:
             return partial(_make_scales, inputs.abs_max, layer.matrices[pair.target].abs().amax(0))
 
-        pairs = norm_pairs(layer.source.config)
+        pairs = norm_pairs(layer)
         statistics, ratios = scale_pairs(layer, calibrated.statistics, pairs, scales_for, search)
         return replace(calibrated, statistics=statistics), {"ratios": ratios}
 

@@ -1,7 +1,8 @@
 """Scales that move between a layer's inputs and what makes them, so that it computes the same: y = (W s) (x / s).
 
-Which pairs exist follows from the decoder: a norm before q, k, v and before gate, up; v before the output projection
-(attention mixes values of one head, channel by channel); up before down (the gate multiplies channel by channel).
+Which pairs exist follows from the layer: a norm before q, k, v and before the feed-forward, unless both share it; v
+before the output projection (attention mixes values of one head, channel by channel); up before down where a gate
+multiplies channel by channel.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seesay.lite.plain_layer import DOWN, GATE_UP, INPUT_NORM, OUT, QKV, PlainLayer
-from seesay.llm.models.spec import DecoderConfig
+from seesay.lite.plain_layer import DOWN, GATE_UP, INPUT_NORM, OUT, QKV, UP, PlainLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +41,23 @@ class Pair:
         return scales.view(self.heads, 1, self.size).expand(-1, self.repeats, -1).flatten()
 
 
-def norm_pairs(config: DecoderConfig) -> tuple[Pair, ...]:
-    """Return the pairs of a norm and what takes its output."""
-    hidden = config.hidden_size
-    return (
-        Pair(target=QKV, norm=INPUT_NORM, size=hidden),
-        Pair(target=GATE_UP, norm=config.mlp_norm, size=hidden),
+def norm_pairs(layer: PlainLayer) -> tuple[Pair, ...]:
+    """Return the pairs of a norm and the one linear layer that takes its output."""
+    config = layer.source.config
+    spec = config.layers[layer.index]
+    if spec.norms not in ("before", "around", "parallel_pair"):
+        return ()
+    inner = GATE_UP if spec.feed_forward.kind == "gated" else UP
+    pairs = ((QKV, INPUT_NORM), (inner, spec.feed_forward_norm))
+    return tuple(
+        Pair(target=target, norm=norm, size=config.hidden_size) for target, norm in pairs if norm in layer.norms
     )
 
 
-def all_pairs(config: DecoderConfig) -> tuple[Pair, ...]:
+def all_pairs(layer: PlainLayer) -> tuple[Pair, ...]:
     """Return all pairs of a layer, in the order in which it computes."""
-    first, second = norm_pairs(config)
+    config = layer.source.config
+    feed_forward = config.layers[layer.index].feed_forward
     values = config.num_kv_heads * config.head_dim
     start = config.num_heads * config.head_dim + values
     attention = Pair(
@@ -63,8 +68,15 @@ def all_pairs(config: DecoderConfig) -> tuple[Pair, ...]:
         repeats=config.num_heads // config.num_kv_heads,
         size=config.head_dim,
     )
-    inner = config.intermediate_size
-    return first, attention, second, Pair(target=DOWN, maker=GATE_UP, rows=range(inner, 2 * inner), size=inner)
+    inner = feed_forward.size
+    gated = Pair(target=DOWN, maker=GATE_UP, rows=range(inner, 2 * inner), size=inner)
+    first, rest = norm_pairs(layer)[:1], norm_pairs(layer)[1:]
+    return (
+        *first,
+        *((attention,) if config.qkv_limit is None else ()),  # a limit does not move with a scale
+        *rest,
+        *((gated,) if feed_forward.kind == "gated" else ()),
+    )
 
 
 def fold(layer: PlainLayer, pair: Pair, scales: Tensor) -> Tensor:
@@ -80,6 +92,8 @@ def fold(layer: PlainLayer, pair: Pair, scales: Tensor) -> Tensor:
         keeps = divided != 0
         layer.norms[pair.norm] = torch.where(keeps, divided, norm)
         scales = torch.where(keeps, norm / divided, torch.ones_like(norm))
+        if (bias := f"{pair.norm}.bias") in layer.norms:
+            layer.norms[bias] = layer.norms[bias] / scales
     else:
         rows = slice(pair.rows.start, pair.rows.stop)
         layer.matrices[pair.maker][rows] /= scales[:, None]

@@ -23,19 +23,29 @@ _MAX_DAMPINGS = 8
 
 
 class GptqMethod:
-    """orders_by_activation: round the columns with the largest inputs first (`desc_act`)."""
+    """orders_by_activation: round the columns with the largest inputs first. has_static_groups: groups are neighbouring
+    columns all the same, with scales found before any column is rounded; else columns are grouped as they are ordered
+    (`desc_act`)."""
 
     name = "gptq"
     needs_inputs = True
 
     def __init__(
-        self, *, bits: int, group_size: int, is_symmetric: bool, orders_by_activation: bool, damping: float
+        self,
+        *,
+        bits: int,
+        group_size: int,
+        is_symmetric: bool,
+        orders_by_activation: bool,
+        damping: float,
+        has_static_groups: bool = False,
     ) -> None:
         require(bits in (4, 8), "w_bits", bits, "must be 4 or 8")
         require(group_size in GROUP_SIZES, "w_group_size", group_size, "must be 32, 64, 128 or -1")
         require(0 < damping < 1, "damp_percent", damping, "must be above 0 and below 1")
         self._bits, self._group_size, self._is_symmetric = bits, group_size, is_symmetric
         self._orders, self._damping = orders_by_activation, damping
+        self._has_static_groups = has_static_groups
 
     def gram_size(self, num_inputs: int) -> int | None:
         return num_inputs
@@ -47,8 +57,8 @@ class GptqMethod:
             "bits": self._bits,
             "group_size": self._group_size,
             "sym": self._is_symmetric,
-            "desc_act": self._orders,
-            "static_groups": False,
+            "desc_act": self._orders and not self._has_static_groups,  # engines read it as: inputs are not in order
+            "static_groups": self._has_static_groups,
             "true_sequential": False,
             "damp_percent": self._damping,
             "lm_head": False,
@@ -76,24 +86,36 @@ class GptqMethod:
         order = torch.arange(num_inputs, device=matrix.device)
         if self._orders:
             order = torch.argsort(gram.diagonal(), descending=True, stable=True)
-        numbers, grid = self._round_columns(matrix[:, order], gram[order][:, order])
-        places = torch.argsort(order)
-        groups = (torch.arange(num_inputs, device=matrix.device) // self._size(num_inputs))[places]
+        places, size = torch.argsort(order), self._size(num_inputs)
+        groups = torch.arange(num_inputs, device=matrix.device) // size
+        grids: list[Grid] = []
+        if self._has_static_groups:
+            used = matrix.masked_fill(gram.diagonal() == 0, 0)
+            grids = [self._make_grid(columns) for columns in torch.split(used, size, dim=1)]
+            groups_in_order = groups[order]
+        else:
+            groups_in_order, groups = groups, groups[places]
+        numbers = self._round_columns(matrix[:, order], gram[order][:, order], groups_in_order.tolist(), grids)
         numbers = numbers[:, places]
-        exact = (numbers - grid.zero[:, groups]) * grid.scale[:, groups]
+        scale, zero = torch.cat([grid.scale for grid in grids], 1), torch.cat([grid.zero for grid in grids], 1)
         tensors = {
             "qweight": pack(numbers, self._bits).t(),
-            "qzeros": pack((grid.zero - 1).t(), self._bits),
-            "scales": grid.scale.t().half(),
+            "qzeros": pack((zero - 1).t(), self._bits),
+            "scales": scale.t().half(),
             "g_idx": groups.to(torch.int32),
         }
+        exact = (numbers - zero[:, groups]) * scale[:, groups]
         return Quantized(tensors=tensors, matrix=exact)
 
     def _size(self, num_inputs: int) -> int:
         return num_inputs if self._group_size == -1 else self._group_size
 
-    def _round_columns(self, weight: Tensor, hessian: Tensor) -> tuple[Tensor, Grid]:
-        """Return the numbers [out, in] of weight, column by column, and the grid [out, groups]."""
+    def _round_columns(self, weight: Tensor, hessian: Tensor, groups: Sequence[int], grids: list[Grid]) -> Tensor:
+        """Return the numbers [out, in] of weight, column by column.
+
+        groups: the group of each column. grids: that of each group, [out, 1]. Where a group has none yet, its grid is
+        found when its first column is reached, and added.
+        """
         num_inputs = weight.shape[1]
         size = self._size(num_inputs)
         weight = weight.clone()
@@ -101,25 +123,20 @@ class GptqMethod:
         weight[:, is_dead] = 0
         factor = _invert(hessian, self._damping)
         numbers = torch.empty_like(weight)
-        grids: list[Grid] = []
         for start in range(0, num_inputs, _BLOCK):
             stop = min(start + _BLOCK, num_inputs)
             errors = torch.empty_like(weight[:, start:stop])
             for column in range(start, stop):
-                if column % size == 0:
+                if groups[column] == len(grids):
                     grids.append(self._make_grid(weight[:, column : column + size]))
-                grid = grids[-1]
+                grid = grids[groups[column]]
                 rounded = grid.round(weight[:, column, None])
                 numbers[:, column] = rounded[:, 0]
                 error = (weight[:, column] - grid.restore(rounded)[:, 0]) / factor[column, column]
                 weight[:, column:stop] -= error[:, None] * factor[column, column:stop]
                 errors[:, column - start] = error
             weight[:, stop:] -= errors @ factor[start:stop, stop:]
-        return numbers, Grid(
-            scale=torch.cat([grid.scale for grid in grids], 1),
-            zero=torch.cat([grid.zero for grid in grids], 1),
-            levels=grids[0].levels,
-        )
+        return numbers
 
     def _make_grid(self, weight: Tensor) -> Grid:
         low, high = weight.amin(1, keepdim=True), weight.amax(1, keepdim=True)

@@ -15,7 +15,7 @@ from seesay.lite.batches import Batch, Prompt, check_memory, make_batches, make_
 from seesay.lite.method import Calibrated, Method
 from seesay.lite.plain_layer import PlainLayer, Source
 from seesay.lite.statistics import InputStatistics, observe_layer
-from seesay.llm.models.decoder import Decoder
+from seesay.llm.models.composed_decoder import ComposedDecoder
 
 _MAX_LOGITS = 1 << 26
 """Most logits that are made at once."""
@@ -83,11 +83,11 @@ class Passage:
         count = max(1, num_tokens)
         return num_tokens, math.exp(min(plain / count, 700.0)), math.exp(min(quantized / count, 700.0))
 
-    def _run(self, decoder: Decoder, index: int, batch: Batch) -> Tensor:
+    def _run(self, decoder: ComposedDecoder, index: int, batch: Batch) -> Tensor:
         return self._source.run(decoder, index, batch, batch.hidden, self._cache)
 
 
-def _sum_losses(decoder: Decoder, batches: Sequence[Batch]) -> tuple[int, float]:
+def _sum_losses(decoder: ComposedDecoder, batches: Sequence[Batch]) -> tuple[int, float]:
     """Return the number of text tokens and the sum of their negative log-probabilities."""
     count, total = 0, 0.0
     rows_at_once = max(1, _MAX_LOGITS // decoder.config.vocab_size)

@@ -9,16 +9,18 @@ from torch import Tensor, nn
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
-from seesay.checkpoint.parts import Weight
+from seesay.checkpoint.parts import OUTPUTS, Weight
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import UNQUANTIZED, Linear
 from seesay.device.linear_method import LinearMethod
 from seesay.lite.batches import Batch
 from seesay.llm.kv_cache import KVCache
-from seesay.llm.models.decoder import Decoder
+from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.spec import DecoderConfig
 
 QKV, OUT, GATE_UP, DOWN = "self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"
+UP = "mlp.up_proj"
+"""Of a feed-forward without a gate."""
 INPUT_NORM = "input_layernorm"
 Names = Callable[[str], str | None]
 
@@ -45,18 +47,19 @@ class Source:
         module = self.stored_as.get("lm_head.weight", "").removesuffix(".weight")
         return [module] if module and module.rpartition(".")[2] != "lm_head" else []
 
-    def make_decoder(self) -> Decoder:
+    def make_decoder(self) -> ComposedDecoder:
         """Return a decoder without weights."""
-        return Decoder(self.config, device=self.device, dtype=self.dtype)
+        return ComposedDecoder(self.config, device=self.device, dtype=self.dtype)
 
-    def load_ends(self, *, embeds: bool) -> Decoder:
+    def load_ends(self, *, embeds: bool) -> ComposedDecoder:
         """Return a decoder that can embed tokens, or else one that can make logits of the last hidden states."""
         decoder = self.make_decoder()
         named = {weight.parts[0].tensor: weight for weight in decoder.plain_weights}
-        embedding, norm = named["embed_tokens.weight"], named["norm.weight"]
+        embedding = named["embed_tokens.weight"]
+        norm = [weight for tensor, weight in named.items() if tensor.startswith("norm.")]
         head = decoder.linears["lm_head"]
         is_tied = self.config.tied_embeddings
-        plain = [embedding] if embeds else [norm, embedding] if is_tied else [norm]
+        plain = [embedding] if embeds else [*norm, embedding] if is_tied else norm
         linears = {} if embeds or is_tied else {"lm_head": head}
         wanted = {weight.parts[0].tensor for weight in plain} | {f"{path}.weight" for path in linears}
         self._load(linears, plain, self.checkpoint, wanted.__contains__)
@@ -64,7 +67,7 @@ class Source:
             head.use(embedding.data)
         return decoder
 
-    def load_quantized(self, index: int, checkpoint: Checkpoint) -> Decoder:
+    def load_quantized(self, index: int, checkpoint: Checkpoint) -> ComposedDecoder:
         """Return a decoder with layer `index` as `checkpoint` has it."""
         decoder = self.make_decoder()
         front = f"layers.{index}."
@@ -72,7 +75,7 @@ class Source:
         self._load(linears, _norms(decoder, front), checkpoint, lambda name: name.startswith(front))
         return decoder
 
-    def run(self, decoder: Decoder, index: int, batch: Batch, hidden: Tensor, cache: KVCache) -> Tensor:
+    def run(self, decoder: ComposedDecoder, index: int, batch: Batch, hidden: Tensor, cache: KVCache) -> Tensor:
         """Return the hidden states of a batch behind layer `index` of `decoder`, on the device."""
         with torch.inference_mode():
             inputs = batch.make_input(self.device)
@@ -152,9 +155,18 @@ class PlainLayer:
                     self.source.stored_as[own]: self._as_stored(own, data) for own, data in _join_parts(bias).items()
                 }
         for tensor, weight in self._norms.items():
-            norm = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")]
-            found[self.source.stored_as[tensor]] = self._as_stored(tensor, norm - weight.offset)
+            stored = weight.without_data()
+            stored.data = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")] - weight.offset
+            found |= {
+                self.source.stored_as[own]: self._as_stored(own, data) for own, data in _join_parts(stored).items()
+            }
         return {name: tensor.contiguous().cpu() for name, tensor in found.items()}
+
+    def stored_rows(self, name: str) -> Tensor:
+        """Return the matrix [out, in] of a linear layer with its rows in the order in which they are stored."""
+        order = _find_row_order(self._weights[name][0]["weight"])
+        matrix = self.matrices[name]
+        return matrix if order is None else torch.empty_like(matrix).index_copy_(0, order.to(matrix.device), matrix)
 
     def stored_modules(self, name: str) -> list[str]:
         """Return the checkpoint's names of the modules that a linear layer is made of."""
@@ -197,16 +209,34 @@ def split_tensors(
     linear: Linear, path: str, method: LinearMethod, tensors: Mapping[str, Tensor], stored_as: Mapping[str, str]
 ) -> dict[str, Tensor]:
     """Return the tensors of a linear layer for each module that it is made of, by the checkpoint's names. `tensors` are
-    those of the whole layer, by the names of the method's layouts; the layer has this method from now on."""
+    those of the whole layer with its outputs in the order in which they are stored, by the names of the method's
+    layouts; the layer has this method from now on."""
     linear.method = method
     found = {}
     for key, weight in linear.list_weights(path)[0].items():
-        is_stacked = weight.joined_axis is None  # each module has all of it
-        weight.data = tensors[key].expand(weight.shape) if is_stacked else tensors[key]
+        if weight.joined_axis is None:  # each module has all of it
+            weight.data = tensors[key].expand(weight.shape)
+        else:
+            order = _find_row_order(weight)
+            weight.data = tensors[key] if order is None else tensors[key].index_select(weight.joined_axis, order)
         for own, data in _join_parts(weight).items():
             module, _, suffix = own.rpartition(".")
             found[f"{stored_as[f'{module}.weight'].removesuffix('weight')}{suffix}"] = data
     return found
+
+
+def _find_row_order(weight: Weight) -> Tensor | None:
+    """Return, for each output of a layer, its place among those that are stored, int64 [out]; None where they are in
+    the same order, and where what unpacks a weight brings them into the layer's."""
+    first, found, is_changed = 0, [], False
+    for part in weight.parts:
+        [axis] = [axis for axis in part.axes if axis.dim == OUTPUTS]
+        places = None if axis.per > 1 else axis.places()
+        is_changed |= places is not None
+        for run in places or (range(axis.num_picked),):
+            found.append(first + torch.arange(run.start, run.stop, run.step))
+        first += axis.num_picked
+    return torch.cat(found) if is_changed else None
 
 
 def _join_parts(weight: Weight) -> dict[str, Tensor]:
@@ -219,7 +249,7 @@ def _join_parts(weight: Weight) -> dict[str, Tensor]:
     return found
 
 
-def _norms(decoder: Decoder, front: str) -> list[Weight]:
+def _norms(decoder: ComposedDecoder, front: str) -> list[Weight]:
     return [weight for weight in decoder.plain_weights if weight.parts[0].tensor.startswith(front)]
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from seesay.config import GenerationConfig, MediaLimits, VisionConfig
+from seesay.engine.model_texts import ModelTexts
 from seesay.engine.preparer import RequestPreparer
 from seesay.engine.shared_prompts import SharedPrompts
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.lite.batches import Prompt
-from seesay.lite.dataset import CalibrationSet
+from seesay.lite.dataset import CalibrationSet, Conversation
 from seesay.templates import choose_template
 from seesay.values import GenerationRequest, Message, MultimodalInput
 
@@ -86,9 +87,11 @@ class PromptMaker:
         if calibration.folder is not None:
             limits = MediaLimits(allowed_local_media_path=calibration.folder)
         folder = self._model.checkpoint.path
+        tokenizer = self._model.tokenizer
+        template = choose_template(os.fspath(self._model_path), tokenizer, None, folder=folder)
         preparer = RequestPreparer(
             self._model,
-            chat_template=choose_template(os.fspath(self._model_path), self._model.tokenizer, None, folder=folder),
+            ModelTexts(tokenizer, template),
             session_len=self._max_tokens,
             takes_media=self._encoder is not None and bool(family.modalities),
             vision_config=VisionConfig(),
@@ -96,7 +99,7 @@ class PromptMaker:
             is_encoded=lambda _: False,
         )
         try:
-            prompts = [self._make(preparer, calibration.name, messages) for messages in chosen]
+            prompts = [self._make(preparer, conversation) for conversation in chosen]
         finally:
             preparer.close()
         found = [prompt for prompt in prompts if prompt is not None]
@@ -107,15 +110,16 @@ class PromptMaker:
             )  # fmt: skip
         return found
 
-    def _make(self, preparer: RequestPreparer, name: str, messages: tuple[Message, ...]) -> Prompt | None:
+    def _make(self, preparer: RequestPreparer, conversation: Conversation) -> Prompt | None:
         """Return the prompt of a conversation; None if it is too long or too short. Raises `ConfigError` for one that
         is wrong."""
-        made = self._prepare(preparer, name, messages)
+        messages = conversation.messages
+        made = self._prepare(preparer, messages, conversation.where)
         if made is None or len(made.token_ids) < _LEAST_TOKENS:
             return None
         num_context = 0
         if messages[-1].role == "assistant" and len(messages) > 1:
-            question = self._prepare(preparer, name, messages[:-1])
+            question = self._prepare(preparer, messages[:-1], conversation.where)
             ids = () if question is None else question.token_ids
             num_context = len(ids) if np.array_equal(ids, made.token_ids[: len(ids)]) else 0
         embeddings: list[torch.Tensor] = []
@@ -124,7 +128,7 @@ class PromptMaker:
             embeddings = [rows.cpu() for rows in self._encoder.encode([item.features for item in made.items])]
         return Prompt(input=made, embeddings=tuple(embeddings), num_context=num_context)
 
-    def _prepare(self, preparer: RequestPreparer, name: str, messages: tuple[Message, ...]) -> MultimodalInput | None:
+    def _prepare(self, preparer: RequestPreparer, messages: tuple[Message, ...], where: str) -> MultimodalInput | None:
         request = GenerationRequest(
             prompt=messages,
             gen_config=GenerationConfig(),
@@ -136,7 +140,7 @@ class PromptMaker:
         if isinstance(prepared, RequestError):
             if prepared.code is ErrorCode.CONTEXT_TOO_LONG:
                 return None
-            raise ConfigError(f"calib_dataset={name!r}: {prepared.message}")
+            raise ConfigError(f"calib_dataset: {where}: {prepared.message}")
         return prepared[0].prompt
 
 

@@ -62,7 +62,21 @@ def quantize(
     check_run(work_dir, described)
     tower = Tower(opened, method) if settings.vision else None
     prompts = [] if load_calibration is None else make_prompts(opened, settings, load_calibration())
-    work = WorkFolder(work_dir, {**described, "calibration": digest_prompts(prompts)})
+    with WorkFolder(work_dir, {**described, "calibration": digest_prompts(prompts)}) as work:
+        return _write(settings, method, options, work, opened, tower, prompts, score)
+
+
+def _write(
+    settings: LiteSettings,
+    method: Method,
+    options: Mapping[str, Any],
+    work: WorkFolder,
+    opened: Opened,
+    tower: Tower | None,
+    prompts: Sequence[Prompt],
+    score: Score | None,
+) -> Report:
+    """Quantize what is not finished yet, and write the result."""
     report = Report(model=str(settings.model), method=method.name, settings=dict(options))
     excluded = opened.tower_names if tower is None else tower.plain_modules
     excluded += opened.source.renamed_head
@@ -76,12 +90,12 @@ def quantize(
     if tower is not None:
         parts.append(_quantize_tower(tower, work, config, prompts, report))
         replaced += tower.replaced
-    with writing(work_dir):
+    with writing(work.path):
         staged = work.stage()
         write_checkpoint(staged, opened.model.checkpoint, parts, config, replaced)
     if score is not None:
         report.scores = score(opened.folder), score(staged)
-    with writing(work_dir):
+    with writing(work.path):
         report.write(staged)
         work.publish()
     return report
@@ -95,14 +109,13 @@ def make_prompts(opened: Opened, settings: LiteSettings, calibration: Calibratio
 
 
 def check_sizes(source: Source, method: Method) -> None:
-    """Raise `ConfigError` for the first linear layer whose sizes the method's format cannot have."""
-    decoder = source.make_decoder()
-    for path, linear in decoder.linears.items():
+    """Raise `ConfigError` for the first linear layer that the method's format cannot have."""
+    for path, linear in source.make_decoder().linears.items():
         if path.startswith("layers."):
             for part in linear.list_weights(path)[0]["weight"].parts:
                 num_outputs, num_inputs = part.stored_shape
-                stored = source.stored_as.get(part.tensor, part.tensor)
-                method.check_sizes(stored.removesuffix(".weight"), num_outputs, num_inputs)
+                module = source.stored_as.get(part.tensor, part.tensor).removesuffix(".weight")
+                method.check_sizes(module, num_outputs, num_inputs)
 
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:
@@ -186,8 +199,9 @@ def _quantize_layer(
         statistics = calibrated.statistics
     loader = make_loader(method, layer.source.checkpoint, layer.source.dtype)
     tensors, errors = {}, {}
-    for name, matrix in layer.matrices.items():
-        plain = PlainMatrix(name=name, data=matrix, stored_type=layer.weight_type(name), inputs=statistics.get(name))
+    for name in layer.matrices:
+        rows = layer.stored_rows(name)
+        plain = PlainMatrix(name=name, data=rows, stored_type=layer.weight_type(name), inputs=statistics.get(name))
         quantized = method.quantize(plain)
         tensors[name] = loader, quantized.tensors
         errors[name] = relative_error(quantized, plain)

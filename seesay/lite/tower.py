@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
+from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.encoders.encoder import LoadedEncoder
 from seesay.errors import ConfigError
@@ -21,7 +22,7 @@ from seesay.lite.statistics import InputObserver, InputStatistics
 class Tower:
     """The tower of an opened model, loaded. Raises `ConfigError` for a model without one.
 
-    replaced: the checkpoint's names of the weights that are quantized. Linear layers stay plain whose sizes the
+    replaced: the checkpoint's names of the weights that are quantized. Linear layers stay plain which the
     method's format cannot have, or which the checkpoint stores as a convolution.
     """
 
@@ -31,7 +32,10 @@ class Tower:
             raise ConfigError(f"vision: {opened.folder} has no vision tower")
         self._encoder: LoadedEncoder = encoder
         self._opened, self._method = opened, method
+        self._loader = make_loader(method, opened.model.checkpoint, torch.float32)
         weights = encoder.weights
+        if not isinstance(weights, LoadedLayers):
+            raise ConfigError(f"vision: the tower of {opened.folder} is Transformers' own, and is not quantized here")
         self._stored_as = find_names(opened.model.checkpoint, weights.name_of)
         self._linears = {path: linear for path, linear in weights.linears.items() if self._fits(path, linear)}
         self.replaced = [
@@ -58,13 +62,12 @@ class Tower:
         """Return the tensors of quantized layers by the checkpoint's names, and the relative errors of their matrices.
         Raises `ConfigError` where pictures are needed and the prompts have none."""
         statistics = self._observe(prompts)
-        loader = make_loader(self._method, self._opened.model.checkpoint, torch.float32)
         tensors: dict[str, Tensor] = {}
         errors: dict[str, float] = {}
         for path, linear in self._linears.items():
             plain = self._read(path, linear, statistics.get(path))
             quantized = self._method.quantize(plain)
-            tensors |= split_tensors(linear, path, loader, quantized.tensors, self._stored_as)
+            tensors |= split_tensors(linear, path, self._loader, quantized.tensors, self._stored_as)
             errors[path] = relative_error(quantized, plain)
         return {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, errors
 

@@ -7,11 +7,12 @@ config.json, without which a folder is no model, comes last.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -23,27 +24,66 @@ from seesay.checkpoint.tensors import SINGLE_FILE
 from seesay.errors import CheckpointError, ConfigError
 
 _HIDDEN = ".seesay-lite"
-_SETTINGS, _CONFIG, _NOTES = "settings.json", "config.json", "notes.json"
+_SETTINGS, _CONFIG, _NOTES, _LOCK = "settings.json", "config.json", "notes.json", "lock"
+_HASHED = {
+    "calibration": "other calibration prompts (calib_dataset, calib_samples, calib_seqlen)",
+    "model": "another model, or one whose files were others",
+}
+"""Settings that are hashes, and what it means that they differ."""
 
 
 class WorkFolder:
-    """A run with these settings in folder `path`, new or begun before.
+    """A run with these settings in folder `path`, new or begun before. No other run uses the folder before `close`, or
+    before the process ends.
 
-    Raises `ConfigError` for a folder with other files in it, or with finished parts of a run with other settings.
+    Raises `ConfigError` for a folder with other files in it, with finished parts of a run with other settings, or which
+    another run uses.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         check_run(path, settings)
         self.path = path
         self._hidden = path / _HIDDEN
-        settings = _as_read(settings)
         try:
-            if _read_settings(path) != settings:
-                shutil.rmtree(self._hidden, ignore_errors=True)
-                self._hidden.mkdir(parents=True)
-                _write_json(self._hidden / _SETTINGS, settings)
+            self._hidden.mkdir(parents=True, exist_ok=True)
+            self._lock = (self._hidden / _LOCK).open("w")
         except OSError as error:
             raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error}") from None
+        try:
+            _lock(path, self._lock)
+            check_run(path, settings, is_own=True)  # another run may have been here meanwhile
+            self._begin(_as_read(settings))
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, settings: Mapping[str, Any]) -> None:
+        """Remove what another run without a finished part has left."""
+        if _read_settings(self.path) == settings:
+            return
+        with writing(self.path):
+            self._clear()
+            new = self._hidden / f"{_SETTINGS}.new"
+            _write_json(new, settings)
+            new.replace(self._hidden / _SETTINGS)
+
+    def _clear(self) -> None:
+        """Remove all that is kept but the lock."""
+        for entry in self._hidden.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != _LOCK:
+                entry.unlink()
+
+    def close(self) -> None:
+        """Let other runs use the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def num_finished(self) -> int:
@@ -53,10 +93,14 @@ class WorkFolder:
     def find(self, part: str) -> Checkpoint | None:
         """Return a part of the model if it is finished."""
         folder = self._part(part)
-        return Checkpoint.load(folder) if folder.is_dir() else None
+        with _reading(folder):
+            return Checkpoint.load(folder) if folder.is_dir() else None
 
     def read_notes(self, part: str) -> dict[str, Any]:
-        return read_object(self._part(part) / _NOTES) or {}
+        """Return the notes of a finished part."""
+        folder = self._part(part)
+        with _reading(folder):
+            return read_object(folder / _NOTES) or {}
 
     def finish(
         self, part: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any], notes: Mapping[str, Any]
@@ -85,6 +129,8 @@ class WorkFolder:
         staged = sorted((self._hidden / "result").iterdir(), key=lambda file: (file.name == _CONFIG, file.name))
         for file in staged:
             file.replace(self.path / file.name)
+        self._clear()
+        self.close()  # before its file is removed, as NFS keeps open files
         shutil.rmtree(self._hidden)
 
     def _part(self, part: str) -> Path:
@@ -100,31 +146,63 @@ def writing(path: Path) -> Iterator[None]:
         raise ConfigError(f"work_dir={str(path)!r} cannot be written, the run may go on later: {error}") from error
 
 
-def check_usable(path: Path) -> None:
-    """Raise `ConfigError` unless a run may begin or go on in a folder: it is new, empty, or has an unfinished run."""
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Add to an error in a file of a run's folder that removing `folder` is all that is needed."""
     try:
-        names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}: remove {folder}, and the same command makes it again") from None
+
+
+def _lock(path: Path, file: IO[str]) -> None:
+    """Lock a run's folder until `file` is closed, also by the end of the process. Raises `ConfigError` if another run
+    has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            f"work_dir={str(path)!r} is used by another run: wait for it, or give another folder"
+        ) from None
+    except OSError:
+        return  # a file system without locks
+
+
+def check_usable(path: Path, *, is_own: bool = False) -> None:
+    """Raise `ConfigError` unless a run may begin or go on in a folder: it is new, empty, or has an unfinished run that
+    no process is computing. is_own: the caller has locked it."""
+    try:
+        names = sorted(entry.name for entry in path.iterdir() if entry.name != _HIDDEN) if path.exists() else []
+        is_begun = (path / _HIDDEN / _SETTINGS).exists()
     except NotADirectoryError:
         raise ConfigError(f"work_dir must be a folder, got the file {str(path)!r}") from None
     except OSError as error:
         raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error}") from None
-    if names and _HIDDEN not in names:
+    if names and not is_begun:
         raise ConfigError(f"work_dir={str(path)!r} must be a new or an empty folder, it has {names[0]!r} in it")
+    if is_own:
+        return
+    with contextlib.suppress(OSError), (path / _HIDDEN / _LOCK).open() as file:
+        _lock(path, file)
 
 
-def check_run(path: Path, settings: Mapping[str, Any]) -> None:
+def check_run(path: Path, settings: Mapping[str, Any], *, is_own: bool = False) -> None:
     """Raise `ConfigError` unless a run with these settings, which may be some of its own, may begin or go on in a
-    folder."""
-    check_usable(path)
+    folder. is_own: the caller has locked it."""
+    check_usable(path, is_own=is_own)
     begun = _read_settings(path)
     if begun is None or not _count_finished(path):
         return
-    for name, value in sorted(_as_read(settings).items()):
-        if begun.get(name) != value:
-            raise ConfigError(
-                f"work_dir={str(path)!r} has an unfinished run with {name}={begun.get(name)!r}, this one has "
-                f"{value!r}: repeat that run, or remove the folder"
-            )
+    others = [
+        _HASHED.get(name) or f"{name}={begun.get(name)!r}, this one has {value!r}"
+        for name, value in sorted(_as_read(settings).items())
+        if begun.get(name) != value
+    ]
+    if others:
+        raise ConfigError(
+            f"work_dir={str(path)!r} has an unfinished run with {'; '.join(others)}: "
+            "repeat that run, or remove the folder"
+        )
 
 
 def copy_files(source: Path, target: Path, suffixes: Iterable[str], *, leave_out: Iterable[str]) -> None:
@@ -140,7 +218,8 @@ def copy_files(source: Path, target: Path, suffixes: Iterable[str], *, leave_out
 def _read_settings(path: Path) -> dict[str, Any] | None:
     """Return the settings of the run that was begun in a folder."""
     hidden = path / _HIDDEN
-    return read_object(hidden / _SETTINGS) if hidden.is_dir() else None
+    with _reading(hidden):
+        return read_object(hidden / _SETTINGS) if hidden.is_dir() else None
 
 
 def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:

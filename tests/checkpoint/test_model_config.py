@@ -3,16 +3,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from seesay.checkpoint import Checkpoint
+from seesay.checkpoint import Checkpoint, stand_ins
 from seesay.checkpoint.model_config import ModelConfig
+from seesay.checkpoint.stand_ins import StandIn
 from seesay.errors import CheckpointError
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.reading import read_decoder_config
 
 NAMES = (
     "llama", "qwen2", "qwen3", "mistral", "phi3", "phi3_longrope", "gemma", "gemma2", "gemma3", "smollm3", "qwen2_vl",
@@ -47,7 +48,7 @@ def test_values_are_those_of_transformers(name: str, tiny_checkpoint: Callable[[
         checkpoint = Checkpoint.load(tiny_checkpoint(name))
         ours, text = checkpoint.model_config, checkpoint.text_config
         assert len(list(kept_folder.iterdir())) == 1
-        decoders.append(DecoderConfig.from_hf(text, session_len=100))
+        decoders.append(read_decoder_config(text, session_len=100))
         assert_same(ours, checkpoint.hf_config())
         assert_same(text, checkpoint.hf_config().get_text_config(decoder=True))
         assert type(text.to_transformers()) is type(checkpoint.hf_config().get_text_config(decoder=True))
@@ -92,6 +93,20 @@ def test_other_options_have_other_values(tiny_checkpoint: Callable[[str], Path],
         assert Checkpoint.load(folder).text_config.rms_norm_eps != 0.5
         assert Checkpoint.load(folder, {"rms_norm_eps": 0.5}).text_config.rms_norm_eps == 0.5
     assert len(list(kept_folder.iterdir())) == 2
+
+
+def test_a_configuration_that_is_read_otherwise_is_not_the_kept_one(
+    tiny_checkpoint: Callable[[str], Path], kept_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of this package may read the same file as another model."""
+    folder = tiny_checkpoint("internlm2")
+    assert Checkpoint.load(folder).text_config.qkv_layout == "grouped"
+
+    def read(config: Mapping[str, Any]) -> StandIn:
+        return StandIn(config={**config, "model_type": "llama", "qkv_layout": "joined"})
+
+    monkeypatch.setattr(stand_ins, "_BY_MODEL_TYPE", {"internlm2": read})
+    assert Checkpoint.load(folder).text_config.qkv_layout == "joined"
 
 
 @pytest.mark.parametrize("damage", ("{}", '{"config": 5, "text": {}}', '{"config": {"values": 5}}', "nothing"))

@@ -181,3 +181,21 @@ def test_shards_of_any_picks_are_their_pieces(data: st.DataObject) -> None:
     assert [i for piece in found for i in piece] == taken and len({len(piece) for piece in found}) == 1
     part = Part(tensor="t", axes=(axis,))
     assert part.shape == (len(taken),)
+
+
+def test_packed_outputs_that_are_reordered_later_are_taken_whole() -> None:
+    """Two heads of 8 outputs, of which the first 4 lie turn by turn; a word has 4 outputs."""
+    picks = (range(0, 4, 2), range(1, 4, 2), range(4, 8), range(8, 12, 2), range(9, 12, 2), range(12, 16))
+    axis = Axis(dim=OUTPUTS, size=16, per=4, picks=picks, is_reordered_later=True)
+    assert axis.stored_picks() == (range(4),)
+    assert axis.order() == picks
+    half = axis.shard(1, 2)
+    assert half.stored_picks() == (range(2, 4),)
+    assert half.order() == (range(0, 4, 2), range(1, 4, 2), range(4, 8))
+    in_order = Axis(dim=OUTPUTS, size=16, per=4, picks=(range(4, 8), range(12, 16)), is_reordered_later=True)
+    assert in_order.stored_picks() == (range(1, 2), range(3, 4)) and in_order.order() is None
+    for wrong in ((range(0, 4, 2),), (range(0, 2), range(2, 6))):
+        with pytest.raises(ValueError):
+            Axis(dim=OUTPUTS, size=16, per=4, picks=wrong, is_reordered_later=True).stored_picks()
+    with pytest.raises(ValueError, match="cut groups of 4 apart"):
+        Axis(dim=OUTPUTS, size=16, per=4, picks=picks).stored_picks()

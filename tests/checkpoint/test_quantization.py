@@ -105,12 +105,15 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
             {"quant_method": "bitsandbytes"},
             r"quantization_config \(bitsandbytes\): this format is not supported. Supported are awq",
         ),
-        ({"quant_method": "awq", "bits": 3}, r"\(awq\): bits must be 4, got '3'"),
+        ({"quant_method": "awq", "bits": 3}, r"\(awq\): bits must be 4, got 3"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version must be 'gemm', got 'gemv'"),
-        ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point must be True, got 'False'"),
-        ({"quant_method": "awq", "bits": 4, "group_size": 0}, "group_size must be -1 or at least 8, got '0'"),
-        ({"quant_method": "gptq", "bits": 3}, r"\(gptq\): bits must be 4 or 8, got '3'"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": "x"}, "group_size must be -1 or at least 8, got 'x'"),
+        ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point must be True, got False"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 0}, r"group_size must be -1 or in \[8, 1048576\], got 0"),
+        ({"quant_method": "gptq", "bits": 3}, r"\(gptq\): bits must be 4 or 8, got 3"),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": "x"},
+            r"group_size must be -1 or in \[8, 1048576\], got 'x'",
+        ),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format must be 'gptq' or"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:x": {}}}, "dynamic must be None"),
         ({"bits": 4}, r"\(None\): this format is not supported"),
@@ -118,8 +121,8 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
         (["fp8"], "it must be an object"),
         (changed(COMPRESSED, "format", "marlin-24"), "format must be 'float-quantized' or .*got 'marlin-24'"),
         (changed(COMPRESSED, "format", "int-quantized"), "weights.type must be 'int', got 'float'"),
-        (changed(COMPRESSED, "format", ["x"]), r"format must be .*, got .\['x'\]"),
-        (changed(INTEGERS, "config_groups.group_0.input_activations", None), "input_activations must be .* got 'None'"),
+        (changed(COMPRESSED, "format", ["x"]), r"format must be .*, got \['x'\]"),
+        (changed(INTEGERS, "config_groups.group_0.input_activations", None), "input_activations must be .* got None"),
         (changed(INTEGERS, "config_groups.group_0.input_activations.type", "float"), "activations.type must be 'int'"),
         (changed(INTEGERS, "config_groups.group_0.input_activations.symmetric", False), "symmetric must be True"),
         (
@@ -134,7 +137,7 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
             {"quant_method": "modelopt", "quant_algo": "NVFP4"},
             r"\(modelopt\): quant_algo must be 'FP8' or .*got 'NVFP4'",
         ),
-        ({"quant_method": "modelopt"}, "quant_algo must be 'FP8' or .*got 'None'"),
+        ({"quant_method": "modelopt"}, "quant_algo must be 'FP8' or .*got None"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": "lm_head"}, "ignore must be a list"),
         (
             {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"},
@@ -146,23 +149,26 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
         ),
         (
             changed(COMPRESSED, "kv_cache_scheme", {"num_bits": 4, "type": "float"}),
-            "scheme.num_bits must be 8, got '4'",
+            "scheme.num_bits must be 8, got 4",
         ),
         (changed(COMPRESSED, "kv_cache_scheme", "fp8"), "kv_cache_scheme must be an object"),
         (changed(COMPRESSED, "config_groups", {}), "there must be one group"),
         (changed(COMPRESSED, "config_groups.group_0", []), "its group has no weights"),
         (changed(COMPRESSED, "config_groups.group_0.targets", ["re:.*down_proj"]), "targets must be"),
-        (changed(COMPRESSED, "config_groups.group_0.weights.num_bits", 4), "weights.num_bits must be 8, got '4'"),
+        (changed(COMPRESSED, "config_groups.group_0.weights.num_bits", 4), "weights.num_bits must be 8, got 4"),
         (
             changed(COMPRESSED, "config_groups.group_0.weights.strategy", "group"),
             "weights.strategy must be 'tensor' or",
         ),
-        (changed(PACKED, f"{WEIGHTS}.num_bits", 3), "weights.num_bits must be 4 or 8, got '3'"),
+        (changed(PACKED, f"{WEIGHTS}.num_bits", 3), "weights.num_bits must be 4 or 8, got 3"),
         (changed(PACKED, f"{WEIGHTS}.type", "float"), "weights.type must be 'int', got 'float'"),
         (changed(PACKED, f"{WEIGHTS}.strategy", "tensor"), "weights.strategy must be 'group' or 'channel'"),
         (changed(PACKED, f"{WEIGHTS}.symmetric", "yes"), "weights.symmetric must be True or False, got 'yes'"),
         (changed(PACKED, f"{WEIGHTS}.group_size", 24), "weights.group_size must be -1 or a multiple of 16, got 24"),
-        (changed(PACKED, f"{WEIGHTS}.group_size", None), "weights.group_size must be -1 or at least 8, got 'None'"),
+        (
+            changed(PACKED, f"{WEIGHTS}.group_size", None),
+            r"weights.group_size must be -1 or in \[8, 1048576\], got None",
+        ),
         (changed(PACKED, f"{WEIGHTS}.actorder", "magic"), "weights.actorder must be None or .*got 'magic'"),
         (
             changed(PACKED, "config_groups.group_0.input_activations", {"num_bits": 8}),
@@ -174,17 +180,19 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
             changed(COMPRESSED, "sparsity_config", {"format": "sparse-24-bitmask"}),
             "sparsity_config.format must be",
         ),
-        ({"quant_method": "gptq", "bits": 4.0}, r"bits must be 4 or 8, got '4.0'"),
-        (changed(PACKED, f"{WEIGHTS}.num_bits", 4.0), "weights.num_bits must be 4 or 8, got '4.0'"),
-        (changed(PACKED, f"{WEIGHTS}.symmetric", 1), "weights.symmetric must be True or False, got '1'"),
+        ({"quant_method": "gptq", "bits": 4.0}, r"bits must be 4 or 8, got 4.0"),
+        (changed(PACKED, f"{WEIGHTS}.num_bits", 4.0), "weights.num_bits must be 4 or 8, got 4.0"),
+        (changed(PACKED, f"{WEIGHTS}.symmetric", 1), "weights.symmetric must be True or False, got 1"),
         (changed(COMPRESSED, "ignore", ["re:" + "(" * 450 + ")" * 450]), "is not a regular expression: maximum recur"),
         (changed(COMPRESSED, "ignore", "lm_head"), "ignore must be a list of names of modules"),
         (changed(COMPRESSED, "ignore", [1]), "ignore must be a list of names of modules"),
         (changed(COMPRESSED, "ignore", ["re:("]), "'re:\\(' is not a regular expression"),
-        (changed(COMPRESSED, "ignore", ["x" * 2000]), "ignore must be a list of names of modules"),
+        (changed(COMPRESSED, "ignore", ["x" * 2000]), "ignore: a name may have at most 1000 characters, got 2000"),
+        (changed(COMPRESSED, "ignore", ["x"] * 20_001), "ignore may have at most 20000 names, got 20001"),
+        ({"quant_method": "awq", "bits": "4"}, "bits must be 4, got '4'"),
         (
             changed(BLOCKS, "weight_block_size", [128]),
-            r"weight_block_size must be two positive integers, got '\[128\]'",
+            r"weight_block_size must be two positive integers, got \[128\]",
         ),
         (changed(BLOCKS, "weight_block_size", [0, -1]), "weight_block_size must be two positive integers"),
         (changed(BLOCKS, "weight_block_size", "128"), "weight_block_size must be two positive integers"),
@@ -196,7 +204,7 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
 def test_what_is_not_supported_is_refused_by_name(settings: Any, message: str) -> None:
     with pytest.raises(CheckpointError, match=message) as raised:
         read(settings)
-    assert str(raised.value).startswith(str(FILE)) or "regular expression" in str(raised.value)
+    assert str(raised.value).startswith(str(FILE))
 
 
 def test_settings_of_modelopt_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
@@ -222,7 +230,7 @@ def test_settings_of_modelopt_may_be_in_a_file_of_their_own(tmp_path: Path) -> N
 def test_a_pattern_that_takes_for_ever_is_refused() -> None:
     quantization = read(changed(COMPRESSED, "ignore", ["re:(a|aa)+$"]))
     assert quantization is not None
-    with pytest.raises(CheckpointError, match="takes too long for module"):
+    with pytest.raises(CheckpointError, match=r"^folder/config\.json: .* takes too long for module"):
         quantization.covers("a" * 60 + "b")  # 2^60 steps
 
 
@@ -230,7 +238,9 @@ def test_many_slow_patterns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(exclusions, "_ALL_PATTERNS_S", 0.2)
     slow = read(changed(COMPRESSED, "ignore", [f"re:(a|aa)+{i}$" for i in range(1000)]))
     assert slow is not None
-    with pytest.raises(CheckpointError, match=r"its 1000 patterns take more than 0\.2 s in all"):
+    with pytest.raises(
+        CheckpointError, match=r"^folder/config\.json: .* its 1000 patterns take more than 0\.2 s in all"
+    ):
         slow.covers("a" * 18 + "b")
     many = read(changed(COMPRESSED, "ignore", [f"re:x{i}" for i in range(1001)]))
     assert many is not None

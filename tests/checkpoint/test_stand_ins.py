@@ -41,6 +41,46 @@ def test_what_the_known_one_cannot_say_is_refused(tmp_path: Path) -> None:
         checkpoint.hf_config()
 
 
+CHATGLM = {
+    "model_type": "chatglm", "num_layers": 1, "ffn_hidden_size": 48, "seq_length": 64, "padded_vocab_size": 100,
+    "multi_query_attention": True, "multi_query_group_num": 1, "kv_channels": 16,
+}  # fmt: skip
+BAICHUAN = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"]}
+
+
+def test_layouts_of_authors_are_read_as_models_with_the_same_layers(tmp_path: Path) -> None:
+    first = load(tmp_path, **{**BAICHUAN, "architectures": ["BaiChuanForCausalLM"]}, max_position_embeddings=64)
+    assert first.text_config.model_type == "llama" and first.text_config.qkv_layout == "joined"
+    assert not first.text_config.has_unit_head
+    assert load(tmp_path, **BAICHUAN, max_position_embeddings=64).text_config.has_unit_head
+    minicpm = load(tmp_path, model_type="minicpm", scale_emb=12, scale_depth=1.4, dim_model_base=8, num_hidden_layers=4)
+    factors = minicpm.text_config
+    assert (factors.embedding_multiplier, factors.logits_scaling, factors.tie_word_embeddings) == (12.0, 4.0, True)
+    assert factors.residual_multiplier == pytest.approx(0.7) and factors.attention_multiplier == 0.25
+    glm = load(tmp_path, **CHATGLM, rope_ratio=500).text_config
+    assert (glm.model_type, glm.rope_parameters["rope_theta"]) == ("glm", 5e6)
+    assert (glm.rope_parameters["partial_rotary_factor"], glm.num_key_value_heads) == (0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (BAICHUAN, "ALiBi"),
+        ({"model_type": "minicpm", "num_experts": 8}, "num_experts=8 is not supported"),
+        ({"model_type": "minicpm", "sparse_config": {"kernel_size": 32}}, "sparse_config"),
+        ({"model_type": "minicpm", "scale_depth": "deep"}, "scale_depth must be a number above 0"),
+        ({"model_type": "minicpm", "dim_model_base": 0}, "dim_model_base must be"),
+        ({**CHATGLM, "rmsnorm": False}, "rmsnorm=False is not supported"),
+        ({**CHATGLM, "original_rope": False}, "original_rope=False is not supported"),
+        ({**CHATGLM, "vision_config": {"hidden_size": 8}}, "GLM-4V"),
+        ({**CHATGLM, "multi_query_group_num": None}, "multi_query_group_num must be a positive integer"),
+    ],
+)
+def test_what_the_layers_cannot_do_is_refused(tmp_path: Path, config: dict[str, object], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load(tmp_path, **config).hf_config()
+
+
 @pytest.mark.parametrize("kind", ["internlm9", None, ["internlm2"]])
 def test_unknown_ones_are_refused_by_name(tmp_path: Path, kind: object) -> None:
     with pytest.raises(CheckpointError, match="code from checkpoints is not run"):

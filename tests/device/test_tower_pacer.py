@@ -88,3 +88,54 @@ def test_nothing_waits_where_no_step_follows_and_where_there_are_no_streams() ->
     with pacer.step(None), pacer.call(None):
         pass
     assert not entries
+
+
+def test_a_step_waits_until_a_call_is_launched() -> None:
+    """Else it would be computed beside the call: its event is recorded when all its kernels are launched."""
+    entries, pacer = list[tuple[str, ...]](), TowerPacer(max_launch_s=60.0)
+    stream: Any = Stream("step", entries)
+    tower: Any = Stream("tower", entries)
+    alone: list[bool] = []
+
+    def step() -> None:
+        with pacer.step(stream) as is_alone:
+            alone.append(is_alone)
+
+    with pacer.call(tower):
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join(0.1)
+        assert not entries and not alone
+    thread.join()
+    assert alone == [True]
+    assert entries == [("tower", "tower 0"), ("step", "waits for", "tower 0"), ("step", "step 2")]
+
+
+def test_a_call_waits_until_a_step_is_launched() -> None:
+    """Else it would follow the step before, and be computed beside the one that is being launched."""
+    entries, pacer = list[tuple[str, ...]](), TowerPacer(max_wait_s=60.0)
+    stream: Any = Stream("step", entries)
+    tower: Any = Stream("tower", entries)
+
+    def call() -> None:
+        with pacer.call(tower):
+            pass
+
+    with pacer.step(stream):
+        pass
+    with pacer.step(stream):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join(0.1)
+        assert entries == [("step", "step 0")]
+    thread.join()
+    assert entries[1:] == [("step", "step 1"), ("tower", "waits for", "step 1"), ("tower", "tower 3")]
+
+
+def test_a_step_does_not_wait_long_and_knows_that_it_is_not_alone() -> None:
+    pacer = TowerPacer(max_launch_s=0.01)
+    stream: Any = Stream("step", [])
+    with pacer.call(stream), pacer.step(stream) as is_alone:
+        assert not is_alone
+    with pacer.step(stream) as is_alone:
+        assert is_alone

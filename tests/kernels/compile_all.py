@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import empty, float64, int32, int64
 from triton.runtime.jit import JITFunction
 
+from seesay.frame_chain import Patches
 from seesay.kernels.absent_gpu import Gpu, Launches, absent_gpu, name_kernel
 from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 
@@ -291,7 +292,7 @@ def call_resize(dtype: torch.dtype) -> None:
     frames, new_size = empty(2, 1024, 1024, 3, dtype=torch.uint8), 1036
     taps = resize.make_taps(1024, new_size, "bicubic")
     taps = taps._replace(starts=torch.tensor(taps.starts), weights=torch.tensor(taps.weights))
-    layout = resize.PatchLayout(patch=(14, 14), group=(2, 2), num_frames=2)
+    layout = Patches((14, 14), (2, 2), 2)
     out = empty((new_size // 14) ** 2, layout.vector_size, dtype=dtype)
     resize.cut_patches(resize.resize_columns(frames, taps), taps, empty(3, 256, dtype=dtype), layout, out)
 

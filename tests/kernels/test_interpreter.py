@@ -23,9 +23,9 @@ def list_files() -> list[Path]:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None or IS_INTERPRETED, reason="needs Triton")
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("third", range(3))
-def test_files_pass_when_kernels_are_interpreted(third: int, pytestconfig: pytest.Config) -> None:
-    files = list_files()[third::3]
+@pytest.mark.parametrize("half", range(2))
+def test_files_pass_when_kernels_are_interpreted(half: int, pytestconfig: pytest.Config) -> None:
+    files = list_files()[half::2]
     assert len(files) >= 3
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", pytestconfig.option.markexpr]
     done = subprocess.run(

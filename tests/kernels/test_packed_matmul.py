@@ -4,13 +4,14 @@ elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 import torch.nn.functional as F
 from kernels.products import ALONG, Along, assert_close, check_in_a_graph, check_product
-from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, runs_here
+from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, random_seeds, runs_here
 
 from seesay.device.packed_weight import PackedWeight, Packer
 
@@ -113,6 +114,27 @@ def test_tiles_of_rows(num_rows: int, case: tuple[int, int, int | None, int, boo
     bias = random(case[0], dtype=dtype, seed=2) if num_rows == 33 else None
     found = multiply_tiles(x, to_kernel(weight), bias)
     assert_close(found, F.linear(x.double()[:, : case[1]], exact_weight, None if bias is None else bias.double()))
+
+
+@runs_here
+@random_seeds
+def test_random_shapes(seed: int) -> None:
+    from seesay.kernels.packed_matmul import multiply_few, multiply_tiles
+    from seesay.kernels.packed_numbers import multiply_out
+
+    chance = Random(seed)
+    group_size = chance.choice((16, 32, 48, 64, 128, None))
+    case = (chance.randint(1, 60), chance.randrange(8, 1500, 2), group_size, chance.choice((4, 8)))
+    along, dtype = chance.choice(ALONG), chance.choice(DTYPES)
+    weight, exact = make_matrix(case[0] * (2 if along.activation else 1), *case[1:], chance.random() < 0.5, seed=seed)
+    packed = to_kernel(weight)
+    check_product(
+        partial(multiply_few, packed=packed), exact, random(chance.randint(1, 32), case[1], dtype=dtype), along
+    )
+    x = random(chance.randint(1, 200), case[1], dtype=dtype)
+    assert_close(multiply_tiles(x, packed, None), x.double() @ exact.t())
+    start, stop = sorted(chance.sample(range(len(exact) + 1), 2))
+    assert torch.equal(multiply_out(packed, start, stop, dtype), weight.multiply_out(start, stop, dtype))
 
 
 @pytest.mark.gpu

@@ -3,12 +3,13 @@ runs this file."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, runs_here
+from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random_seeds, runs_here
 
 from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat
 from seesay.device.row_quantization import quantize_rows as quantize_rows_plainly
@@ -102,6 +103,41 @@ def test_the_activation_in_the_same_pass(num_rows: int, size: int, form: RowForm
     to: Any = {"dtype": form.dtype, "largest": form.largest, "group_size": form.group_size}
     expected = F.silu(x[:, :size]) * x[:, size:]
     assert_same(quantize_activation(x, "silu", **to), quantize_rows_plainly(expected, form), form)
+
+
+def assert_within_half_a_step(found: tuple[torch.Tensor, torch.Tensor], exact: torch.Tensor, form: RowFormat) -> None:
+    """Numbers times scales are float64 `exact` but for rounding, with the scale that its largest number asks for."""
+    numbers, scale = (each.double() for each in found)
+    size = exact.shape[1] if form.group_size is None else form.group_size
+    groups = torch.arange(exact.shape[1], device=DEVICE) // size
+    largest = torch.stack([exact[:, groups == group].abs().amax(1) for group in range(scale.shape[1])], 1)
+    torch.testing.assert_close(scale, largest / form.largest, rtol=2e-5, atol=1e-30)
+    step = scale[:, groups]
+    errors = (numbers * step - exact).abs()
+    if form.dtype == torch.int8:
+        assert (errors <= 0.51 * step).all()
+        return
+    is_far = errors > (exact.abs() / 16).maximum(step * 2.0**-10) * 1.01
+    assert is_far.double().mean() < (0.1 if IS_INTERPRETED else 1e-9), "the interpreter rounds 127 to 64"
+
+
+@runs_here
+@random_seeds
+@pytest.mark.parametrize("form", FORMATS)
+def test_random_shapes_against_float64(seed: int, form: RowFormat) -> None:
+    from seesay.kernels.quantize import quantize_activation, quantize_norm, quantize_rows
+
+    chance = Random(seed)
+    num_rows, size = chance.randint(1, 40), chance.randint(1, 4000)
+    to: Any = {"dtype": form.dtype, "largest": form.largest, "group_size": form.group_size}
+    x, residual, weight = draw(num_rows, size), draw(num_rows, size + 5)[:, :size], draw(size) + 1
+    assert_within_half_a_step(quantize_rows(x, **to), x.double(), form)
+    total = x.double() + residual.double()
+    exact = total / (total.square().mean(1, keepdim=True) + 1e-6).sqrt() * weight.double()
+    assert_within_half_a_step(quantize_norm(x, residual, weight, 1e-6, **to), exact, form)
+    pair = draw(num_rows, 2 * size)
+    exact = F.silu(pair[:, :size].double()) * pair[:, size:].double()
+    assert_within_half_a_step(quantize_activation(pair, "silu", **to), exact, form)
 
 
 @runs_here

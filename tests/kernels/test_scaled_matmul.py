@@ -3,9 +3,11 @@ in Triton's interpreter: `test_interpreter.py` runs this file."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 import torch
-from triton_cases import DEVICE, MARKS, ON_GPU, parametrize_grid, random, runs_here
+from triton_cases import DEVICE, MARKS, ON_GPU, parametrize_grid, random, random_seeds, runs_here
 
 from seesay.device import block_fp8, int8
 from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat, quantize_rows
@@ -31,6 +33,20 @@ def skip_without_fp8() -> None:
 def test_int8_products_are_exact_but_for_rounding(
     shape: tuple[int, int, int], has_bias: bool, dtype: torch.dtype
 ) -> None:
+    check_int8(shape, has_bias, dtype)
+
+
+@runs_here
+@random_seeds
+def test_random_shapes(seed: int) -> None:
+    chance = Random(seed)
+    shape = chance.randint(1, 300), chance.randint(1, 200), chance.randrange(16, 600, 16)
+    has_bias, dtype = chance.random() < 0.5, chance.choice((torch.bfloat16, torch.float32))
+    check_int8(shape, has_bias, dtype)
+    check_fp8_blocks(shape, has_bias, chance.choice((32, 64, 128, 256)))
+
+
+def check_int8(shape: tuple[int, int, int], has_bias: bool, dtype: torch.dtype) -> None:
     from seesay.kernels.scaled_matmul import multiply_scaled
 
     num_rows, num_outputs, size = shape
@@ -52,6 +68,10 @@ def test_int8_products_are_exact_but_for_rounding(
 @parametrize_grid(shape=SHAPES, has_bias=[True, False], group_size=[32, 128])
 def test_products_of_fp8_blocks(shape: tuple[int, int, int], has_bias: bool, group_size: int) -> None:
     """Sizes are no multiples of the blocks, as in layers of 29,568 or with parts of 18,944 outputs."""
+    check_fp8_blocks(shape, has_bias, group_size)
+
+
+def check_fp8_blocks(shape: tuple[int, int, int], has_bias: bool, group_size: int) -> None:
     from seesay.kernels.scaled_matmul import multiply_scaled
 
     skip_without_fp8()

@@ -29,11 +29,14 @@ from seesay.lite.statistics import InputObserver, InputStatistics
 Quantize = Callable[..., Any]
 SMALL = {"calib_samples": 4, "calib_seqlen": 64, "batch_size": 2, "device": "cpu"}
 FAMILIES = ("llama", "qwen3", "phi3", "mistral", "gemma3", "qwen2_5_vl", "llava", "internvl")
+LAYERS = (*FAMILIES, "starcoder2", "olmo", "olmo2", "cohere", "falcon_groups", "glm4")
+"""With feed-forwards and norms of all kinds."""
 METHODS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "awq": (lite.auto_awq, {"w_group_size": 32}),
     "awq, symmetric, one group": (lite.auto_awq, {"w_group_size": -1, "w_sym": True, "search_scale": False}),
     "gptq": (lite.auto_gptq, {"w_group_size": 32}),
     "gptq, by activation, zero points": (lite.auto_gptq, {"w_group_size": 32, "desc_act": True, "w_sym": False}),
+    "gptq, static groups": (lite.auto_gptq, {"w_group_size": 32, "desc_act": True, "static_groups": True}),
     "gptq, 8 bits": (lite.auto_gptq, {"w_group_size": -1, "w_bits": 8}),
     "smooth, int8": (lite.smooth_quant, {}),
     "smooth, fp8": (lite.smooth_quant, {"quant_dtype": "fp8"}),
@@ -81,7 +84,7 @@ def test_every_method(method: str, tiny_checkpoint: Callable[[str], Path], tmp_p
 OF_EVERY_FAMILY = ("awq", "gptq, by activation, zero points", "smooth, int8")
 
 
-@parametrize_sweep(name=[name for name in FAMILIES if name != "qwen2_5_vl"], method=OF_EVERY_FAMILY)
+@parametrize_sweep(name=[name for name in LAYERS if name != "qwen2_5_vl"], method=OF_EVERY_FAMILY)
 def test_every_family(
     name: str, method: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str
 ) -> None:
@@ -216,18 +219,28 @@ def test_statistics_of_inputs() -> None:
 
 
 @pytest.mark.parametrize("group_size", [32, -1])
-@pytest.mark.parametrize("by_activation", [False, True])
+@pytest.mark.parametrize(("by_activation", "has_static_groups"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("is_symmetric", [False, True])
-def test_gptq_errs_less_than_rounding_to_the_nearest(by_activation: bool, is_symmetric: bool, group_size: int) -> None:
+def test_gptq_errs_less_than_rounding_to_the_nearest(
+    by_activation: bool, has_static_groups: bool, is_symmetric: bool, group_size: int
+) -> None:
     x, inputs = make_inputs(160)
     plain = make_plain(inputs, 48, 160)
     method = GptqMethod(
-        bits=4, group_size=group_size, is_symmetric=is_symmetric, orders_by_activation=by_activation, damping=0.01
+        bits=4,
+        group_size=group_size,
+        is_symmetric=is_symmetric,
+        orders_by_activation=by_activation,
+        has_static_groups=has_static_groups,
+        damping=0.01,
     )
-    nearest = round_groups(
-        plain.data, bits=4, group_size=160 if group_size == -1 else group_size, is_symmetric=is_symmetric
-    )
-    found = method.quantize(plain).matrix
+    size = 160 if group_size == -1 else group_size
+    nearest = round_groups(plain.data, bits=4, group_size=size, is_symmetric=is_symmetric)
+    quantized = method.quantize(plain)
+    found = quantized.matrix
+    in_order = (torch.arange(160) // size).equal(quantized.tensors["g_idx"].long())
+    assert in_order != (by_activation and not has_static_groups and group_size == 32)
+    assert method.config([])["desc_act"] == (by_activation and not has_static_groups)
 
     def error(matrix: torch.Tensor) -> float:
         return float((x @ (matrix - plain.data).t()).norm() / (x @ plain.data.t()).norm())
@@ -287,7 +300,7 @@ def test_folding_changes_nothing_but_rounding(tiny_checkpoint: Callable[[str], P
     from seesay.lite.plain_layer import PlainLayer
     from seesay.lite.settings import LiteSettings
 
-    for name in FAMILIES:
+    for name in LAYERS:
         opened = open_source(
             LiteSettings(model=tiny_checkpoint(name), work_dir="unused", device="cpu", calib_seqlen=64)
         )
@@ -299,7 +312,7 @@ def test_folding_changes_nothing_but_rounding(tiny_checkpoint: Callable[[str], P
             batch.hidden = source.load_ends(embeds=True).embed(batch.make_input(source.device))
             layer = PlainLayer(source, 0)
             before = layer.run(batch, batch.hidden, cache)
-            for pair in all_pairs(source.config):
+            for pair in all_pairs(layer):
                 matrix = layer.matrices[pair.target].clone()
                 fold(layer, pair, torch.rand(pair.heads * pair.size) + 0.5)
                 assert (layer.matrices[pair.target] - matrix).abs().max() > 0.01

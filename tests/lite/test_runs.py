@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import resource
 import shutil
 import signal
-import threading
-import time
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +49,20 @@ def deep(tiny_checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     return folder
 
 
-def interrupt_after(part: Path) -> threading.Thread:
-    """Press Ctrl-C as soon as `part` is there."""
+class Interrupting(io.StringIO):
+    """A log whose process gets Ctrl-C when two layers are done."""
 
-    def wait() -> None:
-        while not part.exists():
-            time.sleep(0.002)
-        os.kill(os.getpid(), signal.SIGINT)
+    def write(self, text: str) -> int:
+        if " 2 of 12 layers" in text:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().write(text)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+
+@contextlib.contextmanager
+def interrupted() -> Iterator[None]:
+    """Interrupt the run inside, in the thread that makes it."""
+    with pytest.raises(KeyboardInterrupt), contextlib.redirect_stderr(Interrupting()):
+        yield
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
@@ -73,16 +78,21 @@ def test_an_interrupted_run_goes_on(
         options["w_group_size"] = 32
     quantize(deep, tmp_path / "whole", **options)
     parts = tmp_path / "out" / ".seesay-lite"
-    thread = interrupt_after(parts / "part-layer-001")
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted():
         quantize(deep, tmp_path / "out", **options)
-    thread.join()
     finished = {part.name: (part / "model.safetensors").stat().st_mtime_ns for part in parts.glob("part-*")}
     assert 2 <= len(finished) < 12
     assert f"{tmp_path / 'out'}: {len(finished)} layers are done; the same command goes on with them" in caplog.text
     assert not (tmp_path / "out" / "config.json").exists(), "it is no model yet"
     with pytest.raises(ConfigError, match=r"unfinished run with batch_size=1, this one has 2: repeat that run"):
         quantize(deep, tmp_path / "out", **options, batch_size=2)
+    if quantize is not lite.fp8:
+        other = {**options, "calib_dataset": write(tmp_path, "other.txt", TEXT[5:].encode()), "w_group_size": -1}
+        message = r"batch_size=1, this one has 2; w_group_size=32, this one has -1: repeat"
+        with pytest.raises(ConfigError, match=message):
+            quantize(deep, tmp_path / "out", **other, batch_size=2)
+        with pytest.raises(ConfigError, match=r"with other calibration prompts \(calib_dataset, .*\): repeat"):
+            quantize(deep, tmp_path / "out", **{**other, "w_group_size": 32})
     with pytest.raises(ConfigError, match=r"unfinished run with batch_size=1"):  # before prompts are made, of which
         none = write(tmp_path, "one letter.txt", b"a")  # this set has none
         quantize(deep, tmp_path / "out", **{**options, "calib_dataset": none}, batch_size=2)
@@ -94,7 +104,8 @@ def test_an_interrupted_run_goes_on(
     assert read_all(tmp_path / "out") == read_all(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("limit", [10_000, 150_000])  # a layer does not fit; layers do, and the result does not
+# the settings do not fit; a layer does not; layers do, and the result does not
+@pytest.mark.parametrize("limit", [100, 10_000, 150_000])
 def test_a_full_disk_is_one_error_and_the_run_goes_on(deep: Path, tmp_path: Path, text: str, limit: int) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # Python ignores its signal: writing fails
@@ -106,6 +117,36 @@ def test_a_full_disk_is_one_error_and_the_run_goes_on(deep: Path, tmp_path: Path
     assert not (tmp_path / "out" / "config.json").exists()
     lite.fp8(deep, tmp_path / "out", **SMALL, calib_dataset=text)
     assert (tmp_path / "out" / "config.json").exists()
+
+
+def test_a_damaged_part_is_told_with_its_remedy(deep: Path, tmp_path: Path, text: str) -> None:
+    lite.fp8(deep, tmp_path / "whole", **SMALL, calib_dataset=text)
+    out = tmp_path / "out"
+    with interrupted():
+        lite.fp8(deep, out, **SMALL, calib_dataset=text)
+    part = out / ".seesay-lite" / "part-layer-000"
+    os.truncate(part / "model.safetensors", 1000)
+    with pytest.raises(CheckpointError, match=rf"truncated .*: remove {part}, and the same command makes it again$"):
+        lite.fp8(deep, out, **SMALL, calib_dataset=text)
+    shutil.rmtree(part)
+    lite.fp8(deep, out, **SMALL, calib_dataset=text)
+    assert read_all(out) == read_all(tmp_path / "whole")
+
+
+def test_two_runs_in_one_folder(deep: Path, tmp_path: Path, text: str) -> None:
+    """The lock of a process that was killed is gone with it."""
+    out = tmp_path / "out"
+    code = "import sys, time; from pathlib import Path; from seesay.lite.work_folder import WorkFolder\n"
+    code += "work = WorkFolder(Path(sys.argv[1]), {}); print('locked', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code, str(out)], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == "locked\n"
+            with pytest.raises(ConfigError, match=r"work_dir='.*out' is used by another run: wait for it"):
+                lite.fp8(deep, out, **SMALL, calib_dataset=text)
+        finally:
+            other.kill()
+    lite.fp8(deep, out, **SMALL, calib_dataset=text)
+    assert (out / "config.json").exists()
 
 
 def test_a_log_shows_each_layer(deep: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +193,9 @@ def test_lines_of_text_and_messages(tmp_path: Path) -> None:
     file.write_text("\n".join([json.dumps({"text": "one"}), "", json.dumps({"messages": messages})]))
     found = open_dataset(str(file))()
     assert found.texts == ("one",) and found.folder == tmp_path
-    [[question, answer]] = found.conversations
+    [conversation] = found.conversations
+    question, answer = conversation.messages
+    assert conversation.where == f"{file}:3"
     assert question.parts[0].source == str(tmp_path / "a.png")  # type: ignore[union-attr]
     assert answer.role == "assistant"
 
@@ -162,7 +205,7 @@ def test_a_folder(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
     found = open_dataset(str(tmp_path))()
     assert found.texts == ("long text",)
-    assert [[message.role for message in messages] for messages in found.conversations] == [
+    assert [[message.role for message in conversation.messages] for conversation in found.conversations] == [
         ["user", "assistant"], ["user"]
     ]  # fmt: skip
 
@@ -175,7 +218,7 @@ def test_media_outside_of_the_folder_are_refused(tiny_checkpoint: Callable[[str]
     for url in ("../secret.png", str(tmp_path / "secret.png"), f"file://{tmp_path}/secret.png"):
         content = [{"type": "image_url", "image_url": {"url": url}}]
         (tmp_path / "set" / "lines.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": content}]}))
-        with pytest.raises(ConfigError, match="the folder that local media may come from"):
+        with pytest.raises(ConfigError, match=r"lines\.jsonl:1: .*the folder that local media may come from"):
             lite.auto_gptq(
                 tiny_checkpoint("qwen2_5_vl"),
                 tmp_path / "out",
@@ -249,6 +292,8 @@ def test_a_model_that_is_quantized_already(tiny_checkpoint: Callable[[str], Path
     quantized, _ = write_quantized(tiny_checkpoint("llama"), tmp_path / "made", FORMS["compressed-tensors, channels"])
     with pytest.raises(CheckpointError, match=r"is quantized already \(fp8\): give the plain model"):
         lite.auto_awq(quantized, tmp_path / "out", **SMALL, calib_dataset=text)
+    with pytest.raises(CheckpointError, match="is quantized already"):  # which is told before that of the data set
+        lite.auto_awq(quantized, tmp_path / "out", **SMALL, calib_dataset="none.txt")
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,17 @@ _FRONTS = ("model.", "language_model.")
 class Exclusions:
     """Names of modules or of what contains them, or 're:' and a regular expression that a name begins with.
 
-    Raises `CheckpointError` for too many patterns.
+    `where` names the list in messages. Raises `CheckpointError` for too many patterns.
     """
 
-    def __init__(self, entries: Iterable[str]) -> None:
+    def __init__(self, entries: Iterable[str], where: str) -> None:
         self._entries = tuple(entries)
+        self._where = where
         self._seconds_left = _ALL_PATTERNS_S
         num_patterns = sum(entry.startswith("re:") for entry in self._entries)
         if num_patterns > _MAX_PATTERNS:
             raise CheckpointError(
-                f"quantization_config: at most {_MAX_PATTERNS} patterns may name excluded modules, got {num_patterns}"
+                f"{where}: at most {_MAX_PATTERNS} patterns may name excluded modules, got {num_patterns}"
             )
 
     def __contains__(self, module: str) -> bool:
@@ -45,12 +46,12 @@ class Exclusions:
             found = pattern.match(name, timeout=_PATTERN_S) is not None
         except TimeoutError:
             raise CheckpointError(
-                f"quantization_config: pattern {pattern.pattern!r} takes too long for module {name!r}"
+                f"{self._where}: pattern {pattern.pattern!r} takes too long for module {name!r}"
             ) from None
         self._seconds_left -= time.thread_time() - begun_s
         if self._seconds_left < 0:
             raise CheckpointError(
-                f"quantization_config: its {len(self._patterns)} patterns take more than {_ALL_PATTERNS_S:g} s in all"
+                f"{self._where}: its {len(self._patterns)} patterns take more than {_ALL_PATTERNS_S:g} s in all"
             )
         return found
 
@@ -60,7 +61,7 @@ class Exclusions:
 
     @cached_property
     def _patterns(self) -> list[regex.Pattern[str]]:
-        return [compile_pattern(entry) for entry in self._entries if entry.startswith("re:")]
+        return [compile_pattern(entry, self._where) for entry in self._entries if entry.startswith("re:")]
 
 
 class _Names:
@@ -79,12 +80,13 @@ class _Names:
         )
 
 
-def compile_pattern(entry: str) -> regex.Pattern[str]:
-    """Return the pattern of an entry that begins with 're:'. Raises `CheckpointError` if it is none."""
+def compile_pattern(entry: str, where: str) -> regex.Pattern[str]:
+    """Return the pattern of an entry that begins with 're:'. Raises `CheckpointError` if it is none,
+    which names the list that it is in by `where`."""
     try:
         return regex.compile(entry.removeprefix("re:"))
     except (regex.error, RecursionError) as error:
-        raise CheckpointError(f"quantization_config: {entry[:80]!r} is not a regular expression: {error}") from None
+        raise CheckpointError(f"{where}: {entry[:80]!r} is not a regular expression: {error}") from None
 
 
 def _spellings(module: str) -> set[str]:

@@ -43,6 +43,7 @@ def read_gptq(settings: Settings) -> Quantization:
         marker="qweight",
         group_size=_group_size(settings, "group_size", settings.get("group_size", 128)),
         zero_offset=1 if kind == "gptq" else 0,
+        is_symmetric=settings.get("sym") is True,
         has_order=settings.get("desc_act") is True,
         excluded=(*settings.names("modules_to_not_convert", skipped), "lm_head"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -26,13 +26,14 @@ class Quantization:
     scale_name: FP8 and int8: the name of the tensor of scales behind the module's. scale_has_inputs: whether the scales
         of channels have an axis of length one for the inputs. has_input_scale: whether there is an `input_scale` for
         activations, too. bits: of a packed integer. zero_offset: GPTQ: stored zero points are less by this.
-        is_symmetric: pack-quantized: whether there are no zero points. has_order: pack-quantized and GPTQ: whether
-        inputs were sorted; for GPTQ it is the tensors that decide.
+        is_symmetric: pack-quantized: whether there are no zero points; GPTQ: whether all are in the middle.
+        has_order: pack-quantized and GPTQ: whether inputs were sorted; for GPTQ it is the tensors that decide.
     excluded: modules that are not quantized: see `Exclusions`. marker: the name of a tensor that quantized modules
         have and others do not; None where `excluded` alone decides.
     ignored: names of tensors, behind those of modules, that are not read: scales of a KV cache.
     kv_format: of the KV cache that the checkpoint asks for; None for a plain one.
     is_stored: False where the checkpoint has plain weights, which are quantized while they are loaded.
+    where: the place of the settings, for messages.
     """
 
     method: str = ""
@@ -52,6 +53,7 @@ class Quantization:
     ignored: tuple[str, ...] = ()
     kv_format: Literal["fp8"] | None = None
     is_stored: bool = True
+    where: str = field(default="quantization_config", compare=False)
 
     def covers(self, module: str) -> bool:
         """Return whether the module that the checkpoint names so is quantized. Raises `CheckpointError` for a pattern
@@ -60,4 +62,4 @@ class Quantization:
 
     @cached_property
     def _exclusions(self) -> Exclusions:
-        return Exclusions(self.excluded)
+        return Exclusions(self.excluded, self.where)

@@ -58,7 +58,7 @@ def _read(settings: Settings) -> Quantization:
     read = _READERS.get(method) if isinstance(method, str) else None
     if not isinstance(method, str) or read is None:
         raise settings.refused("this format is not supported")
-    found = replace(read(settings), method=method)
+    found = replace(read(settings), method=method, where=settings.where)
     return replace(found, kv_format="fp8", ignored=modelopt.KV_SCALES) if _asks_for_fp8_cache(settings) else found
 
 

@@ -1,0 +1,54 @@
+"""Every architecture can be quantized together with its tower, calibrated with texts and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from enrolment import CHECKPOINTS
+from family_contract import draw_image, load_family, preprocess
+from lite.reading import TEXT, logits_of, multiply_out
+from PIL import Image
+
+from seesay import lite
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_every_architecture(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    source, prompts = tiny_checkpoint(name), tmp_path / "prompts"
+    has_tower = bool(load_family(source)[0].markers)
+    prompts.mkdir()
+    (prompts / "long.txt").write_text(TEXT)
+    for number in range(4 if has_tower else 0):
+        Image.fromarray(draw_image(40 + 8 * number, 56).frames[0]).save(prompts / f"{number}.png")
+        (prompts / f"{number}.txt").write_text("a game in the frame")
+    folder = tmp_path / "out"
+    options: dict[str, Any] = {
+        "calib_dataset": prompts,
+        "calib_samples": 4,
+        "calib_seqlen": 256 if has_tower else 64,
+        "batch_size": 2,
+        "device": "cpu",
+        "vision": has_tower,
+    }
+    lite.auto_gptq(source, folder, w_group_size=-1, **options)
+    plain = multiply_out(folder, tmp_path / "plain")
+    check(*(logits_of(path) for path in (folder, plain, source)))
+    if has_tower:
+        check(*(encode(path) for path in (folder, plain, source)))
+
+
+def encode(path: Path) -> torch.Tensor:
+    family, _ = load_family(path)
+    encoder = family.build_encoder(torch.device("cpu"), torch.float32)
+    return encoder.encode([preprocess(family, draw_image(40, 56))])[0]
+
+
+def check(found: torch.Tensor, expected: torch.Tensor, before: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+    change = float((expected - before).norm() / before.norm())
+    assert 1e-4 < change < 0.8, f"quantizing changed it by {change:.4f}"
