@@ -7,6 +7,7 @@ unsupported one is refused by name.
 
 from __future__ import annotations
 
+from seesay.config.beam_search import BeamSearchParams
 from seesay.config.chat_template import ChatTemplateConfig
 from seesay.config.engine import DTypeName, EngineConfig, TurbomindEngineConfig
 from seesay.config.generation import GenerationConfig
@@ -15,6 +16,7 @@ from seesay.config.settings import Settings
 from seesay.config.vision import Transparency, VisionConfig
 
 __all__ = [
+    "BeamSearchParams",
     "ChatTemplateConfig",
     "DTypeName",
     "EngineConfig",

@@ -83,5 +83,7 @@ def _read(where: str, path: Path) -> str:
         if len(data) > _MAX_BYTES:
             raise ConfigError(f"{where}: has more than {_MAX_BYTES} bytes, the limit for a file of this kind")
         return data.decode()
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{where}: cannot be read: {error}") from None

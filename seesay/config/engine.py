@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from seesay.config import foreign as foreign_options
 from seesay.config.checks import accept_defaults, check_types, refuse_unsupported, require
+from seesay.errors import ConfigError
 
 _MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
 """Upper limit of token and row counts. Larger values are typing errors."""
@@ -20,11 +22,20 @@ DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
 ModelFormat = Literal["hf", "awq", "gptq", "compressed-tensors", "fp8"]
 KVCacheDType = Literal["auto", "fp8", "fp8_e4m3", "int8", "int4"]
 QuantPolicy = Literal[0, 4, 8]
+_LARGEST_FACTOR = 1024
+_NEED_OF_FACTOR = f"must be 0 (off) or in [1, {_LARGEST_FACTOR}]"
 _NEED_OF_QUANTIZATION = (
     "must be 'fp8', 'int8' or None (weights of 4 bits need calibration: `seesay lite auto_awq` or `auto_gptq` writes a "
     "checkpoint, which is loaded without this option)"
 )
 _DTYPE_OF_POLICY: Mapping[int, KVCacheDType] = {0: "auto", 4: "int4", 8: "int8"}
+
+
+def _check_pattern(pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(f"logits_processor_pattern must be a regular expression, got {pattern!r}: {error}") from error
 
 
 @accept_defaults(foreign_options.PYTORCH_ENGINE)
@@ -35,6 +46,10 @@ class EngineConfig:
     dtype: dtype of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
         checkpoint), float32 on the CPU.
     session_len: longest prompt and answer together, in tokens; None takes the model's context length.
+    rope_scaling_factor: dynamic NTK with this factor (1 or more) for texts that are longer than the model was trained
+        for, instead of the checkpoint's own rotary scaling; 0 leaves that as it is. See docs/long_context.md.
+    use_logn_attn: multiply the queries of tokens beyond the trained length by the logarithm of their place to the base
+        of that length. A checkpoint with `use_logn_attn` does it anyway.
     max_batch_size: largest number of sequences in a step; None is 512 on a GPU, 32 on the CPU.
     cache_max_entry_count: share (0, 1] for the KV cache of the memory that weights and activations leave free.
     block_size: tokens in a KV block.
@@ -51,7 +66,9 @@ class EngineConfig:
     eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
     engine_process: run the engine in a process of its own, so that it never waits for this one's GIL; None does so on
         a GPU.
-        `logits_processors` are functions of this process and need it to be off.
+        `logits_processors` that are functions of this process need it to be off; names do not.
+    logits_processor_pattern: a regular expression for the whole names ('package.module:function') of logits
+        processors that requests may have imported; importing runs their code. None: none may.
     step_timeout_s: a step, or a call of the vision tower, that takes longer counts as hung: its requests end with an
         error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
@@ -88,6 +105,7 @@ class EngineConfig:
     async_scheduling: bool | None = None
     engine_process: bool | None = None
     step_timeout_s: float | None = None
+    logits_processor_pattern: str | None = None
     download_dir: str | os.PathLike[str] | None = None
     revision: str | None = None
     kv_cache_dtype: KVCacheDType = "auto"
@@ -97,6 +115,8 @@ class EngineConfig:
     hf_overrides: Mapping[str, Any] | None = None
     disable_vision_encoder: bool = False
     trust_remote_code: bool = False
+    rope_scaling_factor: float = 0.0
+    use_logn_attn: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.quantization, str):
@@ -117,6 +137,8 @@ class EngineConfig:
             self.cache_max_entry_count,
             "must be in (0, 1]",
         )
+        factor = self.rope_scaling_factor
+        require(factor == 0 or 1 <= factor <= _LARGEST_FACTOR, "rope_scaling_factor", factor, _NEED_OF_FACTOR)
         require(1 <= self.block_size <= 1024, "block_size", self.block_size, "must be in [1, 1024]")
         for name in ("num_cpu_blocks", "num_gpu_blocks"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0")
@@ -128,6 +150,7 @@ class EngineConfig:
         )
         budget = self.max_prefill_token_num
         require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
+        _check_pattern(self.logits_processor_pattern)
         step_ms = self.max_step_ms
         require(
             step_ms is None or step_ms == "auto" or 1 <= step_ms <= _LONGEST_STEP_MS,
@@ -190,8 +213,6 @@ class TurbomindEngineConfig:
             self,
             {
                 "cache_chunk_size": (-1,),
-                "rope_scaling_factor": (0.0,),
-                "use_logn_attn": (False,),
                 "max_prefill_iters": (1,),
             },
         )
@@ -216,4 +237,6 @@ class TurbomindEngineConfig:
             revision=self.revision,
             max_prefill_token_num=self.num_tokens_per_iter or self.max_prefill_token_num,
             hf_overrides=self.hf_overrides,
+            rope_scaling_factor=self.rope_scaling_factor,
+            use_logn_attn=self.use_logn_attn,
         )

@@ -51,6 +51,4 @@ GENERATION: Mapping[str, Sequence[object]] = {
     "preserve_cache": (False,),
     "migration_request": (None,),
     "return_routed_experts": (False,),
-    "repetition_ngram_size": (0,),
-    "repetition_ngram_threshold": (0,),
 }

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from seesay.config import foreign as foreign_options
-from seesay.config.checks import accept_defaults, check_types, refuse_unsupported, require
+from seesay.config.checks import accept_defaults, check_types, require
+from seesay.config.grammar import read_grammar
+from seesay.config.processor_calls import check_processor
+from seesay.errors import ConfigError
+from seesay.values import Grammar
+
+MAX_ANSWERS = 1024
+"""Most answers to one prompt."""
 
 
 @accept_defaults(foreign_options.GENERATION)
@@ -15,19 +22,35 @@ from seesay.config.checks import accept_defaults, check_types, refuse_unsupporte
 class GenerationConfig:
     """Options of sampling and of the end of an answer.
 
+    n: answers to each prompt. best_of: answers to generate for each prompt, of which the n with the highest mean
+        log-probability of their tokens are returned. See docs/answers.md.
     do_sample: sample by temperature, top-k (0: off), top-p and min-p, in this order. Without it, decoding is greedy.
-    random_seed: makes sampling repeatable.
+    random_seed: makes sampling repeatable. Of several answers, the next ones have the seeds random_seed + 1, + 2, ….
     logprobs: number of alternatives to report per token.
+    prompt_logprobs: number of alternatives to report per token of the prompt after its first; 0 reports its own alone.
     presence_penalty, frequency_penalty: -2 to 2, subtracted from the logit of each token in the answer so far: once, or
         once per occurrence.
     logit_bias: maps token ids to -100 … 100, added to their logits.
     ignore_eos: continue after the model's EOS, and after the special tokens that end a turn of the chat template.
+    bad_words: strings that never appear in the text of the answer, also inside of longer words, however they are cut
+        into tokens.
+    no_repeat_ngram_size: no n-gram of so many tokens comes twice in prompt and answer; 0 is off.
+    repetition_ngram_size, repetition_ngram_threshold: end the answer when its last `size` tokens occurred `threshold`
+        times in it; 0 is off.
+    max_thinking_tokens: most tokens of the thought with which a reasoning model begins its answer; the thought is then
+        ended. See docs/reasoning.md.
     min_new_tokens: tokens to generate before a stop word or EOS may end the answer.
     output_logits, output_last_hidden_state: None, 'generation', or 'all' (the prompt too).
-    logits_processors: called as f(token_ids [T], logits [V]) -> logits [V], one sequence at a time.
+    response_format: the grammar that the answer follows, in one of the forms that `seesay.config.grammar.read_grammar`
+        lists, such as {'type': 'json_schema', 'json_schema': {'name': 'person', 'schema': {…}}}. See
+        docs/structured_output.md.
+    logits_processors: called as f(token_ids [T], logits [V]) -> logits [V], one sequence at a time. Also by name, for
+        an engine in another process: 'package.module:function', or {'qualname': …, 'args': […], 'kwargs': {…}}, which
+        is called to make one. EngineConfig.logits_processor_pattern says which names are allowed.
     """
 
     n: int = 1
+    best_of: int | None = None
     max_new_tokens: int = 512
     do_sample: bool = False
     top_p: float = 1.0
@@ -45,18 +68,27 @@ class GenerationConfig:
     stop_token_ids: Sequence[int] | None = None
     bad_token_ids: Sequence[int] | None = None
     min_new_tokens: int | None = None
+    max_thinking_tokens: int | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     response_format: Mapping[str, Any] | None = None
-    logits_processors: Sequence[Callable[[Any, Any], Any]] | None = None
+    logits_processors: Sequence[Callable[[Any, Any], Any] | str | Mapping[str, Any]] | None = None
     output_logits: Literal["all", "generation"] | None = None
     output_last_hidden_state: Literal["all", "generation"] | None = None
     include_stop_str_in_output: bool = False
+    no_repeat_ngram_size: int = 0
+    repetition_ngram_size: int = 0
+    repetition_ngram_threshold: int = 0
 
     def __post_init__(self) -> None:
         check_types(self)
-        refuse_unsupported(self, {"n": (1,), "response_format": (None,)})
+        require(1 <= self.n <= MAX_ANSWERS, "n", self.n, f"must be in [1, {MAX_ANSWERS}]")
+        is_enough = self.best_of is None or self.n <= self.best_of <= MAX_ANSWERS
+        require(is_enough, "best_of", self.best_of, f"must be in [n, {MAX_ANSWERS}], with n={self.n}")
+        if self.response_format is not None and self.grammar is not None and self.ignore_eos:
+            raise ConfigError("ignore_eos=True cannot be combined with response_format: the grammar says where it ends")
         require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "must be at least 1")
         require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]")
         require(self.top_k >= 0, "top_k", self.top_k, "must be at least 0 (0 turns it off)")
@@ -76,13 +108,21 @@ class GenerationConfig:
         for name in ("stop_words", "bad_words"):
             words = getattr(self, name) or ()
             require(all(words), name, words, "must be a list of non-empty strings")
+        for name in ("no_repeat_ngram_size", "repetition_ngram_size", "repetition_ngram_threshold"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0 (0 turns it off)")
         for name in ("stop_token_ids", "bad_token_ids"):
             ids = getattr(self, name) or ()
             require(all(token_id >= 0 for token_id in ids), name, ids, "must be a list of token ids")
-        require(
-            self.min_new_tokens is None or self.min_new_tokens >= 0,
-            "min_new_tokens",
-            self.min_new_tokens,
-            "must be at least 0",
-        )
-        require(self.logprobs is None or 0 <= self.logprobs <= 1024, "logprobs", self.logprobs, "must be in [0, 1024]")
+        for name in ("min_new_tokens", "max_thinking_tokens"):
+            count = getattr(self, name)
+            require(count is None or count >= 0, name, count, "must be at least 0")
+        for processor in self.logits_processors or ():
+            check_processor(processor)
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            require(count is None or 0 <= count <= 1024, name, count, "must be in [0, 1024]")
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """The grammar that `response_format` asks for; None for free text."""
+        return read_grammar(self.response_format)

@@ -1,0 +1,190 @@
+"""Tries grammars before requests are admitted: whether they can be honoured and compiled within limits.
+
+Each is compiled once, by a process with limits (`trial_child.py`) that starts with the first grammar; what came out is
+remembered. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import itertools
+import subprocess
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+
+from seesay.errors import ErrorCode, MissingExtraError, RequestError
+from seesay.grammars.program import make_program
+from seesay.values import Grammar
+
+MAX_KEPT_BYTES = 32 << 20
+"""Most bytes of the programs that are remembered."""
+_ENTRY_BYTES = 1000
+_END_S = 5.0
+_MESSAGE = "response_format: the grammar cannot be compiled"
+
+
+class GrammarTrials:
+    """`make_tokens` returns the bytes of each token (`load_token_table`). `command` starts the process, with its
+    environment."""
+
+    def __init__(
+        self, make_tokens: Callable[[], Sequence[bytes]], command: tuple[Sequence[str], Mapping[str, str]]
+    ) -> None:
+        self._make_tokens = make_tokens
+        self._command = command
+        self._lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        self._known: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
+        self._num_bytes = 0
+        self._child: _Child | None = None
+        self._is_closed = False
+
+    def check(self, grammar: Grammar) -> Grammar:
+        """Return the program that `grammar` is compiled from. Waits for its trial. Raises `RequestError` that says what
+        is wrong with it, or `MissingExtraError`."""
+        if importlib.util.find_spec("xgrammar") is None:
+            raise MissingExtraError("response_format", package="xgrammar", extra="grammar")
+        key = _key_of(grammar)
+        with self._lock:
+            future = self._known.get(key)
+            is_first = future is None
+            if future is None:
+                future = self._known[key] = Future()
+            self._known.move_to_end(key)
+        if not is_first:
+            return future.result()
+        try:
+            program = self._try(grammar)
+        except BaseException as error:
+            is_final = isinstance(error, RequestError) and error.code is ErrorCode.INVALID_REQUEST
+            self._remember(key, future, 0, is_kept=is_final)
+            future.set_exception(error)
+            raise
+        self._remember(key, future, len(program.source), is_kept=True)
+        future.set_result(program)
+        return program
+
+    def _try(self, grammar: Grammar) -> Grammar:
+        program = make_program(grammar)
+        if error := self._find_child().ask(program):
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{_MESSAGE}: {error}", "response_format")
+        return program
+
+    def _remember(self, key: bytes, future: Future[Grammar], num_bytes: int, *, is_kept: bool) -> None:
+        with self._lock:
+            if not is_kept:
+                if self._known.get(key) is future:
+                    del self._known[key]
+                return
+            self._num_bytes += num_bytes + _ENTRY_BYTES
+            while self._num_bytes > MAX_KEPT_BYTES:
+                oldest = next((k for k, known in self._known.items() if known.done()), None)
+                if oldest is None:
+                    return
+                known = self._known.pop(oldest)
+                self._num_bytes -= _ENTRY_BYTES + (0 if known.exception() else len(known.result().source))
+
+    def _find_child(self) -> _Child:
+        with self._start_lock:
+            if self._is_closed:
+                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+            if self._child is None or self._child.has_ended:
+                self._child = _Child(self._command, self._make_tokens())
+            return self._child
+
+    def close(self) -> None:
+        """End the process. Trials that run raise."""
+        self._is_closed = True
+        child = self._child
+        if child is not None:
+            child.end()
+
+
+class _Child:
+    """One process, and the questions that it has not answered."""
+
+    def __init__(self, command: tuple[Sequence[str], Mapping[str, str]], tokens: Sequence[bytes]) -> None:
+        from seesay.grammars.frames import write_frame
+
+        arguments, environment = command
+        try:
+            self._process = subprocess.Popen(
+                list(arguments),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent, whose end ends the process
+                env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            )
+        except (OSError, ValueError) as error:
+            raise RequestError(
+                ErrorCode.INTERNAL, f"the process that compiles grammars cannot start: {error}"
+            ) from error
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Future[str]] = {}
+        self._lock = threading.Lock()
+        self.has_ended = False
+        self._thread = threading.Thread(target=self._listen, name="seesay-grammar-trials", daemon=True)
+        self._thread.start()
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            write_frame(self._process.stdin, list(tokens))
+
+    def ask(self, program: Grammar) -> str:
+        """Return what is wrong with a program, or ''."""
+        from seesay.grammars.frames import write_frame
+
+        future: Future[str] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = future
+            try:
+                if self.has_ended:
+                    raise OSError
+                assert self._process.stdin is not None
+                write_frame(self._process.stdin, (number, program.kind, program.source))
+            except OSError:
+                self._waiting.pop(number, None)
+                raise _make_lost_error() from None
+        return future.result()
+
+    def _listen(self) -> None:
+        from seesay.grammars.frames import read_frame
+
+        assert self._process.stdout is not None
+        with suppress(EOFError, OSError, ValueError):
+            while True:
+                number, error = read_frame(self._process.stdout)
+                with self._lock:
+                    future = self._waiting.pop(number, None)
+                if future is not None:
+                    future.set_result(error)
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+        with self._lock:
+            self.has_ended = True
+            assert self._process.stdin is not None
+            with suppress(OSError):  # what was not sent
+                self._process.stdin.close()
+            lost, self._waiting = self._waiting, {}
+        for future in lost.values():
+            future.set_exception(_make_lost_error())
+
+    def end(self) -> None:
+        """End the process; what was asked raises."""
+        self._process.kill()
+        self._thread.join(_END_S)
+
+
+def _make_lost_error() -> RequestError:
+    return RequestError(ErrorCode.INTERNAL, "the process that compiles grammars has ended: send the request again")
+
+
+def _key_of(grammar: Grammar) -> bytes:
+    head = f"{grammar.kind} {grammar.is_open} ".encode()
+    return hashlib.sha256(head + grammar.source.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,218 @@
+"""Each keyword of JSON Schema is honoured or refused by name: no grammar allows a text that its schema does not."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import jsonschema
+import pytest
+from grammars.byte_grammar import accepts, compile_schema, walk
+
+from seesay.errors import RequestError
+from seesay.grammars.formats import FORMATS
+from seesay.grammars.json_schema import keywords, rewrite_schema
+
+INT, STR = {"type": "integer"}, {"type": "string"}
+
+
+def obj(**keys: Any) -> dict[str, Any]:
+    return {"type": "object", **keys}
+
+
+HONOURED: list[tuple[str, Any, list[Any]]] = [
+    ("type", {"type": ["string", "null"]}, ["x", None]),
+    ("type", {"type": "boolean"}, [True]),
+    ("enum", {"type": "string", "enum": ["a", 1, 'b"\\\n']}, ["a", 'b"\\\n']),
+    ("const", {"const": {"a": [1, None]}}, []),
+    ("$ref", {"$ref": "#/$defs/a~1b", "$defs": {"a/b": INT}}, [3]),
+    ("$ref", obj(properties={"v": INT, "next": {"$ref": "#"}}, required=["v"]), [{"v": 1, "next": {"v": 2}}]),
+    ("anyOf", {"anyOf": [INT, {"type": "null"}]}, [None, 4]),
+    ("oneOf", {"oneOf": [INT, STR]}, [1, "a"]),
+    (
+        "oneOf",
+        {
+            "oneOf": [
+                obj(properties={"kind": {"const": "a"}, "x": INT}, required=["kind"]),
+                obj(properties={"kind": {"enum": ["b", "c"]}, "x": STR}, required=["kind"]),
+            ]
+        },
+        [{"kind": "a", "x": 1}, {"kind": "c", "x": "s"}],
+    ),
+    ("allOf", {"allOf": [{"type": "integer", "minimum": 3}]}, [4]),
+    ("minimum", {"type": "integer", "minimum": -3}, [-3, 100]),
+    ("minimum", {"type": "integer", "minimum": 2.5}, [3]),
+    ("minimum", {"type": "number", "minimum": 1.5}, [1.5, 2]),
+    ("maximum", {"type": "number", "maximum": -1.25}, [-1.25, -3]),
+    ("maximum", {"type": "integer", "minimum": 0, "maximum": 150}, [0, 99, 150]),
+    ("exclusiveMinimum", {"type": "number", "exclusiveMinimum": 0}, [0.1, 1]),
+    ("exclusiveMaximum", {"type": "integer", "exclusiveMaximum": 3, "exclusiveMinimum": -2}, [-1, 2]),
+    ("multipleOf", {"type": "integer", "multipleOf": 7}, [14, 0]),
+    ("minLength", {"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "abc"]),
+    ("maxLength", {"type": "string", "maxLength": 1}, ["", "é"]),
+    ("pattern", {"type": "string", "pattern": '^a[^b]+"?$'}, ["axx"]),
+    ("items", {"type": "array", "items": INT, "minItems": 1}, [[1], [1, 2]]),
+    ("minItems", {"type": "array", "minItems": 2}, [[1, "x"]]),
+    ("maxItems", {"type": "array", "items": INT, "maxItems": 2}, [[], [1, 2]]),
+    ("prefixItems", {"type": "array", "prefixItems": [INT, STR], "items": INT, "minItems": 1}, [[1], [1, "x", 2]]),
+    ("prefixItems", {"type": "array", "prefixItems": [INT, STR], "maxItems": 1}, [[1]]),
+    ("additionalItems", {"type": "array", "items": [INT], "additionalItems": STR}, [[1, "x"]]),
+    ("unevaluatedItems", {"type": "array", "prefixItems": [INT], "unevaluatedItems": False}, [[1]]),
+    ("uniqueItems", {"type": "array", "items": INT, "uniqueItems": False}, [[1, 1]]),
+    ("properties", obj(properties={'a"b': INT, "é": STR, "c": {"type": "array"}}), [{'a"b': 1, "é": "x"}, {}]),
+    ("required", obj(properties={"a": INT, "b": INT}, required=["b"]), [{"b": 1}, {"a": 1, "b": 2}]),
+    ("required", obj(required=["z"], additionalProperties=INT), [{"z": 1}]),
+    ("additionalProperties", obj(additionalProperties=INT), [{"x": 1, "y": 2}]),
+    ("additionalProperties", obj(properties={"a": INT, "ab": STR}, additionalProperties=STR), [{"a": 1, "abc": "x"}]),
+    ("unevaluatedProperties", obj(properties={"a": INT}, unevaluatedProperties=False), [{"a": 1}]),
+    ("patternProperties", obj(patternProperties={"^a+$": INT}, additionalProperties=False), [{"aa": 1}]),
+    ("propertyNames", obj(propertyNames={"pattern": "^[a-c]+$"}, additionalProperties=INT), [{"ab": 1}]),
+    ("minProperties", obj(properties={"a": INT, "b": INT, "c": INT}, minProperties=2), [{"a": 1, "c": 2}]),
+    ("maxProperties", obj(properties={"a": INT, "b": INT}, required=["b"], maxProperties=1), [{"b": 1}]),
+    ("maxProperties", obj(additionalProperties=INT, maxProperties=1), [{"b": 1}, {}]),
+    ("format", {"type": "string", "format": "date"}, ["2024-02-29"]),
+]  # fmt: skip
+
+REFUSED: list[tuple[str, Any]] = [
+    ("not", {"type": "string", "not": {"const": "a"}}),
+    ("if", {"type": "integer", "if": {"minimum": 3}, "then": {"maximum": 2}}),
+    ("contains", {"type": "array", "contains": {"const": 3}}),
+    ("uniqueItems", {"type": "array", "uniqueItems": True}),
+    ("dependentRequired", obj(properties={"a": INT}, dependentRequired={"a": ["b"]})),
+    ("dependentSchemas", obj(properties={"a": INT}, dependentSchemas={"a": {}})),
+    ("$dynamicRef", {"$dynamicRef": "#x"}),
+    ("$ref", {"$ref": "http://example.com/schema"}),
+    ("$ref", {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+    ("$ref", {"$ref": "#/nowhere"}),
+    ("multipleOf", {"type": "number", "multipleOf": 0.5}),
+    ("multipleOf", {"type": "integer", "multipleOf": 3, "minimum": 1}),
+    ("oneOf", {"oneOf": [INT, {"type": "number"}]}),
+    ("allOf", {"allOf": [INT, {"minimum": 3}]}),
+    ("minimum", {"anyOf": [INT, STR], "minimum": 3}),
+    ("minimum", {"$ref": "#/$defs/a", "$defs": {"a": INT}, "minimum": 3}),
+    ("minimum", {"enum": [1, 5], "minimum": 3}),
+    ("minimum", {"type": "number", "minimum": 1e-9}),
+    ("properties", {"properties": {}, "anyOf": [{"required": ["a"]}]}),
+    ("minLength", {"type": "string", "pattern": "^a+$", "minLength": 3}),
+    ("format", {"type": "string", "pattern": "^a+$", "format": "date"}),
+    ("format", {"type": "string", "format": "no-such-format"}),
+    ("pattern", {"type": "string", "pattern": "(?=a)b"}),
+    ("pattern", {"type": "string", "pattern": "("}),
+    ("required", obj(properties={"a": INT}, required=["z"], additionalProperties=False)),
+    ("patternProperties", obj(properties={"ab": STR}, patternProperties={"^a": INT}, additionalProperties=False)),
+    ("propertyNames", obj(properties={"b": INT}, propertyNames={"pattern": "^a+$"})),
+    ("propertyNames", obj(propertyNames={"maxLength": 3})),
+    ("minProperties", obj(additionalProperties=INT, minProperties=2)),
+    ("false", obj(properties={"a": False}, required=["a"])),
+    ("false", {"anyOf": [False, INT]}),
+    ("enum", {"enum": []}),
+    ("enum", {"enum": ["a"], "type": "integer"}),
+    ("type", {"type": "strnig"}),
+    ("propertys", obj(propertys={})),
+    ("minItems", {"type": "array", "prefixItems": [INT], "minItems": 2}),
+    ("maxLength", {"type": "string", "maxLength": 10**9}),
+    ("type", {"type": "object", "properties": {"a": {"type": ["x"]}}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keyword", "schema", "values"), HONOURED, ids=lambda value: str(value)[:40])
+def test_texts_that_a_grammar_allows_are_valid(keyword: str, schema: Any, values: list[Any]) -> None:
+    compiled = compile_schema(schema)
+    assert all(accepts(compiled, json.dumps(value, ensure_ascii=False)) for value in values)
+    validator = jsonschema.Draft201909Validator if isinstance(schema.get("items"), list) else None
+    validator = validator or jsonschema.Draft202012Validator
+    rng, ended = random.Random(keyword), 0
+    for _ in range(60):
+        text = walk(compiled, rng)
+        if text is not None:
+            ended += 1
+            validator(schema).validate(json.loads(text, parse_constant=_fail))
+    assert ended >= 3
+    for value in values:  # and what is near them
+        for _ in range(40):
+            near = _mutate(json.dumps(value, ensure_ascii=False), rng)
+            if accepts(compiled, near):
+                validator(schema).validate(json.loads(near, parse_constant=_fail))
+
+
+def _fail(name: str) -> None:
+    raise AssertionError(name)
+
+
+def _mutate(text: str, rng: random.Random) -> str:
+    chars = list(text)
+    for _ in range(rng.randint(1, 2)):
+        place = rng.randrange(len(chars) + 1)
+        piece = rng.choice(['"', "\\", "0", "1", "9", "-", ".", "a", "b", ",", "[", "]", "}", "null", "e5", "\\u0061"])
+        chars[place : place + rng.randint(0, 1)] = [piece]
+    return "".join(chars)
+
+
+@pytest.mark.parametrize(("keyword", "schema"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_honoured_is_refused_by_name(keyword: str, schema: Any) -> None:
+    with pytest.raises(RequestError, match=rf"^response_format: schema at .*{keyword.replace('$', '.')}"):
+        rewrite_schema(json.dumps(schema), is_open=False)
+
+
+def test_every_keyword_has_a_case() -> None:
+    assert {keyword for keyword, _, _ in HONOURED} == set(keywords())
+
+
+def test_strict_false_leaves_open_what_the_schema_leaves_open() -> None:
+    schema = obj(properties={"a": INT}, required=["a"])
+    closed, opened = compile_schema(schema), compile_schema(schema, is_open=True)
+    assert not accepts(closed, '{"a": 1, "b": [null]}') and accepts(opened, '{"a": 1, "b": [null]}')
+    assert not accepts(opened, '{"a": "x"}') and not accepts(opened, '{"a": 1, "a": "x"}')
+    assert not accepts(opened, '{"a": 1, "\\u0061": "x"}')
+
+
+def _check_uri(text: str) -> None:
+    assert urlsplit(text).scheme and urlsplit(text).hostname, text
+
+
+CHECKS: dict[str, Callable[[str], Any]] = {
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "date-time": datetime.datetime.fromisoformat,
+    "ipv4": ipaddress.IPv4Address,
+    "ipv6": ipaddress.IPv6Address,
+    "uuid": uuid.UUID,
+    "uri": _check_uri,
+    "email": lambda text: jsonschema.FormatChecker().check(text, "email"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_texts_of_a_format_are_valid(name: str) -> None:
+    compiled, rng, ended = compile_schema({"type": "string", "format": name}), random.Random(name), 0
+    for _ in range(80):
+        text = walk(compiled, rng)
+        if text is not None:
+            ended += 1
+            CHECKS.get(name, str)(json.loads(text))
+    assert ended >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("date", ["2024-02-29", "2000-02-29", "1999-12-31"], ["2023-02-29", "1900-02-29", "2024-04-31", "0000-01-01"]),
+        ("date-time", ["2024-02-29T23:59:59.5+01:00", "2023-01-01T00:00:00Z"], ["2023-02-29T00:00:00Z"]),
+        ("ipv6", ["::1", "::", "1:2:3:4:5:6:7:8", "fe80::a"], ["1::2::3", "1:2:3:4:5:6:7:8:9", ":1"]),
+        ("ipv4", ["255.0.10.1"], ["256.0.0.1", "1.2.3", "01.2.3.4"]),
+        ("duration", ["P1Y2M3DT4H5M6S", "P3W", "PT5S"], ["P", "PT", "1D"]),
+        ("email", ["a.b@c.de"], ["a@", "@b", "a b@c.de"]),
+        ("hostname", ["a-b.example"], ["-a", "a..b"]),
+        ("uuid", ["123e4567-e89b-12d3-a456-426614174000"], ["123e4567"]),
+    ],
+)
+def test_formats(name: str, good: list[str], bad: list[str]) -> None:
+    compiled = compile_schema({"type": "string", "format": name})
+    assert [text for text in good if not accepts(compiled, json.dumps(text))] == []
+    assert [text for text in bad if accepts(compiled, json.dumps(text))] == []

@@ -1,0 +1,61 @@
+"""A regular expression allows the texts that Python's `re` matches as a whole, and no others."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import pytest
+from grammars.byte_grammar import accepts, compile_grammar, compile_schema
+
+from seesay.errors import RequestError
+from seesay.values import Grammar
+
+PATTERNS = [
+    "a*", "a+?b", "(ab|cd)*", "[a-c]{2,3}", r"\d+\.\d{2}", r"\w+\s\w+", "^abc$", "a|b|", "(?:a|b)c", "(?P<x>a)b", ".",
+    r"[^\d]", r"\D", r"[\w-]+", "a{0}", "a{,3}", "a{2,}", r"\Aab\Z", "[]a]", "[^]a]", "[a-]", r"\x41", r"\t\n",
+    "(^a|b$)", r"\/", r"[\]\[]", "(a|)", "()", "x{1000}", r"[\s\S]", r"\.", "(?#c)a", r"\S", r"\W", r"[^\n]", "$", "^",
+    "{", "a{", "}", "]", "é+", "[à-ÿ]", "(?:a*)*", "(a*)+", "a{x}", "", '[^"]', r'"a\\b', "[😀-😏]a?", r"[\x00-\x1f]",
+]  # fmt: skip
+CHARS = [*'abcd019 .-_\n\t]^[\\/éAZxfo{},$"\x01', "😀", "٣", "\u3000", "日", "àÿ"]
+NARROW = {r"\W", r"[\s\S]", r"[\x00-\x1f]"}
+"""Allow fewer texts than `re`: characters outside of ASCII are neither `\\w` nor `\\W`; in JSON, control characters
+are only those with short escapes."""
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_texts_are_those_of_re(pattern: str) -> None:
+    compiled = compile_grammar(Grammar(kind="regex", source=pattern))
+    in_json = compile_schema({"type": "string", "pattern": pattern}) if pattern != r"[\x00-\x1f]" else None
+    unicode, ascii_only, rng = re.compile(pattern), re.compile(pattern, re.ASCII), random.Random(pattern)
+    for _ in range(500):
+        text = "".join(rng.choice(CHARS) for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 4])))
+        matches = [bool(expression.fullmatch(text)) for expression in (unicode, ascii_only)]
+        allows = accepts(compiled, text)
+        assert all(matches) or not allows, text
+        assert allows or pattern in NARROW or not all(matches), text
+        assert in_json is None or all(matches) or not accepts(in_json, json.dumps(text, ensure_ascii=False)), text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "named"),
+    [
+        ("(?=a)b", "lookahead"), ("(?<!a)b", "lookbehind"), (r"(a)\1", "backreferences"), (r"\bfoo", "word boundaries"),
+        ("a^b", r"\^ and \$ in the middle"), ("(?i)a", "flags"), ("(?i:a)", "flags"), ("a++", "possessive"),
+        ("(?>a)b", "atomic"), (r"\p{L}", "bad escape"), ("(", "not a regular"), ("*a", "not a regular"),
+        ("a{20000}", "repeats more than"), ("(" * 60 + "a" + ")" * 60, "nested"), ("(a)?(?(1)b|c)", "conditional"),
+        ("(" * 20000, "not a regular"),
+    ],
+)  # fmt: skip
+def test_what_is_no_regular_language_is_refused_by_name(pattern: str, named: str) -> None:
+    with pytest.raises(RequestError, match=named) as caught:
+        compile_grammar(Grammar(kind="regex", source=pattern))
+    assert caught.value.param == "response_format"
+
+
+def test_choices_are_texts_whatever_they_hold() -> None:
+    choices = ["yes", "no", 'q"\\\n\t', "ünï 😀 日", "root ::= x", "[a-z]", "\x00\x7f"]
+    compiled = compile_grammar(Grammar(kind="choice", source=json.dumps(choices)))
+    assert all(accepts(compiled, choice) for choice in choices)
+    assert not any(accepts(compiled, text) for text in ("", "y", "yesno", "a", 'q"\\'))
