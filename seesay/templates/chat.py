@@ -7,10 +7,11 @@ handle pixels or token ids.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError
 from seesay.templates.sandbox import MAX_CHARS
 from seesay.templates.shield import Shield
 from seesay.values import MediaPart, Message, Modality, RenderedPrompt, TextPart
@@ -46,6 +47,16 @@ class ChatTemplate(ABC):
     def __repr__(self) -> str:
         system = f", meta_instruction={self.meta_instruction!r}" if self.meta_instruction is not None else ""
         return f"{type(self).__name__}({self.name!r}{system}, stop_words={self.stop_words!r})"
+
+    @property
+    def writes_tools(self) -> bool:
+        """Whether the template tells the model of the tools that it is given."""
+        return False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The jinja sources of the templates that this one consists of; none for a template of pieces."""
+        return ()
 
     @abstractmethod
     def _render_text(
@@ -148,23 +159,26 @@ def locate(shielded: str, media: Sequence[MediaPart], *, markers: Markers, shiel
     # Search for the modalities in use only: a template's own text may contain the marker of another one.
     shielded = shield.restore_escapes(shielded)
     found = shield.find_open(shielded, tuple(waiting))
-    placed: list[MediaPart] = []
-    for start, stop in found:
-        queue = waiting[shielded[start:stop]]
-        if queue:
-            placed.append(queue.pop(0))
-        else:
-            marker = shielded[start:stop]
-            raise CheckpointError(f"the chat template wrote the marker {marker!r} more often than there are media")
-    missing = [part for queue in waiting.values() for part in queue]
-    if missing:
+    _check_counts(Counter(shielded[start:stop] for start, stop in found), waiting, num_media=len(media))
+    placed = [waiting[shielded[start:stop]].pop(0) for start, stop in found]
+    text, spans, literals = shield.lift(shielded, found)
+    return RenderedPrompt(text=text, media=tuple(placed), markers=spans, literals=literals)
+
+
+def _check_counts(written: Mapping[str, int], given: Mapping[str, Sequence[MediaPart]], *, num_media: int) -> None:
+    """Raise RequestError if a marker was not written once for each medium. Both arguments have markers as keys."""
+    for marker, parts in given.items():
+        if written[marker] > len(parts):
+            fail(
+                f"the chat template wrote the marker {marker!r} {written[marker]} times for {len(parts)} "
+                f"{parts[0].modality.value}(s); choose another template with chat_template_config"
+            )
+    if missing := [part for marker, parts in given.items() for part in parts[written[marker] :]]:
         fail(
-            f"the chat template has no place for {len(missing)} of {len(media)} media "
+            f"the chat template has no place for {len(missing)} of {num_media} media "
             f"({missing[0].modality.value}, in this role or position); put them into a user message, "
             "or choose another template with chat_template_config"
         )
-    text, spans, literals = shield.lift(shielded, found)
-    return RenderedPrompt(text=text, media=tuple(placed), markers=spans, literals=literals)
 
 
 def flatten(message: Message, *, markers: Markers, shield: Shield, after_media: str = "\n") -> str:

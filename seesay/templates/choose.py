@@ -126,7 +126,7 @@ def _from_config(config: ChatTemplateConfig, tokenizer: PromptTokenizer) -> Chat
     sources = _sources_of(config, changes)
     for source in sources.values():
         _check_jinja(config, source)
-    template = _from_jinja(config.model_name, sources, tokenizer)
+    template = _from_jinja(config.model_name, sources, tokenizer, file=Path(str(config.model_path)).name)
     if "meta_instruction" in changes:
         template.meta_instruction = changes["meta_instruction"]
     template.stop_words = list(changes.get("stop_words", ()))
@@ -177,13 +177,16 @@ def _check_jinja(config: ChatTemplateConfig, source: str) -> None:
         raise ConfigError(f"chat template {str(config.model_path)!r}: not valid Jinja: {error}") from None
 
 
-def _from_jinja(name: str, sources: Mapping[str, str], tokenizer: PromptTokenizer) -> JinjaTemplate:
+def _from_jinja(
+    name: str, sources: Mapping[str, str], tokenizer: PromptTokenizer, *, file: str | None = None
+) -> JinjaTemplate:
     return JinjaTemplate(
         name,
         sources["default"],
         named={other: source for other, source in sources.items() if other != "default"},
         special_tokens=tuple(tokenizer.special_tokens),
         variables=tokenizer.template_variables,
+        file=file,
     )
 
 

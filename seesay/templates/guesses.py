@@ -90,6 +90,7 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="internvl2-phi3", architecture="InternVLChatModel", where={"template": "phi3-chat"}),
     Guess(template="internvl2_5", architecture="InternVLChatModel", where={"template": "internvl2_5"}),
     Guess(template="chatml", architecture="InternVLForConditionalGeneration"),
+    Guess(template="llama3", architecture="MiniCPMV", where={"version": "2.5"}),
     Guess(template="minicpmv-2d6", architecture="MiniCPMV", where={"version": "2.6"}),
     Guess(template="phi-3", architecture="Phi3VForCausalLM"),
     Guess(template="gemma3", architecture="Gemma3ForConditionalGeneration"),

@@ -15,6 +15,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
 from seesay.templates.sandbox import BoundedTemplate, RenderError
 from seesay.templates.shield import Shield
+from seesay.templates.tool_support import ToolSupport
 from seesay.values import MediaPart, Message, Modality, TextPart
 
 logger = logging.getLogger("seesay")
@@ -46,9 +47,11 @@ class JinjaTemplate(ChatTemplate):
         special_tokens: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         stop_words: Sequence[str] = (),
+        file: str | None = None,
     ) -> None:
         """named: other templates, of which requests with tools take "tool_use", and those with documents "rag".
-        variables: bos_token and the like. Raises CheckpointError if a source is not a valid jinja template."""
+        variables: bos_token and the like. file: name of the file that the user chose, for messages; None for the
+        model's own. Raises CheckpointError if a source is not a valid jinja template."""
         try:
             template = BoundedTemplate(source)
         except RenderError as error:
@@ -58,13 +61,15 @@ class JinjaTemplate(ChatTemplate):
         self.stop_words = list(stop_words)
         self._template = template
         self._source = source
+        self._subject = "the model's chat template" if file is None else f"the chat template {file!r}"
         self._special_tokens = tuple(special_tokens)
         self._variables = dict(variables or {})
         self._meta: str | _TemplateDefault | None = _TemplateDefault()
         self._takes_lists, self._takes_strings = self._probe_content()
         self._has_default_system: bool | None = None
+        self._tool_support = ToolSupport(self._try, takes_strings=self._takes_strings)
         self._named = {
-            other: JinjaTemplate(name, text, special_tokens=special_tokens, variables=variables)
+            other: JinjaTemplate(name, text, special_tokens=special_tokens, variables=variables, file=file)
             for other, text in (named or {}).items()
         }
 
@@ -84,6 +89,14 @@ class JinjaTemplate(ChatTemplate):
     def source(self) -> str:
         """The jinja source."""
         return self._source
+
+    @property
+    def writes_tools(self) -> bool:
+        return self._named["tool_use"].writes_tools if "tool_use" in self._named else self._tool_support.writes_tools
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self._source, *(source for other in self._named.values() for source in other.sources)
 
     @property
     def meta_instruction(self) -> str | None:
@@ -121,7 +134,7 @@ class JinjaTemplate(ChatTemplate):
         for name in options:
             if name in _RESERVED or name in self._variables:
                 fail(f"the chat template option {name!r} cannot be set", name)
-        messages = self._with_system(messages)
+        messages = self._tool_support.bring_results(self._with_system(messages))
         chat = [self._as_json(message, shield, markers) for message in messages]
         if continue_final:
             _append_to_final(chat, shield.tail + " ")
@@ -144,7 +157,8 @@ class JinjaTemplate(ChatTemplate):
     def _as_json(self, message: Message, shield: Shield, markers: Markers) -> dict[str, Any]:
         """Return a message in the form that templates of Transformers expect, with its texts shielded."""
         has_media = any(isinstance(part, MediaPart) for part in message.parts)
-        as_list = self._takes_lists and (has_media or not self._takes_strings or len(message.parts) > 1)
+        has_several = len(message.parts) > 1 and message.role != "tool"  # results are seldom taken as lists
+        as_list = self._takes_lists and (has_media or not self._takes_strings or has_several)
         content: Any
         if as_list:
             media = [part for part in message.parts if isinstance(part, MediaPart)]
@@ -152,7 +166,15 @@ class JinjaTemplate(ChatTemplate):
             content = _parts_as_json(message.parts, shield, inline)
         else:  # a turn with tool calls only gets an empty text: most chat templates do not accept null
             content = flatten(message, markers=markers, shield=shield)
-        return {"role": message.role, "content": content, **shield.cover_all(message.extra)}
+        return {"role": message.role, "content": content, **shield.cover_all(self._bring_extra(message.extra))}
+
+    def _bring_extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the other keys of a message, calls and ids in the form that the template takes."""
+        if extra.get("tool_calls"):
+            extra = {**extra, "tool_calls": self._tool_support.bring_calls(extra["tool_calls"])}
+        if "tool_call_id" in extra:
+            extra = {**extra, "tool_call_id": self._tool_support.bring_id(extra["tool_call_id"])}
+        return extra
 
     def _is_inline(self, part: MediaPart) -> bool:
         """Return whether the marker of a medium is written into the text around it: of one that the user placed and the
@@ -165,15 +187,15 @@ class JinjaTemplate(ChatTemplate):
         except RenderError as error:
             if error.kind in _BLAMED:  # the checkpoint's fault, of which clients must not learn the path
                 logger.warning("%s: its chat template %s: %s", self.name, _BLAMED[error.kind], error)
-                why = f"the model's chat template {_BLAMED[error.kind]}: {error}"
+                why = f"{self._subject} {_BLAMED[error.kind]}: {error}"
                 raise RequestError(ErrorCode.INTERNAL, why) from None
             if error.kind == "unavailable":
                 raise RequestError(ErrorCode.INTERNAL, str(error)) from None
             if error.kind == "raised":  # by raise_exception: roles must alternate, no system message, …
-                fail(f"the model's chat template refused this conversation: {error}")
-            fail(f"the model's chat template failed on this conversation ({error})")
+                fail(f"{self._subject} refused this conversation: {error}")
+            fail(f"{self._subject} failed on this conversation ({error})")
         except (RecursionError, ValueError) as error:  # values that are not valid JSON: too deep, too many digits
-            fail(f"the model's chat template cannot process this conversation ({type(error).__name__}: {error})")
+            fail(f"{self._subject} cannot process this conversation ({type(error).__name__}: {error})")
 
     def _probe_content(self) -> tuple[bool, bool]:
         """Return whether the template accepts content as a list of parts, and as a string."""
@@ -224,9 +246,9 @@ class JinjaTemplate(ChatTemplate):
     def _plain(self, role: str, text: str) -> dict[str, Any]:
         return {"role": role, "content": text if self._takes_strings else [{"type": "text", "text": text}]}
 
-    def _try(self, messages: list[dict[str, Any]]) -> str | None:
+    def _try(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str | None:
         try:
-            return self._run(**self._variables, messages=messages, tools=None, add_generation_prompt=False)
+            return self._run(**self._variables, messages=messages, tools=tools, add_generation_prompt=False)
         except RequestError:
             return None
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-_SLICE_CHARS = 1 << 16
-_SHORT_CHARS = 1 << 12  # takes some microseconds
-_BATCH = 32  # a number may have 4300 digits, which take 0.2 ms
+from typing import Any, NamedTuple
 
 _encoder = json.JSONEncoder(ensure_ascii=False)
 
 
-def dump_in_pieces(value: Any) -> list[str]:
+class PieceSizes(NamedTuple):
+    """The most that is encoded in one call: characters of a text, items of a list, and of a value as a whole."""
+
+    slice_chars: int = 1 << 16
+    batch: int = 32  # a number may have 4300 digits, which take 0.2 ms
+    short_chars: int = 1 << 12  # takes some microseconds
+
+
+_SIZES = PieceSizes()
+
+
+def dump_in_pieces(value: Any, sizes: PieceSizes = _SIZES) -> list[str]:
     """Return `json.dumps(value, ensure_ascii=False)` in pieces. `value` holds plain JSON values, its keys are texts."""
-    if _count_down(value, _SHORT_CHARS) >= 0:
+    if _count_down(value, sizes.short_chars) >= 0:
         return [_encoder.encode(value)]
     pieces: list[str] = []
-    _add(value, pieces)
+    _add(value, pieces, sizes)
     return pieces
 
 
@@ -42,41 +49,41 @@ def _count_down(value: Any, num_left: int) -> int:
     return num_left
 
 
-def _add(value: Any, pieces: list[str]) -> None:
+def _add(value: Any, pieces: list[str], sizes: PieceSizes) -> None:
     if isinstance(value, str):
-        _add_text(value, pieces)
+        _add_text(value, pieces, sizes.slice_chars)
     elif isinstance(value, dict):
         before = "{"
         for key, item in value.items():
             pieces.append(before)
-            _add_text(key, pieces)
+            _add_text(key, pieces, sizes.slice_chars)
             pieces.append(": ")
-            _add(item, pieces)
+            _add(item, pieces, sizes)
             before = ", "
         pieces.append("}" if value else "{}")
     elif isinstance(value, list | tuple):
-        _add_list(value, pieces)
+        _add_list(value, pieces, sizes)
     else:
         pieces.append(_encoder.encode(value))
 
 
-def _add_text(text: str, pieces: list[str]) -> None:
-    if len(text) <= _SLICE_CHARS:
+def _add_text(text: str, pieces: list[str], slice_chars: int) -> None:
+    if len(text) <= slice_chars:
         pieces.append(_encoder.encode(text))
         return
     pieces.append('"')
-    pieces += (_encoder.encode(text[start : start + _SLICE_CHARS])[1:-1] for start in range(0, len(text), _SLICE_CHARS))
+    pieces += (_encoder.encode(text[start : start + slice_chars])[1:-1] for start in range(0, len(text), slice_chars))
     pieces.append('"')
 
 
-def _add_list(values: list[Any] | tuple[Any, ...], pieces: list[str]) -> None:
+def _add_list(values: list[Any] | tuple[Any, ...], pieces: list[str], sizes: PieceSizes) -> None:
     before = "["
-    for start in range(0, len(values), _BATCH):
-        batch = values[start : start + _BATCH]
+    for start in range(0, len(values), sizes.batch):
+        batch = values[start : start + sizes.batch]
         if any(isinstance(item, str | dict | list | tuple) for item in batch):
             for item in batch:
                 pieces.append(before)
-                _add(item, pieces)
+                _add(item, pieces, sizes)
                 before = ", "
         else:
             pieces.append(before + _encoder.encode(batch)[1:-1])

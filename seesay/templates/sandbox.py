@@ -131,6 +131,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent, whose end ends the process
                 cwd="/",
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
             )

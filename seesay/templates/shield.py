@@ -47,10 +47,12 @@ def _compile(spellings: tuple[str, ...]) -> _Spellings:
 class Shield:
     """The nonces of one rendering. Call `choose_nonces`, `cover` all user texts, render, then `lift`."""
 
-    __slots__ = ("_beginnings", "_longest", "_nonce", "_pattern", "_starts", "tail")
+    __slots__ = ("_beginnings", "_longest", "_nonce", "_pattern", "_slice_chars", "_starts", "tail")
 
-    def __init__(self, spellings: Sequence[str]) -> None:
-        """spellings: texts that the tokenizer takes for a special token, or the splicer for a marker."""
+    def __init__(self, spellings: Sequence[str], *, slice_chars: int = _SLICE_CHARS) -> None:
+        """spellings: texts that the tokenizer takes for a special token, or the splicer for a marker. slice_chars: most
+        characters that are searched in one call."""
+        self._slice_chars = slice_chars
         self._pattern, self._starts, self._beginnings, self._longest = _compile(tuple(spellings))
         self._nonce = chr(_PRIVATE_USE[0])
         self.tail = chr(_PRIVATE_USE[1])
@@ -61,8 +63,9 @@ class Shield:
         for text in texts:
             if text.isascii() and "\\u" not in text:
                 continue
-            for start in range(0, len(text), _SLICE_CHARS):
-                taken.update(code for c in set(text[start : start + _SLICE_CHARS]) if (code := ord(c)) in _PRIVATE_USE)
+            for start in range(0, len(text), self._slice_chars):
+                found = set(text[start : start + self._slice_chars])
+                taken.update(code for c in found if (code := ord(c)) in _PRIVATE_USE)
             taken.update(code for digits in _ESCAPES.findall(text) if (code := int(digits, 16)) in _PRIVATE_USE)
         if len(_PRIVATE_USE) - len(taken) < 2:
             raise RequestError(ErrorCode.INVALID_REQUEST, "the text uses all private-use characters", "messages")
@@ -92,8 +95,8 @@ class Shield:
 
     def _find_starts(self, text: str) -> Iterator[int]:
         assert self._starts is not None
-        for first in range(0, len(text), _SLICE_CHARS):
-            last = first + _SLICE_CHARS
+        for first in range(0, len(text), self._slice_chars):
+            last = first + self._slice_chars
             found = self._starts.finditer(text, first, last + self._longest)
             yield from (match.start() for match in found if match.start() < last)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from seesay.errors import ConfigError, RequestError
 from seesay.templates import Pieces, builtin, choose_template
 from seesay.templates.guesses import GUESSES, guess
 from seesay.values import MediaPart, Message, Modality, TextPart
@@ -80,9 +81,24 @@ def test_guess(path: str, config: dict[str, Any], name: str | None) -> None:
     assert guess(path, config) == name
 
 
-def test_a_registered_template_may_say_which_models_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builtin, "_registered", {})
-    monkeypatch.setattr(builtin, "_matches", {})
+@pytest.mark.usefixtures("forget_templates")
+def test_a_registered_template_may_say_which_models_it_belongs_to() -> None:
     builtin.register("mine", Pieces(user="U:"), match=lambda path: "mine" if "my-model" in path else None)
     assert guess("company/my-model", {"architectures": ["LlavaMistralForCausalLM"]}) == "mine"
     assert guess("company/other", {"architectures": ["LlavaMistralForCausalLM"]}) == "llava-mistral"
+
+
+def test_a_file_that_the_user_chose_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text(
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
+    )
+    template = choose_template("", FakeTokenizer(), tmp_path / "mine.jinja")
+    with pytest.raises(RequestError, match=r"the chat template 'mine\.jinja' was stopped") as raised:
+        template.render(conversation("1 turn"))
+    assert str(tmp_path) not in str(raised.value)
+
+
+def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        choose_template("", FakeTokenizer(), tmp_path / "missing.json")
+    assert str(raised.value) == f"chat template file {str(tmp_path / 'missing.json')!r}: there is no such file"

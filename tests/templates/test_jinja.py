@@ -297,6 +297,14 @@ def test_media_without_a_place() -> None:
         make(QWEN_VL).render([Message(role="user", parts=(image(),))])
 
 
+def test_a_marker_written_more_often_than_there_are_media() -> None:
+    marker = QWEN_MARKERS[Modality.IMAGE]
+    twice = "{% for m in messages %}MARKER MARKER{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}"
+    with pytest.raises(RequestError, match=r"wrote the marker '.*' 2 times for 1 image\(s\)") as raised:
+        make(twice.replace("MARKER", marker)).render([Message(role="user", parts=(image(),))], markers=QWEN_MARKERS)
+    assert raised.value.code is ErrorCode.INVALID_REQUEST and raised.value.param == "messages"
+
+
 @pytest.mark.parametrize(("source", "end"), [(CHATML, "Sure,  "), (LLAMA3, "Sure,")])
 def test_continue_final(source: Any, end: str) -> None:
     rendered = make(source).render([text("user", "go"), text("assistant", "Sure,  ")], continue_final=True)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seesay.templates import json_pieces
-from seesay.templates.json_pieces import dump_in_pieces
+from seesay.templates.json_pieces import PieceSizes, dump_in_pieces
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 VALUES = st.recursive(
@@ -19,11 +18,8 @@ VALUES = st.recursive(
 
 @given(VALUES, st.sampled_from([0, 30, 1000]))
 def test_pieces_are_what_json_makes(value: object, num_short_chars: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_pieces, "_SHORT_CHARS", num_short_chars)
-        patch.setattr(json_pieces, "_SLICE_CHARS", 5)
-        patch.setattr(json_pieces, "_BATCH", 3)
-        assert "".join(dump_in_pieces(value)) == json.dumps(value, ensure_ascii=False)
+    pieces = dump_in_pieces(value, PieceSizes(slice_chars=5, batch=3, short_chars=num_short_chars))
+    assert "".join(pieces) == json.dumps(value, ensure_ascii=False)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from seesay import templates
 from seesay.config import ChatTemplateConfig
 from seesay.errors import CheckpointError, ConfigError, RequestError
-from seesay.templates import JinjaTemplate, Pieces, PiecesTemplate, as_template, builtin, choose_template
+from seesay.templates import JinjaTemplate, Pieces, PiecesTemplate, as_template, choose_template
 from seesay.values import MediaPart, Message, Modality, TextPart
 
 
@@ -167,8 +167,8 @@ def test_developer_is_system() -> None:
     assert build("chatml").render([say("developer", "S"), user("A")]).text.startswith("<|im_start|>system\nS")
 
 
-def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builtin, "_registered", {})
+@pytest.mark.usefixtures("forget_templates")
+def test_register() -> None:
     templates.register("mine", Pieces(user="U:", assistant="A:"))
     assert build("mine").render([user("x")]).text == "U:xA:"
     assert "mine" in templates.names()

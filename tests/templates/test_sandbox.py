@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 from seesay.templates import sandbox
 from seesay.templates.sandbox import BoundedTemplate, RenderError, RenderLimits, RenderPool
@@ -208,9 +209,11 @@ def test_one_that_hangs_does_not_stop_others(pool: RenderPool) -> None:
     quick = BoundedTemplate("{{ x }}", pool)
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(bomb.render, {"x": 1})
-        while not any(worker not in pool._idle for worker in pool._workers):
-            time.sleep(0.001)
+        wait_until(lambda: any(worker not in pool._idle for worker in pool._workers))
+        [busy] = processes(pool)
+        os.kill(busy, signal.SIGSTOP)  # so that it is not over before the other has started
         assert quick.render({"x": "now"}) == "now" and not slow.done()
+        os.kill(busy, signal.SIGCONT)
         with pytest.raises(RenderError, match=r"longer than 0\.5 s"):
             slow.result()
 
@@ -235,6 +238,13 @@ def test_a_process_that_was_killed_is_replaced(pool: RenderPool) -> None:
         wait_until_gone([pid])
         assert template.render({"x": "a"}) == "a"
         assert processes(pool) != [pid]
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_the_processes(pool: RenderPool) -> None:
+    """Also while one starts: it has not set what it does with signals yet."""
+    BoundedTemplate("{{ x }}", pool).render({"x": "a"})
+    assert processes(pool)
+    assert all(os.getpgid(pid) != os.getpgid(0) for pid in processes(pool))
 
 
 @pytest.mark.parametrize(("kept_bytes", "is_kept"), [(100 << 20, True), (1 << 20, False)])
@@ -308,7 +318,7 @@ def test_no_process_is_left_behind(end: str) -> None:
     try:
         pids = [int(pid) for pid in child.stdout.readline().split()]
         assert len(pids) == 1
-        child.wait(30)
+        child.wait(60)
         wait_until_gone(pids)
         if not end:
             assert child.returncode == 0 and child.stderr.read() == b""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seesay.errors import RequestError
-from seesay.templates import JinjaTemplate, shield
+from seesay.templates import JinjaTemplate
 from seesay.templates.shield import Shield
 from seesay.values import Message, TextPart
 
@@ -81,10 +81,7 @@ def test_nonces_are_in_no_text() -> None:
 
 @given(pieces)
 def test_a_text_is_covered_in_slices_as_at_once(text: Any) -> None:
-    at_once, in_slices = (Shield(SPECIAL) for _ in range(2))
-    expected = at_once.cover(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shield, "_SLICE_CHARS", 3)
-        assert in_slices.cover(text) == expected
-        in_slices.choose_nonces([text])
-        assert in_slices._nonce not in text and in_slices.tail not in text
+    at_once, in_slices = Shield(SPECIAL), Shield(SPECIAL, slice_chars=3)
+    assert in_slices.cover(text) == at_once.cover(text)
+    in_slices.choose_nonces([text])
+    assert in_slices._nonce not in text and in_slices.tail not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from seesay.config import ChatTemplateConfig
 from seesay.errors import CheckpointError, ConfigError
-from seesay.templates import JinjaTemplate, as_portable, builtin, choose_template, register
+from seesay.templates import JinjaTemplate, as_portable, choose_template, register
 from seesay.templates.pieces import Pieces
 from seesay.values import Message, TextPart
 
@@ -148,12 +149,11 @@ def test_all_templates_are_rendered_under_limits(tmp_path: Path) -> None:
         template.render(HELLO)
 
 
-def test_what_was_registered_here_means_the_same_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builtin, "_registered", {})
+def test_what_was_registered_here_means_the_same_elsewhere(forget_templates: Callable[[], None]) -> None:
     register("mine", Pieces(user="U:", assistant="A:", stop_words=("</a>",), meta_instruction="S"))
     portable = as_portable(ChatTemplateConfig("mine", user="V:"))
     written = choose_template("m", FakeTokenizer(), portable).render(HELLO).text
-    monkeypatch.setattr(builtin, "_registered", {})
+    forget_templates()
     template = choose_template("m", FakeTokenizer(), portable)
     assert template.render(HELLO).text == written == "SV:helloA:"
     assert template.stop_words == ["</a>"]

@@ -1,0 +1,124 @@
+"""Collects the parts of an answer while it is read, and decides when they are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seesay.templates.parsers.parts import (
+    AnswerPart,
+    CallArguments,
+    CallEnd,
+    CallStart,
+    ContentText,
+    ReasoningText,
+    join_parts,
+)
+from seesay.templates.parsers.text_source import MalformedError, TextSource
+
+MAX_NAME_CHARS = 256
+
+
+class CallSink:
+    """The parts of one answer.
+
+    streams_calls: hand out a call as it is read. Otherwise a call is handed out once it is complete, so that a
+        malformed one can become content.
+    tools: the functions that the model may call, as chat completions have them.
+    """
+
+    def __init__(self, source: TextSource, *, streams_calls: bool, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._source = source
+        self._streams_calls = streams_calls
+        self._tools = tools
+        self._parts: list[AnswerPart] = []
+        self._held: list[AnswerPart] = []
+        self._space: list[str] = []
+        self._num_calls = 0
+        self._is_open = False
+
+    @property
+    def has_calls(self) -> bool:
+        return self._num_calls > 0
+
+    def take(self) -> list[AnswerPart]:
+        """Return the parts that were not handed out yet."""
+        parts, self._parts = self._parts, []
+        return join_parts(parts)
+
+    def schema_of(self, name: str) -> Mapping[str, Any]:
+        """Return the JSON Schema of a function's arguments; an empty one if it is not known."""
+        for tool in self._tools:
+            function = tool.get("function")
+            if isinstance(function, Mapping) and function.get("name") == name:
+                schema = function.get("parameters")
+                return schema if isinstance(schema, Mapping) else {}
+        return {}
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+
+    def add_content(self, text: str) -> None:
+        """Add text. White space at its end is held: it is content only if text follows."""
+        self._source.forget_taken()
+        self._add_text(text, ContentText)
+
+    def add_reasoning(self, text: str) -> None:
+        self._source.forget_taken()
+        self._add_text(text, ReasoningText)
+
+    def drop_space(self) -> None:
+        """Forget white space that stands beside a marker."""
+        self._space.clear()
+
+    def flush_space(self, kind: type[ContentText | ReasoningText]) -> None:
+        if self._space:
+            self._parts.append(kind("".join(self._space)))
+            self._space.clear()
+
+    def _add_text(self, text: str, kind: type[ContentText | ReasoningText]) -> None:
+        end = len(text.rstrip())
+        if end:
+            self.flush_space(kind)
+            self._parts.append(kind(text[:end]))
+        if end < len(text):
+            self._space.append(text[end:])
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def start_call(self, name: str) -> None:
+        """Begin a call. Raises MalformedError for a text that cannot be a function's name."""
+        if not name or len(name) > MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
+            raise MalformedError
+        self._is_open = True
+        self._add(CallStart(self._num_calls, name))
+
+    def add_arguments(self, text: str) -> None:
+        self._add(CallArguments(self._num_calls, text))
+
+    def end_call(self) -> None:
+        """End a call, after all of its text was read. It can become content no more."""
+        self._add(CallEnd(self._num_calls))
+        self._parts += self._held
+        self._held.clear()
+        self._num_calls += 1
+        self._is_open = False
+        self._space.clear()
+        self._source.forget_taken()
+
+    def reject_call(self) -> None:
+        """Make content of all that was read since the last call. A call that was handed out already stays as it is,
+        without an end, and the rest of its text is dropped: it was cut off."""
+        text = self._source.taken()
+        self._source.forget_taken()
+        self._held.clear()
+        if self._is_open and self._streams_calls:
+            self._is_open = False
+            self._num_calls += 1
+            return
+        self._is_open = False
+        self._add_text(text, ContentText)
+
+    def _add(self, part: AnswerPart) -> None:
+        if self._streams_calls:
+            self._space.clear()
+        (self._parts if self._streams_calls else self._held).append(part)

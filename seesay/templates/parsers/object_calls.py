@@ -1,0 +1,207 @@
+"""Calls that are JSON objects with a name and arguments, between markers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seesay.templates.parsers import json_text
+from seesay.templates.parsers.call_sink import CallSink
+from seesay.templates.parsers.call_syntax import CallSyntax, Function, Piece, json_form
+from seesay.templates.parsers.text_source import MalformedError, TextSource, Waiting
+from seesay.templates.parsers.tool_format import ToolFormat
+
+_ARGUMENT_KEYS = ("arguments", "parameters")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectCalls(ToolFormat):
+    """`begin` {"name": …, "arguments": {…}} `end`, for each call.
+
+    arguments_key: the name that the model was trained with; any of two is read. gap: white space inside of the markers.
+    """
+
+    begin: str
+    end: str
+    arguments_key: str = "arguments"
+    gap: str = "\n"
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.begin,)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return (self.begin, self.end)
+
+    def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
+        yield from source.expect(self.begin)
+        yield from source.skip_space()
+        yield from read_call_object(source, sink)
+        yield from source.skip_space()
+        yield from source.expect_or_end(self.end)
+        sink.end_call()
+
+    def write(self, functions: Sequence[Function]) -> CallSyntax:
+        return CallSyntax(
+            begin=f"{self.begin}{self.gap}",
+            calls=[write_call_object(function, self.arguments_key) for function in functions],
+            end=f"{self.gap}{self.end}",
+            separator=f"{self.gap}{self.end}\n{self.begin}{self.gap}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedCalls(ToolFormat):
+    """`begin` [{"name": …, "arguments": {…}}, …]: calls in a JSON array."""
+
+    begin: str
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.begin,)
+
+    def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
+        yield from source.expect(self.begin)
+        yield from source.skip_space()
+        yield from self.read_list(source, sink)
+
+    def read_list(self, source: TextSource, sink: CallSink) -> Waiting[None]:
+        """Read the array."""
+        yield from source.expect("[")
+        while True:
+            yield from source.skip_space()
+            yield from read_call_object(source, sink)
+            yield from source.skip_space()
+            is_last = yield from source.try_read("]")
+            if not is_last:
+                yield from source.expect(",")
+            sink.end_call()
+            if is_last:
+                return
+
+    def write(self, functions: Sequence[Function]) -> CallSyntax:
+        return CallSyntax(
+            begin=f"{self.begin} [",
+            calls=[write_call_object(function, "arguments") for function in functions],
+            end="]",
+            separator=", ",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareObjectCalls(ToolFormat):
+    """The whole answer is {"name": …, "parameters": {…}}, or several with semicolons between them; perhaps behind a
+    marker. The name comes first, for an answer may be other JSON."""
+
+    marker: str
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.marker,)
+
+    @property
+    def begins_answer(self) -> bool:
+        return True
+
+    def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
+        yield from source.try_read(self.marker)
+        while True:
+            yield from source.skip_space()
+            yield from read_call_object(source, sink, is_bare=True)
+            yield from source.skip_space()
+            is_followed = yield from source.try_read(";")
+            if not is_followed and (yield from source.peek()):
+                raise MalformedError
+            sink.end_call()
+            if not is_followed:
+                return
+
+    def write(self, functions: Sequence[Function]) -> CallSyntax:
+        return CallSyntax(
+            begin="",
+            calls=[write_call_object(function, "parameters") for function in functions],
+            separator="; ",
+            free=_OTHER_TEXT,
+        )
+
+
+def write_call_object(function: Function, arguments_key: str) -> list[Piece]:
+    head = f'{{"name": {json.dumps(function.name, ensure_ascii=False)}, "{arguments_key}": '
+    return [head, json_form(function.schema), "}"]
+
+
+def _write_other_text(literal: str) -> str:
+    """Return an expression for the texts that do not begin with `literal`, with white space before it or behind its
+    first character."""
+    rest = r"[\s\S]*"
+    written = ""
+    for index, char in reversed(list(enumerate(literal))):
+        space = r"\s*" if index < 2 else ""
+        other = rf"[^\s{re.escape(char)}]" if space else f"[^{re.escape(char)}]"
+        inner = f"|{re.escape(char)}{written}" if written else ""
+        written = f"{space}(?:{other}{rest}{inner})?"
+    return written
+
+
+_OTHER_TEXT = _write_other_text('{"name"')
+
+
+def read_call_object(source: TextSource, sink: CallSink, *, is_bare: bool = False) -> Waiting[None]:
+    """Read an object with a name and arguments, in any order, and other keys, which say nothing. Arguments may also be
+    the text of an object in a JSON string. is_bare: the name must come first, and arguments must be there."""
+    yield from source.expect("{")
+    name: str | None = None
+    arguments: str | None = None
+    is_read = False
+    while True:
+        yield from source.skip_space()
+        key = yield from json_text.take_string(source)
+        if is_bare and name is None and key != "name":
+            raise MalformedError
+        yield from source.skip_space()
+        yield from source.expect(":")
+        yield from source.skip_space()
+        if key == "name":
+            if name is not None:
+                raise MalformedError
+            name = yield from json_text.take_string(source)
+            sink.start_call(name)
+        elif key in _ARGUMENT_KEYS:
+            if is_read:
+                raise MalformedError
+            is_read = True
+            if name is not None and (yield from source.peek()) == "{":
+                yield from json_text.read_object(source, sink.add_arguments)
+            else:
+                arguments = yield from _take_arguments(source)
+        else:
+            yield from json_text.read_value(source, lambda _: None)
+        yield from source.skip_space()
+        if not (yield from source.try_read(",")):
+            break
+    yield from source.expect("}")
+    if name is None or (is_bare and not is_read):
+        raise MalformedError
+    if arguments is not None or not is_read:
+        sink.add_arguments(arguments or "{}")
+
+
+def _take_arguments(source: TextSource) -> Waiting[str]:
+    """Return the text of the arguments that come before the name, or in a string, or are null."""
+    if (yield from source.try_read("null")):
+        return "{}"
+    text = yield from json_text.take_text(source)
+    if text.startswith('"'):
+        text = json.loads(text)
+    if not json_text.is_object(text):
+        raise MalformedError
+    return text
+
+
+HERMES = ObjectCalls(begin="<tool_call>", end="</tool_call>")
+INTERNLM2 = ObjectCalls(begin="<|action_start|><|plugin|>", end="<|action_end|>", arguments_key="parameters", gap="")
+LISTED = ListedCalls(begin="[TOOL_CALLS]")
+LLAMA_JSON = BareObjectCalls(marker="<|python_tag|>")
